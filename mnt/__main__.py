@@ -1,0 +1,3 @@
+from mnt.cli import main
+
+main()
