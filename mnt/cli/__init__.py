@@ -1,0 +1,87 @@
+"""The command line: one module a command, imported only when that command is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+from types import FrameType
+
+import click
+
+from mnt import __version__
+from mnt.errors import MntError
+
+# command -> (module of mnt.cli, its one-line help). Kept here so that `mnt --help` imports none of them.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "inventory": ("inventory", "Show the inventories there are, and what one says."),
+    "preflight": ("preflight", "Check that the hosts can train together."),
+    "hostfile": ("hostfile", "Write the hostfile that DeepSpeed reads."),
+    "push": ("push", "Send the code tree to every host as a new release."),
+    "launch": ("launch", "Start a job: the master first, then the workers."),
+    "status": ("status", "Show the jobs that the hosts hold."),
+    "logs": ("logs", "Print a job's output."),
+    "stop": ("stop", "End jobs everywhere, and prove it."),
+    "lab": ("lab", "Throw-away hosts on this machine, for trying and for tests."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module when the command is used, and not before."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _ = COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(f"mnt.cli.{module}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", prog_name="mnt")
+def cli() -> None:
+    """Check, push, launch and stop multi-node training over plain SSH.
+
+    \b
+    mnt preflight                     are the hosts fit to train together?
+    mnt push                          the code tree, to every host
+    mnt launch --nodes node[1-4]      master first, then the workers
+    mnt stop                          end it everywhere
+    """
+
+
+def _terminate(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Run the command line and exit: 0, 1, 2, 125, 130 as docs/architecture.md says, or the job's own code."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        result = cli.main(standalone_mode=False)
+        code = result if isinstance(result, int) else 0
+    except click.exceptions.Exit as stop:
+        code = stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except MntError as error:
+        from mnt import ui
+
+        ui.error(error)
+        code = error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("mnt: interrupted", err=True)
+        code = 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        code = 141
+    sys.exit(code)

@@ -1,0 +1,10 @@
+"""The console: the only place in `mnt` that prints.
+
+Results go to stdout, everything said to a person beside them to stderr. Text that comes from hosts is shown
+as it is, less its terminal escapes: it never passes through a markup engine and is never wrapped again.
+"""
+
+from mnt.ui.console import document, error, info, note, plain, success, warn
+from mnt.ui.hostlines import HostLines
+
+__all__ = ["HostLines", "document", "error", "info", "note", "plain", "success", "warn"]
