@@ -1,7 +1,7 @@
 """The network environment of a node: which variables, which values, and why. Pure.
 
-Meanings of the variables: NCCL 2.30 user guide and source. `=` before a name makes NCCL match it exactly (`eth`
-alone would match eth1 too); gloo takes plain names.
+Meanings of the variables: NCCL 2.30 user guide and source. `=` before a name makes NCCL match it exactly
+(`eth` alone would match eth1 too); gloo takes plain names.
 """
 
 from __future__ import annotations
