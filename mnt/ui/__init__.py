@@ -6,5 +6,6 @@ as it is, less its terminal escapes: it never passes through a markup engine and
 
 from mnt.ui.console import document, error, info, note, plain, success, warn
 from mnt.ui.hostlines import HostLines
+from mnt.ui.table import Cell, table
 
-__all__ = ["HostLines", "document", "error", "info", "note", "plain", "success", "warn"]
+__all__ = ["Cell", "HostLines", "document", "error", "info", "note", "plain", "success", "table", "warn"]

@@ -1,0 +1,63 @@
+"""Aligned text tables: colour on a terminal only, and no cell is ever wrapped or cut."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple, TextIO
+
+import click
+from rich.cells import cell_len
+
+from mnt.ui.console import clean, colours
+
+_GAP = "  "
+
+
+class Cell(NamedTuple):
+    """A table cell with a colour (one of click's names: `green`, `red`, ..), seen on a terminal only."""
+
+    text: str
+    style: str
+
+
+def table(
+    headers: Sequence[str], rows: Sequence[Sequence[str | Cell]], *, stream: TextIO | None = None
+) -> None:
+    """Write `rows` under `headers`, each column as wide as its widest cell.
+
+    Args:
+        headers: one title a column.
+        rows: as many cells a row as there are headers.
+        stream: a text stream, `sys.stdout` if None.
+    """
+    out = sys.stdout if stream is None else stream
+    coloured = colours(out)
+    cells = [[_cell(value) for value in row] for row in rows]
+    titles = [Cell(title, "") for title in headers]
+    widths = [max(cell_len(cell.text) for cell in column) for column in zip(titles, *cells, strict=True)]
+    out.write(_line(titles, widths, bold=coloured) + "\n")
+    for row in cells:
+        out.write(_line(row, widths, painted=coloured) + "\n")
+    out.flush()
+
+
+def _cell(value: str | Cell) -> Cell:
+    """The cell as it can stand in a row: one line, no escapes, nothing that cannot be encoded."""
+    text, style = (value, "") if isinstance(value, str) else value
+    one_line = " ".join(clean(text).split("\n")).expandtabs(1)
+    return Cell(one_line.encode("utf-8", "replace").decode(), style)
+
+
+def _line(row: Sequence[Cell], widths: Sequence[int], *, painted: bool = False, bold: bool = False) -> str:
+    """One line of text; padding is never painted, and never ends the line."""
+    pieces = []
+    for i, (cell, width) in enumerate(zip(row, widths, strict=True)):
+        text = cell.text
+        if painted and cell.style:
+            text = click.style(text, fg=cell.style)
+        elif bold:
+            text = click.style(text, bold=True)
+        last = i == len(row) - 1
+        pieces.append(text if last else text + " " * (width - cell_len(cell.text)))
+    return _GAP.join(pieces).rstrip(" ")
