@@ -1,0 +1,205 @@
+"""Jobs on one host: start, list, read the logs, stop.
+
+Each task runs `mnt/remote/jobctl.py` on the host. The files of a job lie in `<jobs_dir>/<job>/<host>/`
+(docs/architecture.md). The documents below are what travels; readers ignore keys that they do not know, so a
+newer `mnt` can stop an older one's jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypedDict
+
+from mnt.errors import HostError
+from mnt.fleet import HostConnection
+from mnt.tasks.bundle import program_source
+from mnt.tasks.program import run_program
+
+OnFrame = Callable[[dict[str, Any]], None]
+
+
+class Endpoint(TypedDict):
+    addr: str  # a numeric IP address
+    port: int
+
+
+class NodeOfJob(TypedDict):
+    host: str
+    node_rank: int
+    nproc: int
+
+
+class _RequiredSpec(TypedDict):
+    format: int  # 1
+    job: str
+    host: str
+    node_rank: int
+    nodes: list[NodeOfJob]  # all nodes of the job, in rank order
+    engine: str
+    release: str | None
+    cwd: str
+    argv: list[str]  # "{job_dir}" in an argument becomes this node's job directory
+    env: dict[str, str]  # added to the session's HOME, USER, LOGNAME, SHELL, PATH, LANG; nothing else is kept
+    jobs_dir: str  # may begin with "~"
+    master: Endpoint
+
+
+class NodeSpec(_RequiredSpec, total=False):
+    """What one node has to run.
+
+    `peer` is None on node 0, and on the others the `peer` that node 0's start answered (None there, too, if it
+    answered None). `secret` is any random text of the job; it authenticates the nodes' supervisors to each other.
+    """
+
+    path_prepend: list[str]  # directories put first on PATH
+    script: str | None  # a file relative to cwd that must exist; None where there is none (`-m MODULE`)
+    ranks: list[int]  # [first global rank of this node, count]; default: counted from `nodes`
+    grace: float  # seconds between TERM and KILL; default 10
+    peer: Endpoint | None
+    secret: str
+    created: float  # epoch seconds, the head's clock
+
+
+class Failure(TypedDict):
+    """Why a node's part of a job failed, as far as the node itself can tell."""
+
+    rank: int | None  # global rank of the first process that failed
+    local_rank: int | None
+    exit_code: int | None  # of that process; 128+N for a signal; None: nobody saw it
+    signal: str | None  # "SIGKILL"
+    message: str  # one line: the last line of the exception, or what torchrun said
+    traceback: str | None  # its end, at most 8 KiB
+    time: float | None  # epoch seconds by the host's clock, best estimate
+    victim: bool  # it died of another's death: SIGTERM, a closed connection, a collective's timeout
+
+
+class JobEntry(TypedDict):
+    """One node's part of one job."""
+
+    job: str
+    host: str
+    node_rank: int
+    nodes: list[NodeOfJob]
+    engine: str
+    release: str | None
+    master: Endpoint | None
+    created: float | None
+    state: str  # starting | running | finished | failed | stopped | lost
+    exit_code: int | None  # of the culprit on this node, 128+N for a signal; None while it runs, or if unknown
+    signal: str | None
+    failure: Failure | None
+    reason: dict[str, Any] | None  # why mnt ended it: {"request": true} | {"peer": host, "failure": Failure | None}
+    #                                | {"lost": host}
+    started: float | None  # epoch seconds, the host's clock
+    ended: float | None
+    listening: bool  # node 0: a process of the job listens on the master port
+    peer: str | None  # the link between the supervisors, in words: "connected", "unreachable: ...", ...
+
+
+class Started(TypedDict):
+    pid: int  # of the supervisor
+    listening: bool
+    peer: Endpoint | None  # node 0 of several: where the other nodes' supervisors report; for their spec
+    node: JobEntry  # as of the answer; a job that ended at once says so here
+
+
+class Stopped(TypedDict):
+    status: str  # "stopped" (it ran, and is gone) | "left" (processes remain) | "none" (nothing of it ran)
+    killed: int  # processes that were ended
+    left: list[int]  # pids that could not be ended
+    port_free: bool  # no socket LISTENs on the master port
+
+
+class Jobs(TypedDict):
+    now: float  # the host's clock, epoch seconds
+    jobs: list[JobEntry]  # newest first
+
+
+def start_node(
+    connection: HostConnection,
+    spec: NodeSpec,
+    *,
+    wait_for_port: bool = False,
+    timeout: float = 60.0,
+    on_frame: OnFrame | None = None,
+) -> Started:
+    """Start one node of a job under its own supervisor, which outlives this connection.
+
+    With `wait_for_port` (node 0): refuse if anything LISTENs on the master port already, and return as soon as a
+    process of the job LISTENs there, or the job has ended, or `timeout` seconds are over; `listening` tells.
+    Frames: `{"started": {"pid", "peer"}}`, then `{"listening": true}`.
+
+    Raises HostError (phase `command`) when the job was not started: working directory, script or interpreter
+    missing, port taken (the holder is named), job name in use, no place for its files. Nothing is left then.
+    """
+    args = {
+        "action": "start",
+        "spec": spec,
+        "supervisor": program_source("supervisor"),
+        "wait_for_port": wait_for_port,
+        "timeout": timeout,
+    }
+    return _ask(connection, args, timeout=timeout + 30, on_frame=on_frame)
+
+
+def stop_node(
+    connection: HostConnection, jobs_dir: str, job: str, host: str, *, grace: float = 10.0
+) -> Stopped:
+    """End one node's part of a job: TERM, then KILL after `grace` seconds; and prove that nothing is left.
+
+    Works with the supervisor alive, dead or frozen. Touches no process that is not of this job.
+    """
+    args = {"action": "stop", "jobs_dir": jobs_dir, "job": job, "host": host, "grace": grace}
+    return _ask(connection, args, timeout=grace + 60)
+
+
+def list_jobs(connection: HostConnection, jobs_dir: str, host: str, *, timeout: float = 30.0) -> Jobs:
+    """The jobs that have a directory for this host. A job whose supervisor died is "lost"."""
+    return _ask(connection, {"action": "list", "jobs_dir": jobs_dir, "host": host}, timeout=timeout)
+
+
+def read_logs(
+    connection: HostConnection,
+    jobs_dir: str,
+    job: str,
+    host: str,
+    *,
+    rank: int | None = None,
+    follow: bool = False,
+    offset: int = 0,
+    on_frame: OnFrame,
+) -> JobEntry:
+    """Read a node's output, or that of one global rank, from byte `offset`; with `follow` until the job is over.
+
+    Frames, in order: `{"state": JobEntry}` first and at every change, and
+    `{"data": str, "offset": int, "stream": "output" | "stdout" | "stderr"}`, where `data` is at most 256 KiB of
+    the log (UTF-8, other bytes as surrogate escapes, no character cut) and `offset` the byte at which it ends in
+    its stream: give it again to go on after a dropped connection (`rank` None only; a rank has two streams).
+
+    Returns the node's entry after everything was sent. Raises HostError if the host has no such job or rank.
+    """
+    args = {
+        "action": "logs",
+        "jobs_dir": jobs_dir,
+        "job": job,
+        "host": host,
+        "rank": rank,
+        "follow": follow,
+        "offset": offset,
+    }
+    answer: dict[str, JobEntry] = _ask(connection, args, timeout=None, on_frame=on_frame)
+    return answer["node"]
+
+
+def _ask(
+    connection: HostConnection,
+    args: dict[str, Any],
+    *,
+    timeout: float | None,
+    on_frame: OnFrame | None = None,
+) -> Any:
+    answer = run_program(connection, "jobctl", args, timeout=timeout, on_frame=on_frame)
+    refusal = answer.get("refused")
+    if refusal is not None:
+        raise HostError(connection.target.name, "command", refusal["message"], fix=refusal.get("fix"))
+    return answer
