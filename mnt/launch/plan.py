@@ -1,0 +1,242 @@
+"""From an inventory, facts and options to the exact command and environment of every node. Pure."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mnt.errors import NeverStarted, UsageError
+from mnt.inventory.model import Host, Inventory
+from mnt.launch.engines import Engine, torchrun
+from mnt.network.env import network_environment
+from mnt.network.nic import NicChoice, NicProblem
+
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """What the command line asks for."""
+
+    engine: Engine
+    script: str | None = None  # None: the engine's own
+    module: str | None = None  # in place of a script, as in `python -m`
+    args: tuple[str, ...] = ()  # of the script, byte for byte (surrogate escapes)
+    nproc: int | None = None  # processes a node; None: the host's slots
+    master_port: int | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    grace: float = 10.0  # seconds between TERM and KILL
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """What the plan needs to know of a host, beside the inventory."""
+
+    nic: NicChoice | NicProblem
+    home: str  # absolute home directory of the user who logs in
+    release: str | None  # what `current` points to
+    release_path: str  # absolute path of that release
+    manifest: str | None  # hash of its content
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    host: str
+    node_rank: int
+    nproc: int
+    first_rank: int  # global rank of this node's local rank 0
+    cwd: str
+    env: dict[str, str]
+    argv: tuple[str, ...]
+    path_prepend: tuple[str, ...]  # directories put first on the session's own PATH
+    jobs_dir: str
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    job: str
+    engine: str
+    release: str
+    master_host: str
+    master_addr: str
+    master_port: int
+    nodes: tuple[NodePlan, ...]
+    grace: float
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def world_size(self) -> int:
+        """Processes on all nodes."""
+        return sum(node.nproc for node in self.nodes)
+
+    def document(self) -> dict[str, Any]:
+        """The plan as `mnt launch --dry-run --json` prints it."""
+        return {
+            "job": self.job,
+            "engine": self.engine,
+            "release": self.release,
+            "master": {"host": self.master_host, "addr": self.master_addr, "port": self.master_port},
+            "world_size": self.world_size,
+            "nodes": [
+                {
+                    "host": node.host,
+                    "node_rank": node.node_rank,
+                    "nproc": node.nproc,
+                    "cwd": node.cwd,
+                    "env": dict(node.env),
+                    "path_prepend": list(node.path_prepend),
+                    "argv": list(node.argv),
+                }
+                for node in self.nodes
+            ],
+        }
+
+
+def parse_env(assignments: Sequence[str], caller: Mapping[str, str]) -> dict[str, str]:
+    """`K=V` as it stands, `K` with the caller's own value.
+
+    Raises:
+        UsageError: not a name, or a `K` that the caller does not have.
+    """
+    env = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not _ENV_NAME.fullmatch(name):
+            raise UsageError(f"--env {assignment}: {name!r} is not a variable's name", fix="--env NAME=VALUE")
+        if not equals:
+            if name not in caller:
+                raise UsageError(f"--env {name}: it is not set here", fix=f"--env {name}=VALUE")
+            value = caller[name]
+        env[name] = value
+    return env
+
+
+def plan_launch(
+    inventory: Inventory,
+    hosts: Sequence[Host],
+    facts: Mapping[str, NodeFacts],
+    options: LaunchOptions,
+    *,
+    job: str,
+) -> LaunchPlan:
+    """Plan a job over `hosts`, in rank order; the first is the master.
+
+    Raises:
+        NeverStarted: a host has no usable NIC, or the hosts do not hold one and the same release.
+    """
+    release = _one_release(hosts, facts)
+    nics = {host.name: _nic(host, facts[host.name].nic) for host in hosts}
+    master = hosts[0]
+    port = options.master_port or inventory.network.master_port
+    warnings: list[str] = []
+    nodes: list[NodePlan] = []
+    first_rank = 0
+    for rank, host in enumerate(hosts):
+        nproc = options.nproc or host.slots
+        computed = {
+            "MASTER_ADDR": nics[master.name].address,
+            "MASTER_PORT": str(port),
+            **{v.name: v.value for v in network_environment(inventory.network, nics[host.name])},
+            "PYTHONUNBUFFERED": "1",
+            "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[rank${rank}] ",
+        }
+        env, overridden = merge_env(computed, host.env, options.env)
+        warnings += [f"{host.name}: {text}" for text in overridden]
+        node_facts = facts[host.name]
+        nodes.append(
+            NodePlan(
+                host=host.name,
+                node_rank=rank,
+                nproc=nproc,
+                first_rank=first_rank,
+                cwd=node_facts.release_path,
+                env=env,
+                argv=tuple(
+                    torchrun(
+                        host.python,
+                        nodes=len(hosts),
+                        node_rank=rank,
+                        nproc=nproc,
+                        master_addr=nics[master.name].address,
+                        master_port=port,
+                        local_addr=nics[host.name].address,
+                        program=_program(options),
+                    )
+                ),
+                path_prepend=_bin_directory(host, node_facts.home),
+                jobs_dir=expand_home(host.jobs_dir, node_facts.home),
+            )
+        )
+        first_rank += nproc
+    return LaunchPlan(
+        job=job,
+        engine=options.engine.name,
+        release=release,
+        master_host=master.name,
+        master_addr=nics[master.name].address,
+        master_port=port,
+        nodes=tuple(nodes),
+        grace=options.grace,
+        warnings=tuple(warnings),
+    )
+
+
+def merge_env(
+    computed: Mapping[str, str], inventory: Mapping[str, str], command_line: Mapping[str, str]
+) -> tuple[dict[str, str], list[str]]:
+    """computed < inventory < command line; and a warning for each computed value that is overridden."""
+    merged = {**computed, **inventory, **command_line}
+    overridden = [
+        f"{name}={merged[name]} from the {'command line' if name in command_line else 'inventory'}"
+        f" overrides the computed {value}"
+        for name, value in computed.items()
+        if merged[name] != value
+    ]
+    return merged, overridden
+
+
+def expand_home(path: str, home: str) -> str:
+    """`~` and `~/x` on the host; anything else is left alone."""
+    if path == "~" or path.startswith("~/"):
+        return posixpath.join(home, path[2:])
+    return path
+
+
+def _program(options: LaunchOptions) -> list[str]:
+    if options.module is not None:
+        return ["--module", options.module, *options.args]
+    script = options.script or options.engine.script
+    # torchrun would take a leading `-` for an option of its own.
+    return [f"./{script}" if script.startswith("-") else script, *options.args]
+
+
+def _bin_directory(host: Host, home: str) -> tuple[str, ...]:
+    directory = posixpath.dirname(expand_home(host.python[0], home))
+    return (directory,) if directory else ()
+
+
+def _nic(host: Host, choice: NicChoice | NicProblem) -> NicChoice:
+    if isinstance(choice, NicProblem):
+        listed = f" (there: {', '.join(choice.candidates)})" if choice.candidates else ""
+        raise NeverStarted(f"{host.name}: training NIC: {choice.message}{listed}", fix=choice.fix)
+    return choice
+
+
+def _one_release(hosts: Sequence[Host], facts: Mapping[str, NodeFacts]) -> str:
+    """The release that every host's `current` points to."""
+    without = [host.name for host in hosts if facts[host.name].release is None]
+    if without:
+        raise NeverStarted(
+            f"{', '.join(without)}: no release in {hosts[0].workdir}: the code was never pushed there",
+            fix="mnt push",
+        )
+    held = {host.name: (facts[host.name].release, facts[host.name].manifest) for host in hosts}
+    if len(set(held.values())) > 1:
+        listed = ", ".join(f"{name} has {release}" for name, (release, _) in held.items())
+        raise NeverStarted(f"the hosts hold different releases: {listed}", fix="mnt push")
+    release = facts[hosts[0].name].release
+    assert release is not None
+    return release

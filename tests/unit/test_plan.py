@@ -1,0 +1,195 @@
+"""The launch plan: from inventory, facts and options to each node's command and environment."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mnt.errors import NeverStarted, UsageError
+from mnt.inventory.model import Host, Inventory, Network
+from mnt.launch.engines import ENGINES
+from mnt.launch.plan import LaunchOptions, LaunchPlan, NodeFacts, merge_env, parse_env, plan_launch
+from mnt.network.nic import NicChoice, NicProblem
+from mnt.preflight.facts import Interface
+
+FSDP = ENGINES["fsdp"]
+
+
+def facts_of(nic: str, address: str, **changes: Any) -> NodeFacts:
+    interface = Interface(nic, up=True, carrier=True, mtu=1500, ipv4=(f"{address}/24",))
+    facts = NodeFacts(
+        nic=NicChoice(interface, address, "inventory"),
+        home="/home/ubuntu",
+        release="20261127-120000-abcd1234",
+        release_path="/home/ubuntu/mnt/releases/20261127-120000-abcd1234",
+        manifest="abcd1234",
+    )
+    return replace(facts, **changes)
+
+
+FACTS = {"node1": facts_of("eth0", "10.0.0.1"), "node2": facts_of("enp26s0np0", "10.0.0.2")}
+NODE1 = Host("node1", "node1", python=("/opt/env/bin/python",), gpus=8)
+NODE2 = Host("node2", "node2", python=("/opt/env/bin/python",), gpus=4)
+
+
+def plan(
+    hosts: tuple[Host, ...] = (NODE1, NODE2),
+    facts: dict[str, NodeFacts] = FACTS,
+    network: Network | None = None,
+    **options: Any,
+) -> LaunchPlan:
+    inventory = Inventory("c", "c.yaml", hosts, network=network or Network(mode="tcp"))
+    return plan_launch(inventory, hosts, facts, LaunchOptions(**{"engine": FSDP, **options}), job="j")
+
+
+def test_each_node_gets_its_own_interface_and_all_of_them_the_masters_address() -> None:
+    first, second = plan().nodes
+    assert (first.env["NCCL_SOCKET_IFNAME"], first.env["GLOO_SOCKET_IFNAME"]) == ("=eth0", "eth0")
+    assert (second.env["NCCL_SOCKET_IFNAME"], second.env["GLOO_SOCKET_IFNAME"]) == (
+        "=enp26s0np0",
+        "enp26s0np0",
+    )
+    assert {node.env["MASTER_ADDR"] for node in (first, second)} == {"10.0.0.1"}
+    assert {node.env["MASTER_PORT"] for node in (first, second)} == {"29500"}
+
+
+def test_the_command_of_a_node() -> None:
+    assert plan(args=("--lr", "1e-3")).nodes[1].argv == (
+        "/opt/env/bin/python",
+        "-m",
+        "torch.distributed.run",
+        "--nnodes=2",
+        "--node-rank=1",
+        "--nproc-per-node=4",
+        "--master-addr=10.0.0.1",
+        "--master-port=29500",
+        "--local-addr=10.0.0.2",
+        "--max-restarts=0",
+        "--tee=3",
+        "train/train_fsdp.py",
+        "--lr",
+        "1e-3",
+    )
+
+
+def test_order_is_rank_order() -> None:
+    reversed_plan = plan(hosts=(NODE2, NODE1))
+    assert reversed_plan.master_host == "node2"
+    assert [(n.host, n.node_rank, n.first_rank, n.nproc) for n in reversed_plan.nodes] == [
+        ("node2", 0, 0, 4),
+        ("node1", 1, 4, 8),
+    ]
+    assert reversed_plan.world_size == 12
+
+
+def test_nproc_and_port_of_the_command_line_win() -> None:
+    got = plan(nproc=2, master_port=29999, network=Network(master_port=29600))
+    assert got.world_size == 4
+    assert got.master_port == 29999
+    assert plan(network=Network(master_port=29600)).master_port == 29600
+
+
+def test_a_host_without_gpus_starts_one_process() -> None:
+    assert plan(hosts=(replace(NODE1, gpus=0), NODE2)).nodes[0].nproc == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "end"),
+    [
+        ({"engine": ENGINES["deepspeed"]}, ("--tee=3", "train/train_deepspeed.py")),
+        (
+            {"script": "a b.py", "args": ("x y", "'\"", "line\nbreak", "")},
+            ("a b.py", "x y", "'\"", "line\nbreak", ""),
+        ),
+        ({"script": "-odd.py"}, ("--tee=3", "./-odd.py")),
+        ({"module": "pkg.train", "args": ("-v",)}, ("--module", "pkg.train", "-v")),
+    ],
+)
+def test_what_runs(options: dict[str, Any], end: tuple[str, ...]) -> None:
+    assert plan(**options).nodes[0].argv[-len(end) :] == end
+
+
+@pytest.mark.parametrize(
+    ("python", "directory"),
+    [
+        (("/opt/env/bin/python",), ("/opt/env/bin",)),
+        (("~/env/bin/python",), ("/home/ubuntu/env/bin",)),
+        (("python3",), ()),
+        (("/usr/bin/apptainer", "exec", "x.sif", "python"), ("/usr/bin",)),
+    ],
+)
+def test_the_interpreters_directory_comes_first_on_path(
+    python: tuple[str, ...], directory: tuple[str, ...]
+) -> None:
+    assert plan(hosts=(replace(NODE1, python=python), NODE2)).nodes[0].path_prepend == directory
+
+
+def test_environment_precedence_and_the_warning_for_a_computed_value() -> None:
+    hosts = (replace(NODE1, env={"A": "host", "B": "host", "NCCL_SOCKET_IFNAME": "bond0"}), NODE2)
+    got = plan(hosts=hosts, env={"B": "cli"})
+    assert got.nodes[0].env["A"] == "host"
+    assert got.nodes[0].env["B"] == "cli"
+    assert got.nodes[0].env["NCCL_SOCKET_IFNAME"] == "bond0"
+    assert got.nodes[1].env["NCCL_SOCKET_IFNAME"] == "=enp26s0np0"
+    assert got.warnings == (
+        "node1: NCCL_SOCKET_IFNAME=bond0 from the inventory overrides the computed =eth0",
+    )
+
+
+def test_an_override_by_the_same_value_is_no_warning() -> None:
+    assert merge_env({"A": "1"}, {"A": "1"}, {}) == ({"A": "1"}, [])
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"node1": FACTS["node1"], "node2": facts_of("x", "10.0.0.2", release=None)}, "node2: no release in"),
+        (
+            {"node1": FACTS["node1"], "node2": facts_of("x", "10.0.0.2", release="other")},
+            "node1 has 20261127-120000-abcd1234, node2 has other",
+        ),
+        (
+            {"node1": FACTS["node1"], "node2": facts_of("x", "10.0.0.2", manifest="0000")},
+            "the hosts hold different releases",
+        ),
+        (
+            {
+                "node1": FACTS["node1"],
+                "node2": replace(FACTS["node2"], nic=NicProblem("no NIC", ("eth0",), "fix it")),
+            },
+            "node2: training NIC: no NIC (there: eth0)",
+        ),
+    ],
+)
+def test_what_cannot_start(facts: dict[str, NodeFacts], message: str) -> None:
+    with pytest.raises(NeverStarted, match=r".") as caught:
+        plan(facts=facts)
+    assert message in caught.value.message
+    assert caught.value.fix
+
+
+def test_tcp_turns_infiniband_off_and_rdma_does_not() -> None:
+    assert plan().nodes[0].env["NCCL_IB_DISABLE"] == "1"
+    assert "NCCL_IB_DISABLE" not in plan(network=Network(mode="rdma")).nodes[0].env
+
+
+def test_the_document_has_the_keys_that_scripts_rely_on() -> None:
+    document = plan().document()
+    assert document["master"] == {"host": "node1", "addr": "10.0.0.1", "port": 29500}
+    assert {"job", "engine", "world_size"} <= document.keys()
+    assert {"host", "node_rank", "nproc", "cwd", "env", "argv"} <= document["nodes"][0].keys()
+
+
+def test_parse_env() -> None:
+    assert parse_env(["A=1", "B=x=y", "C", "D="], {"C": "mine"}) == {
+        "A": "1",
+        "B": "x=y",
+        "C": "mine",
+        "D": "",
+    }
+    with pytest.raises(UsageError, match="it is not set here"):
+        parse_env(["NOPE"], {})
+    with pytest.raises(UsageError, match="is not a variable's name"):
+        parse_env(["1A=2"], {})
