@@ -1,0 +1,195 @@
+"""Hostlists: `node[1-4]`, `node[01-16,20]`, `a,b`, `@group`, `rack[1-2]n[1-4]`.
+
+The range grammar is ClusterShell's (1.9 and newer). Its NodeSet sorts whatever it holds, and here order is
+rank order; so a hostlist is taken apart down to the single ranges, and ClusterShell expands those.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
+from ClusterShell.RangeSet import RangeSet, RangeSetException
+
+from mnt.errors import UsageError
+from mnt.inventory.model import Host, Inventory
+from mnt.inventory.spelling import did_you_mean
+
+# More than this from one hostlist is a slip of the finger, and would only fill the memory.
+MAX_HOSTS = 100_000
+
+Groups = Mapping[str, Sequence[str]]
+
+_SYNTAX = "hostlists look like node[1-4], node[01-16,20], rack[1-2]n[1-4], a,b or @group"
+_BRACKETS = re.compile(r"\[([^\[\]]*)\]")
+_RANGE = re.compile(r"(\d{1,250})(?:-(\d{1,250})(?:/(\d{1,250}))?)?")
+# Names become parts of file names and of command lines: no `/`, and no `-` at the front.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}")
+
+
+def expand(text: str, *, known: Sequence[str] | None = None, groups: Groups | None = None) -> list[str]:
+    """The hosts that `text` names, in the order in which it names them, each once.
+
+    Args:
+        text: a hostlist.
+        known: the hosts there are; None: any well-formed name will do.
+        groups: hosts by group, for `@group`; None: groups have no meaning here.
+
+    Raises:
+        UsageError: bad syntax, an unknown host or group, or no host at all.
+    """
+    hosts = list(dict.fromkeys(names(text, groups=groups)))
+    if known is not None:
+        _check_known(hosts, known)
+    return hosts
+
+
+def names(text: str, *, groups: Groups | None = None) -> list[str]:
+    """Like `expand`, but a host that is named twice comes twice. Raises UsageError."""
+    if not text.strip():
+        raise UsageError("the hostlist is empty", fix=_SYNTAX)
+    return [name for part in _split(text) for name in _expand_part(part.strip(), text, groups)]
+
+
+def fold(hosts: Sequence[str]) -> str:
+    """The shortest hostlist that `expand` turns back into `hosts`, order kept: `node[1-4]`."""
+    return ",".join(_fold_run(run) for run in _ascending_runs(hosts))
+
+
+def select(inventory: Inventory, *, nodes: str | None, exclude: str | None) -> tuple[Host, ...]:
+    """The hosts of `inventory` that a command is about, in rank order.
+
+    Args:
+        inventory: the cluster.
+        nodes: a hostlist; None: every host, in the order of the file.
+        exclude: a hostlist of hosts to leave out.
+
+    Raises:
+        UsageError: a hostlist that is wrong, or no host left.
+    """
+    known = list(inventory.names())
+    chosen = known if nodes is None else expand(nodes, known=known, groups=inventory.groups)
+    left_out = [] if exclude is None else expand(exclude, known=known, groups=inventory.groups)
+    hosts = tuple(inventory.host(name) for name in chosen if name not in left_out)
+    if not hosts:
+        raise UsageError(
+            f"no host is left: {fold(left_out)} takes out all of {fold(chosen)}", fix="leave out fewer hosts"
+        )
+    return hosts
+
+
+def _bad(text: str, problem: str) -> UsageError:
+    return UsageError(f"hostlist {text!r}: {problem}", fix=_SYNTAX)
+
+
+def _split(text: str) -> Iterator[str]:
+    """The parts between commas, those inside brackets aside."""
+    start = depth = 0
+    for i, char in enumerate(text):
+        if char == "[":
+            depth += 1
+        elif char == "]":
+            depth -= 1
+        elif char == "," and depth == 0:
+            yield text[start:i]
+            start = i + 1
+        if depth not in (0, 1):
+            raise _bad(text, "the brackets do not match")
+    if depth:
+        raise _bad(text, "a bracket is not closed")
+    yield text[start:]
+
+
+def _expand_part(part: str, text: str, groups: Groups | None) -> Sequence[str]:
+    if not part:
+        raise _bad(text, "there is nothing between two commas, or after the last")
+    if part.startswith("@"):
+        return _group(part[1:], text, groups)
+    literals_and_ranges = _BRACKETS.split(part)
+    choices = [
+        _expand_ranges(piece, text) if i % 2 else [piece] for i, piece in enumerate(literals_and_ranges)
+    ]
+    _check_size(text, [len(choice) for choice in choices])
+    hosts = ["".join(pieces) for pieces in itertools.product(*choices)]
+    for host in hosts:
+        _check_name(host, text)
+    return hosts
+
+
+def _expand_ranges(ranges: str, text: str) -> list[str]:
+    """`1-3,7` as `["1", "2", "3", "7"]`, in the order written."""
+    numbers: list[str] = []
+    for piece in (piece.strip() for piece in ranges.split(",")):
+        match = _RANGE.fullmatch(piece)
+        if match is None:
+            raise _bad(text, f"{piece!r} is not a range" if piece else "a range is empty")
+        first, last, step = match.groups()
+        _check_size(text, [(int(last or first) - int(first)) // (int(step or 1) or 1) + 1])
+        try:
+            numbers += RangeSet(piece)
+        except RangeSetException as error:
+            raise _bad(text, str(error)) from None
+    return numbers
+
+
+def _check_size(text: str, counts: Sequence[int]) -> None:
+    product = 1
+    for count in counts:
+        product *= count
+    if product > MAX_HOSTS:
+        raise _bad(text, f"it names {product} hosts, and {MAX_HOSTS} is the most")
+
+
+def _check_name(name: str, text: str) -> None:
+    if _NAME.fullmatch(name):
+        return
+    if name.startswith("-"):
+        raise _bad(text, f"the name {name!r} begins with '-'")
+    if "@" in name:
+        raise _bad(text, f"{name!r} is not a host name; the user belongs into ssh: {{user: ..}}")
+    if ":" in name:
+        raise _bad(text, f"{name!r} is not a host name; ports and IPv6 addresses belong into address:")
+    raise _bad(text, f"{name!r} is not a host name")
+
+
+def _group(name: str, text: str, groups: Groups | None) -> Sequence[str]:
+    if groups is None:
+        raise _bad(text, "a group cannot be used here")
+    if name not in groups:
+        there = f"groups: {', '.join(groups)}" if groups else "the inventory has no groups"
+        raise UsageError(f"no group named {name!r}{did_you_mean(name, groups)}", fix=there)
+    return groups[name]
+
+
+def _check_known(hosts: Sequence[str], known: Sequence[str]) -> None:
+    there = set(known)
+    unknown = [host for host in hosts if host not in there]
+    if unknown:
+        hint = did_you_mean(unknown[0], known)
+        raise UsageError(f"no host named {fold(unknown)} in the inventory{hint}", fix=f"hosts: {fold(known)}")
+
+
+def _ascending_runs(hosts: Sequence[str]) -> Iterator[list[str]]:
+    """Neighbours that differ in their numbers only, and whose numbers rise."""
+    run: list[str] = []
+    for host in hosts:
+        if run and not _rises(run[-1], host):
+            yield run
+            run = []
+        run.append(host)
+    if run:
+        yield run
+
+
+def _rises(before: str, after: str) -> bool:
+    one, other = re.split(r"(\d+)", before), re.split(r"(\d+)", after)
+    numbers = [int(n) for n in one[1::2]], [int(n) for n in other[1::2]]
+    return one[::2] == other[::2] and numbers[0] < numbers[1]
+
+
+def _fold_run(run: list[str]) -> str:
+    folded = str(NodeSet.fromlist(run, resolver=RESOLVER_NOGROUP))
+    # ClusterShell may still have another order in mind (mixed padding, several dimensions).
+    return folded if names(folded) == run else ",".join(run)
