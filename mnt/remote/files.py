@@ -1,0 +1,22 @@
+"""The small files by which a system describes itself. Runs on a host: Python 3.8, standard library."""
+
+from __future__ import annotations
+
+import os
+
+
+def read(path: str, size: int = -1) -> str:
+    """The text of a file, at most `size` characters; empty where it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read(size)
+    except OSError:
+        return ""
+
+
+def entries(directory: str) -> list[str]:
+    """The names in a directory; none where it cannot be read."""
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []

@@ -1,0 +1,97 @@
+"""Every fact that preflight and launch judge, gathered in one run, as one JSON document.
+
+Runs on a host: standard library only, Python 3.8 and newer. It writes nothing to disk and imports nothing
+that it measures. What may hang (a dead file server, nvidia-smi on a sick GPU) has a deadline of its own. It
+must stay cheap (10 ms of CPU), for sixty-four may run on one small machine: no slow imports.
+
+Arguments, all optional:
+    packages: [name, ..]   distributions to look up, besides every nvidia-nccl-*
+    mounts: [path, ..]     mount points to describe
+    paths: [path, ..]      paths to look at; `~` is the home of the user who logged in
+    port: int              the master port, to tell who listens on it
+    deadline: float        seconds that the paths together, or nvidia-smi, may take; default 5
+
+The answer's shape is that of `mnt.preflight.facts.HostFacts`.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import sys
+import time
+
+from mnt.remote.distributions import nccl_library, packages, torch_cuda
+from mnt.remote.files import read
+from mnt.remote.filesystems import describe_mounts, look_at, parse_mounts
+from mnt.remote.interfaces import interfaces
+from mnt.remote.nvidia import gpus
+from mnt.remote.sockets import listeners
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING costs an import of 3 ms
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, BinaryIO
+
+
+def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, object]:
+    """The facts of this host. `emit` and `stdin` are not needed: there is one answer."""
+    now = time.time()
+    deadline = float(args.get("deadline", 5.0))
+    paths, mounts = args.get("paths", []), args.get("mounts", [])
+    # First, for it makes automounted file systems appear among the mounts.
+    looked_at = look_at([*paths, *mounts], deadline)
+    return {
+        "time": now,
+        "hostname": os.uname().nodename,
+        "kernel": os.uname().release,
+        "machine": os.uname().machine,
+        "os": os_release(read("/etc/os-release") or read("/usr/lib/os-release")),
+        "boot_id": read("/proc/sys/kernel/random/boot_id").strip() or None,
+        "login": login(),
+        "python": interpreter(args.get("_boot", {})),
+        "packages": packages(args.get("packages", []), sys.path),
+        "torch_cuda": torch_cuda(sys.path),
+        "nccl_library": nccl_library(sys.path),
+        "interfaces": interfaces(),
+        "paths": {path: looked_at[path] for path in paths},
+        "mounts": describe_mounts(mounts, looked_at, parse_mounts(read("/proc/self/mounts"))),
+        "gpus": gpus(deadline),
+        "listeners": listeners(args["port"]) if "port" in args else None,
+    }
+
+
+def os_release(text: str) -> dict[str, str | None]:
+    """What names the distribution and its release, from os-release(5)."""
+    values = {}
+    for line in text.splitlines():
+        key, equals, value = line.partition("=")
+        if equals:
+            values[key.strip()] = value.strip().strip("\"'")
+    return {
+        "id": values.get("ID", "linux"),
+        "version": values.get("VERSION_ID"),
+        "name": values.get("PRETTY_NAME") or values.get("NAME"),
+    }
+
+
+def login() -> dict[str, object]:
+    """Who we are in this session. A directory service's user may be unknown to a static `pwd`."""
+    uid = os.getuid()
+    try:
+        entry = pwd.getpwuid(uid)
+        return {"uid": uid, "user": entry.pw_name, "home": entry.pw_dir, "shell": entry.pw_shell}
+    except KeyError:
+        return {"uid": uid, "user": None, "home": os.environ.get("HOME"), "shell": os.environ.get("SHELL")}
+
+
+def interpreter(boot: dict[str, Any]) -> dict[str, object]:
+    """The Python that runs this, and whether it is the one that the inventory wants."""
+    return {
+        "argv": boot.get("python", [sys.executable]),
+        "configured": boot.get("configured", True),
+        "why": boot.get("why") or None,
+        "version": ".".join(str(part) for part in sys.version_info[:3]),
+        "implementation": sys.implementation.name,
+        "executable": sys.executable,
+    }
