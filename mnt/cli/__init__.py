@@ -63,7 +63,7 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    """Run the command line and exit: 0, 1, 2, 125, 130 as docs/architecture.md says, or the job's own code."""
+    """Run the command line and exit with the codes of docs/architecture.md, or a job's own."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
         result = cli.main(standalone_mode=False)

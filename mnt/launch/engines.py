@@ -34,12 +34,13 @@ def torchrun(
     master_addr: str,
     master_port: int,
     local_addr: str,
+    log_dir: str,
     program: Sequence[str],
 ) -> list[str]:
     """The argv of one node's torchrun (torch 2.13 `torch.distributed.run`, static rendezvous).
 
     `--local-addr` keeps the FQDN, which other hosts may not resolve, out of the rendezvous. `--tee=3` writes
-    every rank's stdout and stderr to a file of its own as well.
+    every rank's stdout and stderr below `log_dir` as well.
     """
     return [
         *python,
@@ -53,5 +54,6 @@ def torchrun(
         f"--local-addr={local_addr}",
         "--max-restarts=0",
         "--tee=3",
+        f"--log-dir={log_dir}",
         *program,
     ]

@@ -64,6 +64,7 @@ class LaunchPlan:
     master_addr: str
     master_port: int
     nodes: tuple[NodePlan, ...]
+    script: str | None  # a path in the release; None: a module is run
     grace: float
     warnings: tuple[str, ...] = ()
 
@@ -163,6 +164,7 @@ def plan_launch(
                         master_addr=nics[master.name].address,
                         master_port=port,
                         local_addr=nics[host.name].address,
+                        log_dir=rank_logs(expand_home(host.jobs_dir, node_facts.home), job, host.name),
                         program=_program(options),
                     )
                 ),
@@ -179,6 +181,7 @@ def plan_launch(
         master_addr=nics[master.name].address,
         master_port=port,
         nodes=tuple(nodes),
+        script=None if options.module else _script(options),
         grace=options.grace,
         warnings=tuple(warnings),
     )
@@ -205,12 +208,21 @@ def expand_home(path: str, home: str) -> str:
     return path
 
 
+def rank_logs(jobs_dir: str, job: str, host: str) -> str:
+    """Where a node's ranks write their own logs: one name, known to the supervisor too."""
+    return posixpath.join(jobs_dir, job, host, "ranks")
+
+
 def _program(options: LaunchOptions) -> list[str]:
     if options.module is not None:
         return ["--module", options.module, *options.args]
+    return [_script(options), *options.args]
+
+
+def _script(options: LaunchOptions) -> str:
     script = options.script or options.engine.script
     # torchrun would take a leading `-` for an option of its own.
-    return [f"./{script}" if script.startswith("-") else script, *options.args]
+    return f"./{script}" if script.startswith("-") else script
 
 
 def _bin_directory(host: Host, home: str) -> tuple[str, ...]:

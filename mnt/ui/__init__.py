@@ -4,8 +4,20 @@ Results go to stdout, everything said to a person beside them to stderr. Text th
 as it is, less its terminal escapes: it never passes through a markup engine and is never wrapped again.
 """
 
-from mnt.ui.console import document, error, info, note, plain, success, warn
+from mnt.ui.console import document, error, failure, info, note, plain, success, warn
 from mnt.ui.hostlines import HostLines
 from mnt.ui.table import Cell, table
 
-__all__ = ["Cell", "HostLines", "document", "error", "info", "note", "plain", "success", "table", "warn"]
+__all__ = [
+    "Cell",
+    "HostLines",
+    "document",
+    "error",
+    "failure",
+    "info",
+    "note",
+    "plain",
+    "success",
+    "table",
+    "warn",
+]

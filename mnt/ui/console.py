@@ -60,6 +60,10 @@ def success(text: str) -> None:
     _say(text, sys.stderr, fg="green")
 
 
+def failure(text: str) -> None:
+    _say(clean(text), sys.stderr, fg="red")
+
+
 def warn(text: str) -> None:
     _say(f"warning: {text}", sys.stderr, fg="yellow")
 

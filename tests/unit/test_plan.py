@@ -14,6 +14,7 @@ from mnt.launch.plan import LaunchOptions, LaunchPlan, NodeFacts, merge_env, par
 from mnt.network.nic import NicChoice, NicProblem
 from mnt.preflight.facts import Interface
 
+LOGS = "--log-dir=/home/ubuntu/.mnt/jobs/j/node1/ranks"
 FSDP = ENGINES["fsdp"]
 
 
@@ -68,6 +69,7 @@ def test_the_command_of_a_node() -> None:
         "--local-addr=10.0.0.2",
         "--max-restarts=0",
         "--tee=3",
+        "--log-dir=/home/ubuntu/.mnt/jobs/j/node2/ranks",
         "train/train_fsdp.py",
         "--lr",
         "1e-3",
@@ -98,12 +100,12 @@ def test_a_host_without_gpus_starts_one_process() -> None:
 @pytest.mark.parametrize(
     ("options", "end"),
     [
-        ({"engine": ENGINES["deepspeed"]}, ("--tee=3", "train/train_deepspeed.py")),
+        ({"engine": ENGINES["deepspeed"]}, ("--max-restarts=0", "--tee=3", LOGS, "train/train_deepspeed.py")),
         (
             {"script": "a b.py", "args": ("x y", "'\"", "line\nbreak", "")},
             ("a b.py", "x y", "'\"", "line\nbreak", ""),
         ),
-        ({"script": "-odd.py"}, ("--tee=3", "./-odd.py")),
+        ({"script": "-odd.py"}, (LOGS, "./-odd.py")),
         ({"module": "pkg.train", "args": ("-v",)}, ("--module", "pkg.train", "-v")),
     ],
 )

@@ -1,0 +1,63 @@
+"""`mnt logs`: a job's output."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from mnt.cli.options import Selection, selection_options
+
+
+@click.command()
+@selection_options
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job is over.")
+@click.option("--node", metavar="HOST", help="Only the output of this host.")
+@click.option("--rank", type=click.IntRange(min=0), help="Only the output of this global rank.")
+@click.argument("job", required=False)
+def logs(selection: Selection, follow: bool, node: str | None, rank: int | None, job: str | None) -> int:
+    """Print what JOB (default: the newest) has written so far."""
+    from functools import partial
+
+    from mnt import ui
+    from mnt.errors import UsageError
+    from mnt.fleet import Fleet
+    from mnt.launch.jobs import host_of_rank, named_job
+    from mnt.launch.status import fetch_jobs
+    from mnt.tasks.job import read_logs
+
+    with Fleet(selection.hosts) as fleet:
+        jobs, errors = fetch_jobs(fleet)
+        for error in errors.values():
+            ui.warn(error.message)
+        wanted = named_job(jobs, job)
+        hosts = [member.host for member in wanted.nodes if member.entry is not None]
+        if node is not None and node not in hosts:
+            raise UsageError(
+                f"job {wanted.job} has no output on {node!r}", fix=f"it has on: {', '.join(hosts)}"
+            )
+        if node is not None:
+            hosts = [node]
+        if rank is not None:
+            hosts = [host_of_rank(wanted, rank)]
+
+        lines = ui.HostLines(hosts, prefix=len(hosts) > 1)
+
+        def reader(host: str) -> Any:
+            return partial(
+                read_logs,
+                rank=rank,
+                follow=follow,
+                on_frame=lambda frame: lines.feed(host, frame["data"]) if "data" in frame else None,
+            )
+
+        readers = {host: reader(host) for host in hosts}
+        results = fleet.run_each(
+            lambda connection, *args: readers[connection.target.name](connection, *args),
+            {host: (fleet.host(host).jobs_dir, wanted.job, host) for host in hosts},
+            timeout=None,
+        )
+        lines.close()
+    for error in results.errors().values():
+        ui.error(error)
+    return 1 if results.errors() or errors else 0

@@ -1,0 +1,91 @@
+"""`mnt status`: the jobs that the hosts hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from mnt.cli.options import Selection, json_option, selection_options
+
+if TYPE_CHECKING:
+    from mnt.launch.jobs import Job
+
+_COLOURS = {
+    "starting": "cyan",
+    "running": "cyan",
+    "finished": "green",
+    "failed": "red",
+    "lost": "red",
+    "stopped": "yellow",
+    "unreachable": "red",
+    "absent": "yellow",
+}
+
+
+@click.command()
+@selection_options
+@json_option
+@click.argument("job", required=False)
+def status(selection: Selection, as_json: bool, job: str | None) -> int:
+    """Show the jobs that the hosts hold, newest first, or one JOB node by node."""
+    from mnt import ui
+    from mnt.fleet import Fleet
+    from mnt.launch.jobs import named_job
+    from mnt.launch.status import fetch_jobs
+
+    with Fleet(selection.hosts) as fleet:
+        jobs, errors = fetch_jobs(fleet)
+    for error in errors.values():
+        ui.warn(error.message)
+    if job is not None:
+        jobs = [named_job(jobs, job)]
+    if as_json:
+        ui.document({"jobs": [each.document() for each in jobs]})
+    elif job is not None:
+        _show_job(jobs[0])
+    else:
+        _show_jobs(jobs)
+    return 1 if errors else 0
+
+
+def _show_jobs(jobs: list[Job]) -> None:
+    import time
+
+    from mnt import ui
+    from mnt.inventory.hostlist import fold
+
+    if not jobs:
+        ui.info("the hosts hold no job; mnt launch starts one")
+        return
+    rows = [
+        [
+            job.job,
+            ui.Cell(job.state, _COLOURS[job.state]),
+            job.engine,
+            fold([node.host for node in job.nodes]),
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.created)),
+            job.culprit.sentence() if job.culprit else "",
+        ]
+        for job in jobs
+    ]
+    ui.table(["JOB", "STATE", "ENGINE", "NODES", "STARTED", "CULPRIT"], rows)
+
+
+def _show_job(job: Job) -> None:
+    from mnt import ui
+
+    ui.plain(f"job {job.job}: {job.state}, {job.engine}, release {job.release}, master {job.master}")
+    rows = [
+        [
+            node.host,
+            str(node.node_rank),
+            ui.Cell(node.state, _COLOURS[node.state]),
+            "" if node.exit_code is None else str(node.exit_code),
+            (node.entry["peer"] or "") if node.entry else "",
+        ]
+        for node in job.nodes
+    ]
+    ui.table(["HOST", "NODE RANK", "STATE", "EXIT CODE", "PEER LINK"], rows)
+    if job.culprit:
+        ui.plain(f"culprit: {job.culprit.sentence()}")

@@ -1,0 +1,48 @@
+"""`mnt stop`: end jobs everywhere, and prove it."""
+
+from __future__ import annotations
+
+import click
+
+from mnt.cli.options import Selection, json_option, selection_options
+
+
+@click.command()
+@selection_options
+@json_option
+@click.option("--all", "everything", is_flag=True, help="Every job of yours that may still run.")
+@click.option(
+    "--grace", type=click.FloatRange(min=0), default=10, show_default=True, help="Seconds from TERM to KILL."
+)
+@click.argument("job", required=False)
+def stop(selection: Selection, as_json: bool, everything: bool, grace: float, job: str | None) -> int:
+    """End JOB on all its nodes; without JOB the only one that runs.
+
+    Each process of the job gets a TERM, and a KILL after the grace period. The answer is yes only when every node
+    has shown that no process of the job is left.
+    """
+    from mnt import ui
+    from mnt.errors import UsageError
+    from mnt.fleet import Fleet
+    from mnt.launch.jobs import jobs_to_stop
+    from mnt.launch.status import fetch_jobs
+    from mnt.launch.stop import describe, stop_jobs
+
+    if job is not None and everything:
+        raise UsageError("--all and a job were given", fix="mnt stop JOB, or mnt stop --all")
+    with Fleet(selection.hosts) as fleet:
+        jobs, errors = fetch_jobs(fleet)
+        for error in errors.values():
+            ui.warn(error.message)
+        document = stop_jobs(fleet, jobs_to_stop(jobs, job, everything=everything), grace=grace)
+    document["ok"] = document["ok"] and not errors
+    if as_json:
+        ui.document(document)
+    elif not document["jobs"]:
+        ui.info("nothing to stop: no job runs")
+    for stopped in document["jobs"] if not as_json else ():
+        ui.info(f"job {stopped['job']}:")
+        for host, each in stopped["hosts"].items():
+            say = ui.info if each["status"] == "stopped" else ui.failure
+            say(f"  {describe(host, each)}")
+    return 0 if document["ok"] else 1

@@ -1,0 +1,45 @@
+"""What a launch has to know of its hosts before it can plan: one probe and one look at the releases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mnt.errors import NeverStarted
+from mnt.launch.plan import NodeFacts
+from mnt.network.nic import choose
+from mnt.preflight.gather import gather_facts
+from mnt.tasks.push import find_release
+
+if TYPE_CHECKING:
+    from mnt.fleet import Fleet
+    from mnt.inventory.model import Host, Inventory
+    from mnt.preflight.facts import HostFacts
+
+
+def launch_facts(
+    fleet: Fleet, inventory: Inventory, hosts: Sequence[Host]
+) -> tuple[dict[str, NodeFacts], dict[str, HostFacts]]:
+    """What the plan needs of each host, and all that the probe found.
+
+    Raises:
+        NeverStarted: a host cannot be reached, or did not answer.
+    """
+    found = gather_facts(fleet, inventory, hosts)
+    releases = fleet.run(find_release, None)
+    errors = {**releases.errors(), **found.errors}
+    if errors:
+        first = next(iter(errors.values()))
+        raise NeverStarted("; ".join(error.message for error in errors.values()), fix=first.fix)
+    nics = choose(inventory, hosts, {name: facts.interfaces for name, facts in found.facts.items()})
+    held = releases.values_by_host()
+    return {
+        host.name: NodeFacts(
+            nic=nics[host.name],
+            home=found.facts[host.name].home,
+            release=held[host.name]["current"],
+            release_path=held[host.name]["path"],
+            manifest=held[host.name]["manifest_sha"],
+        )
+        for host in hosts
+    }, found.facts

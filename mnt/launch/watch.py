@@ -1,0 +1,167 @@
+"""Follow a job's nodes to their end: their output to the console, one node's failure to all others."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from mnt.errors import HostError
+from mnt.launch.jobs import ACTIVE, Job, merge_job
+from mnt.tasks.job import read_logs, stop_node
+
+if TYPE_CHECKING:
+    from mnt.fleet import Fleet, HostConnection
+    from mnt.tasks.job import JobEntry
+
+RETRY_EVERY = 2.0  # seconds between attempts to reach a node again
+GIVE_UP_AFTER = 10.0  # seconds that a node may stay away once all the others have ended
+GIVE_UP_ALONE = 600.0  # the same where no other node is in reach: the head's own network may be down
+PEERS_FIRST = 3.0  # seconds that the nodes' supervisors get to tell each other of a failure
+
+
+class Watch:
+    """An attached job.
+
+    Args:
+        job: its id.
+        jobs_dirs: absolute jobs directory of each of its hosts, in rank order.
+        output: takes (host, text) as it comes; text may hold surrogate escapes.
+        tell: takes what happens beside the output, a line at a time.
+        grace: seconds between TERM and KILL for nodes that another node's failure ends.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        jobs_dirs: Mapping[str, str],
+        *,
+        output: Callable[[str, str], None],
+        tell: Callable[[str], None],
+        grace: float,
+    ) -> None:
+        self._job = job
+        self._jobs_dirs = jobs_dirs
+        self._output = output
+        self._tell = tell
+        self._grace = grace
+        self._entries: dict[str, JobEntry] = {}
+        self._connections: dict[str, HostConnection] = {}
+        self._away: set[str] = set()
+        self._failed = threading.Event()
+        self._over = threading.Event()
+
+    def follow(self, fleet: Fleet, clock_offsets: Mapping[str, float]) -> Job:
+        """Watch until every node has ended or is given up. Returns the job as it ended.
+
+        Args:
+            fleet: over the job's hosts.
+            clock_offsets: seconds by which each host's clock is ahead of the head's.
+
+        Raises:
+            HostError: no node could be followed at all.
+        """
+        ender = threading.Thread(target=self._end_others, daemon=True)
+        ender.start()
+        try:
+            results = fleet.run_each(self._follow_node, dict.fromkeys(self._jobs_dirs, ()), timeout=None)
+        finally:
+            self._over.set()
+            self._failed.set()
+        ender.join()
+        errors = results.errors()
+        if not self._entries:
+            raise next(iter(errors.values()))
+        entries = {
+            host: (entry, clock_offsets.get(host, 0.0))
+            for host, entry in self._entries.items()
+            if host not in errors
+        }
+        return merge_job(entries or self._last_seen(clock_offsets), unreachable=set(errors))
+
+    def _last_seen(self, clock_offsets: Mapping[str, float]) -> dict[str, tuple[JobEntry, float]]:
+        return {host: (entry, clock_offsets.get(host, 0.0)) for host, entry in self._entries.items()}
+
+    def _follow_node(self, connection: HostConnection) -> None:
+        host = connection.target.name
+        self._connections[host] = connection
+        position = 0
+
+        def on_frame(frame: dict[str, Any]) -> None:
+            nonlocal position
+            if "state" in frame:
+                self._changed(host, frame["state"])
+            else:
+                position = frame["offset"]
+                self._output(host, frame["data"])
+
+        while True:
+            try:
+                last = read_logs(
+                    connection,
+                    self._jobs_dirs[host],
+                    self._job,
+                    host,
+                    follow=True,
+                    offset=position,
+                    on_frame=on_frame,
+                )
+            except HostError as error:
+                if error.phase in ("command", "answer"):
+                    raise
+                self._reach_again(connection, error)
+            else:
+                self._changed(host, last)
+                return
+
+    def _changed(self, host: str, entry: JobEntry) -> None:
+        self._entries[host] = entry
+        if entry["state"] not in ACTIVE and entry["state"] != "finished":
+            self._failed.set()
+
+    def _end_others(self) -> None:
+        """Once a node has failed, end the nodes that their own supervisors have not ended by then."""
+        self._failed.wait()
+        if self._over.wait(PEERS_FIRST):
+            return
+        for host, entry in list(self._entries.items()):
+            if entry["state"] in ACTIVE and host not in self._away:
+                self._tell(f"{host}: ending, for another node failed")
+                try:
+                    stop_node(
+                        self._connections[host], self._jobs_dirs[host], self._job, host, grace=self._grace
+                    )
+                except HostError as error:
+                    self._tell(error.message)
+
+    def _reach_again(self, connection: HostConnection, error: HostError) -> None:
+        """Return when the host answers again; raise when there is nothing left to wait for."""
+        host = connection.target.name
+        self._away.add(host)
+        self._tell(f"{error.message}; the job goes on there, trying again")
+        away_since = time.monotonic()
+        alone_since: float | None = None
+        while True:
+            now = time.monotonic()
+            in_reach = [other for other in self._jobs_dirs if other not in self._away]
+            if any(self._runs(other) for other in in_reach):
+                alone_since = None
+            elif in_reach:
+                alone_since = alone_since or now
+            if now - away_since > GIVE_UP_ALONE or (alone_since and now - alone_since > GIVE_UP_AFTER):
+                raise error
+            time.sleep(RETRY_EVERY)
+            try:
+                connection.close()
+                connection.open()
+            except HostError as again:
+                error = again
+            else:
+                self._away.discard(host)
+                self._tell(f"{host}: reached again")
+                return
+
+    def _runs(self, host: str) -> bool:
+        entry = self._entries.get(host)
+        return entry is None or entry["state"] in ACTIVE
