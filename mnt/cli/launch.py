@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mnt.cli.options import Selection, json_option, selection_options
+from mnt.cli.options import Selection, grace_option, json_option, selection_options
 
 if TYPE_CHECKING:
     from mnt.launch.jobs import Job
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ENGINE_NAMES = ("fsdp", "deepspeed")
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(context_settings={"allow_interspersed_args": False})
 @selection_options
 @json_option
 @click.option("--engine", type=click.Choice(ENGINE_NAMES), default="fsdp", show_default=True)
@@ -24,12 +24,10 @@ ENGINE_NAMES = ("fsdp", "deepspeed")
 @click.option(
     "--env", "assignments", multiple=True, metavar="K[=V]", help="Add a variable; K alone: as it is here."
 )
-@click.option("-m", "module", metavar="MODULE", help="Run a module in place of a script.")
+@click.option("-m", "as_module", is_flag=True, help="SCRIPT is the name of a module.")
 @click.option("--detach", is_flag=True, help="Start it and return; mnt status, logs and stop find it again.")
 @click.option("--dry-run", is_flag=True, help="Print each node's command and environment, start nothing.")
-@click.option(
-    "--grace", type=click.FloatRange(min=0), default=10, show_default=True, help="Seconds from TERM to KILL."
-)
+@grace_option
 @click.option(
     "--start-timeout", type=click.FloatRange(min=1), default=120, show_default=True, help="Seconds."
 )
@@ -42,7 +40,7 @@ def launch(
     nproc: int | None,
     master_port: int | None,
     assignments: tuple[str, ...],
-    module: str | None,
+    as_module: bool,
     detach: bool,
     dry_run: bool,
     grace: float,
@@ -52,8 +50,9 @@ def launch(
 ) -> int:
     """Start a job on the hosts: the master (the first) first, then the workers.
 
-    SCRIPT is a path in the pushed tree, by default the engine's own; ARGS go to it untouched. Options of mnt come
-    before SCRIPT. Without --detach the output of every node is shown until the job ends: Ctrl-C stops it everywhere.
+    SCRIPT is a path in the pushed tree, by default the engine's own; ARGS go to it untouched. Options of mnt
+    come before SCRIPT. Without --detach the output of every node is shown until the job ends, and Ctrl-C
+    stops it everywhere.
     """
     import os
 
@@ -64,12 +63,12 @@ def launch(
     from mnt.launch.jobs import new_job_id
     from mnt.launch.plan import LaunchOptions, parse_env, plan_launch
 
-    if module is not None and script is not None:
-        script, args = None, (script, *args)
+    if as_module and script is None:
+        raise click.UsageError("-m needs the name of a module")
     options = LaunchOptions(
         engine=ENGINES[engine],
-        script=script,
-        module=module,
+        script=None if as_module else script,
+        module=script if as_module else None,
         args=args,
         nproc=nproc,
         master_port=master_port,

@@ -46,6 +46,9 @@ def selection_options(command: F) -> F:
     return wrapper  # type: ignore[return-value]
 
 
+grace_option = click.option(
+    "--grace", type=click.FloatRange(min=0), default=10, help="Seconds between TERM and KILL; default 10."
+)
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="One JSON document on stdout, and nothing else there."
 )

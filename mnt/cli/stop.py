@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import click
 
-from mnt.cli.options import Selection, json_option, selection_options
+from mnt.cli.options import Selection, grace_option, json_option, selection_options
 
 
 @click.command()
 @selection_options
 @json_option
 @click.option("--all", "everything", is_flag=True, help="Every job of yours that may still run.")
-@click.option(
-    "--grace", type=click.FloatRange(min=0), default=10, show_default=True, help="Seconds from TERM to KILL."
-)
+@grace_option
 @click.argument("job", required=False)
 def stop(selection: Selection, as_json: bool, everything: bool, grace: float, job: str | None) -> int:
     """End JOB on all its nodes; without JOB the only one that runs.
 
-    Each process of the job gets a TERM, and a KILL after the grace period. The answer is yes only when every node
-    has shown that no process of the job is left.
+    Each process of the job gets a TERM, and a KILL after the grace period. The answer is yes only when every
+    node has shown that no process of the job is left.
     """
     from mnt import ui
     from mnt.errors import UsageError

@@ -1,7 +1,7 @@
 """A job as the head sees it: the nodes' own entries, merged into one state, one culprit, one exit code. Pure.
 
-Each node judges only itself (`mnt.tasks.job.JobEntry`). Which of several failures came first, and which were only
-its victims, shows when they lie side by side, their times corrected by each host's clock offset.
+Each node judges only itself (`mnt.tasks.job.JobEntry`). Which of several failures came first, and which were
+only its victims, shows when they lie side by side, their times corrected by each host's clock offset.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _ESCAPES = re.compile(
 
 
 def clean(text: str) -> str:
-    """Text from a host made harmless for a terminal: no escapes, no control characters but tab and newline."""
+    """Text from a host made harmless for a terminal: no escapes, no controls but tab and newline."""
     return _ESCAPES.sub("", text)
 
 
