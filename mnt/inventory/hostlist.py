@@ -80,6 +80,11 @@ def select(inventory: Inventory, *, nodes: str | None, exclude: str | None) -> t
     return hosts
 
 
+def is_host_name(text: str) -> bool:
+    """Whether `text` can be one host's name (which also names files, and stands in command lines)."""
+    return _NAME.fullmatch(text) is not None
+
+
 def _bad(text: str, problem: str) -> UsageError:
     return UsageError(f"hostlist {text!r}: {problem}", fix=_SYNTAX)
 
@@ -143,7 +148,7 @@ def _check_size(text: str, counts: Sequence[int]) -> None:
 
 
 def _check_name(name: str, text: str) -> None:
-    if _NAME.fullmatch(name):
+    if is_host_name(name):
         return
     if name.startswith("-"):
         raise _bad(text, f"the name {name!r} begins with '-'")

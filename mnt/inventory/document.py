@@ -1,0 +1,148 @@
+"""A YAML file as plain values that know their lines.
+
+PyYAML's own loading keeps the last of two equal keys without a word, and turns `0123` into 83 before anybody
+can look. So the file is only composed here: mappings and lists become dicts and lists, and each scalar stays
+the `yaml.ScalarNode` it was, with its source text, for `mnt.inventory.values` to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mnt.errors import InventoryError
+
+# Keys and list indices from the root down to a value.
+Location = tuple[str | int, ...]
+
+_TAGS = "tag:yaml.org,2002:"
+_QUOTE = 'quote what holds YAML\'s own signs: "node[1-4]", "@group", ">=2.6"'
+
+
+@dataclass(frozen=True)
+class Document:
+    """`root` is made of dicts (whose keys are source text), lists and `yaml.ScalarNode`s."""
+
+    file: str
+    root: Any
+    lines: Mapping[Location, int]  # from 1; where the key, or the list's item, stands
+
+    def line(self, location: Location) -> int:
+        """The line of `location`, or of the closest thing around it that is in the file."""
+        while location and location not in self.lines:
+            location = location[:-1]
+        return self.lines.get(location, 1)
+
+    def error(self, location: Location, message: str, *, fix: str | None = None) -> InventoryError:
+        return InventoryError(message, file=self.file, line=self.line(location), fix=fix)
+
+
+def read(file: str) -> Document:
+    """Read a YAML file.
+
+    Raises:
+        InventoryError: it cannot be read, is not YAML, is empty, or says a key twice.
+    """
+    text = _read_text(file)
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        message = f"the character {chr(error.character)!r} is not allowed in YAML"
+        raise InventoryError(message, file=file, line=line, fix="take it out") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = None if mark is None else mark.line + 1
+        said = ", ".join(part for part in (error.context, error.problem) if part)
+        raise InventoryError(f"not YAML: {said}", file=file, line=line, fix=_QUOTE) from None
+    except RecursionError:
+        raise InventoryError("nested too deeply", file=file, fix="an inventory has a few levels") from None
+    if root is None:
+        raise InventoryError("the file is empty", file=file, fix="inventories/template.yaml shows every key")
+    lines: dict[Location, int] = {}
+    return Document(file, _Converter(file, lines).convert(root, ()), lines)
+
+
+def is_null(value: object) -> bool:
+    """Whether nothing, `~` or `null` stands there."""
+    return isinstance(value, yaml.ScalarNode) and value.tag == _TAGS + "null"
+
+
+def has_tag(value: object, tag: str) -> bool:
+    """Whether `value` is a scalar that YAML takes for a `tag`: str, int, bool, .."""
+    return isinstance(value, yaml.ScalarNode) and value.tag == _TAGS + tag
+
+
+def _read_text(file: str) -> str:
+    try:
+        data = Path(file).read_bytes()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InventoryError(f"cannot be read: {reason}", file=file, fix="`mnt inventory list`") from None
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InventoryError(
+            f"not UTF-8: byte 0x{data[error.start]:02x}", file=file, line=line, fix="save it as UTF-8"
+        ) from None
+
+
+class _Converter:
+    def __init__(self, file: str, lines: dict[Location, int]) -> None:
+        self._file = file
+        self._lines = lines
+        self._open: list[yaml.Node] = []  # from the root down to where we are
+
+    def convert(self, node: yaml.Node, location: Location) -> Any:
+        if not node.tag.startswith(_TAGS):
+            raise self._error(node, f"the tag {node.tag!r} means nothing here", fix="take it out")
+        if isinstance(node, yaml.ScalarNode):
+            return node
+        if node in self._open:
+            raise self._error(node, "an alias that holds itself", fix="take the alias out")
+        self._open.append(node)
+        try:
+            if isinstance(node, yaml.MappingNode):
+                return {key: self._child(at, value, (*location, key)) for key, at, value in self._pairs(node)}
+            return [self._child(item, item, (*location, i)) for i, item in enumerate(node.value)]
+        finally:
+            self._open.pop()
+
+    def _child(self, at: yaml.Node, value: yaml.Node, location: Location) -> Any:
+        self._lines[location] = at.start_mark.line + 1
+        return self.convert(value, location)
+
+    def _pairs(self, node: yaml.MappingNode) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
+        """Key, the key's node and the value's node; first what `<<` merges in, unless it is overridden."""
+        own: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        merged: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        for key, value in node.value:
+            if key.tag == _TAGS + "merge":
+                for source in self._merge_sources(value):
+                    merged = {name: (at, v) for name, at, v in self._pairs(source)} | merged
+                continue
+            if not isinstance(key, yaml.ScalarNode):
+                raise self._error(key, "a key must be plain text", fix=_QUOTE)
+            if key.value in own:
+                first = own[key.value][0].start_mark.line + 1
+                message = f"the key {key.value!r} is here twice, first in line {first}"
+                raise self._error(key, message, fix="keep one of them")
+            own[key.value] = (key, value)
+        for name, (at, value) in (merged | own).items():
+            yield name, at, value
+
+    def _merge_sources(self, value: yaml.Node) -> list[yaml.MappingNode]:
+        """The mappings that `<<: *one` or `<<: [*one, *other]` names; the earlier wins (YAML 1.1, merge)."""
+        nodes = value.value if isinstance(value, yaml.SequenceNode) else [value]
+        for node in nodes:
+            if not isinstance(node, yaml.MappingNode) or node in self._open:
+                raise self._error(value, "`<<` takes another mapping's alias", fix="<<: *name")
+        return list(nodes)
+
+    def _error(self, node: yaml.Node, message: str, *, fix: str) -> InventoryError:
+        return InventoryError(message, file=self._file, line=node.start_mark.line + 1, fix=fix)

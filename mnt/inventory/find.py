@@ -1,0 +1,86 @@
+"""Which inventory is meant."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from mnt.errors import UsageError
+from mnt.inventory.spelling import did_you_mean
+from mnt.lab import paths as lab_paths
+
+DIRECTORY = "inventories"
+VARIABLE = "MNT_INVENTORY"
+DEFAULT = "default"
+
+
+def locate(name: str | None) -> str:
+    """The file of an inventory.
+
+    Args:
+        name: a path (with a `/`, or ending in .yaml or .yml); NAME, for inventories/NAME.yaml below the
+            current directory; `lab` or `lab:NAME`, for a running lab's own. None: what $MNT_INVENTORY
+            says, else inventories/default.yaml, else the running lab's.
+
+    Raises:
+        UsageError: there is no such inventory, or several labs could be meant.
+    """
+    name = name or os.environ.get(VARIABLE)
+    if not name:
+        return _without_name()
+    if name == "lab":
+        return _only_lab()
+    if name.startswith("lab:"):
+        return _lab(name.removeprefix("lab:"))
+    if "/" in name or name.endswith((".yaml", ".yml")):
+        return name
+    if name not in named():
+        raise UsageError(f"no inventory named {name!r}{did_you_mean(name, named())}", fix=_what_there_is())
+    return named()[name]
+
+
+def named() -> dict[str, str]:
+    """The files of inventories/ in the current directory, by name."""
+    return {path.stem: str(path) for path in sorted(Path(DIRECTORY).glob("*.yaml"))}
+
+
+def labs() -> dict[str, str]:
+    """The inventories of the running labs, by the lab's name."""
+    return {path.parent.name: str(path) for path in sorted(lab_paths.LAB_ROOT.glob("*/inventory.yaml"))}
+
+
+def _without_name() -> str:
+    if DEFAULT in named():
+        return named()[DEFAULT]
+    if labs():
+        return _only_lab()
+    raise UsageError("no inventory", fix=_what_there_is())
+
+
+def _only_lab() -> str:
+    running = labs()
+    if DEFAULT in running:
+        return running[DEFAULT]
+    if len(running) == 1:
+        return next(iter(running.values()))
+    if not running:
+        raise UsageError("no lab is running", fix="mnt lab up")
+    raise UsageError("several labs are running", fix=_one_of([f"lab:{name}" for name in running]))
+
+
+def _lab(name: str) -> str:
+    running = labs()
+    if name not in running:
+        raise UsageError(
+            f"no lab named {name!r} is running{did_you_mean(name, running)}", fix=_what_there_is()
+        )
+    return running[name]
+
+
+def _what_there_is() -> str:
+    there = [*named(), *(f"lab:{name}" for name in labs())]
+    return _one_of(there) if there else f"write {DIRECTORY}/{DEFAULT}.yaml, or try `mnt lab up`"
+
+
+def _one_of(names: list[str]) -> str:
+    return f"-i with one of: {', '.join(names)}"
