@@ -1,0 +1,198 @@
+"""Merging what the nodes say of a job: its state, its culprit, its exit code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mnt.errors import UsageError
+from mnt.launch.jobs import Job, host_of_rank, jobs_to_stop, merge_job, merge_jobs, named_job, new_job_id
+
+NODES = [{"host": f"node{i}", "node_rank": i - 1, "nproc": 2} for i in (1, 2, 3)]
+
+
+def failure(
+    rank: int | None = 0, code: int | None = 1, at: float = 100.0, *, victim: bool = False
+) -> dict[str, Any]:
+    return {
+        "rank": rank,
+        "local_rank": rank,
+        "exit_code": code,
+        "signal": None,
+        "message": f"boom in {rank}",
+        "traceback": None,
+        "time": at,
+        "victim": victim,
+    }
+
+
+def entry(host: str, state: str, **changes: Any) -> Any:
+    return {
+        "job": "j1",
+        "host": host,
+        "node_rank": 0,
+        "nodes": NODES,
+        "engine": "fsdp",
+        "release": "r1",
+        "master": {"addr": "10.0.0.1", "port": 29500},
+        "created": 50.0,
+        "state": state,
+        "exit_code": None,
+        "signal": None,
+        "failure": None,
+        "reason": None,
+        "started": 50.0,
+        "ended": None,
+        "listening": False,
+        "peer": None,
+        **changes,
+    }
+
+
+def merged(*entries: Any, unreachable: tuple[str, ...] = (), offsets: dict[str, float] | None = None) -> Job:
+    by_host = {e["host"]: (e, (offsets or {}).get(e["host"], 0.0)) for e in entries}
+    return merge_job(by_host, unreachable=set(unreachable))
+
+
+@pytest.mark.parametrize(
+    ("states", "state", "code"),
+    [
+        (("starting", "running", "running"), "starting", None),
+        (("running", "running", "running"), "running", None),
+        (("running", "finished", "finished"), "running", None),
+        (("running", "failed", "stopped"), "running", None),
+        (("finished", "finished", "finished"), "finished", 0),
+        (("stopped", "stopped", "stopped"), "stopped", 143),
+        (("finished", "stopped", "finished"), "stopped", 143),
+        (("failed", "stopped", "stopped"), "failed", 1),
+        (("lost", "stopped", "stopped"), "lost", 1),
+    ],
+)
+def test_state_of_the_whole(states: tuple[str, ...], state: str, code: int | None) -> None:
+    job = merged(*(entry(f"node{i}", s) for i, s in enumerate(states, 1)))
+    assert (job.state, job.exit_code) == (state, code)
+
+
+def test_the_first_failure_is_the_culprit_and_its_code_the_jobs() -> None:
+    job = merged(
+        entry("node1", "failed", failure=failure(0, 1, at=103.0)),
+        entry("node2", "failed", failure=failure(3, 7, at=101.0)),
+        entry("node3", "stopped"),
+    )
+    assert job.culprit is not None
+    assert job.culprit.document() == {"host": "node2", "rank": 3, "exit_code": 7, "message": "boom in 3"}
+    assert job.exit_code == 7
+
+
+def test_a_clock_that_is_ahead_does_not_hide_the_culprit() -> None:
+    job = merged(
+        entry("node1", "failed", failure=failure(0, 1, at=103.0)),
+        entry("node2", "failed", failure=failure(3, 7, at=700.0)),
+        offsets={"node2": 600.0},
+    )
+    assert job.culprit is not None
+    assert job.culprit.host == "node2"
+
+
+def test_a_victim_is_no_culprit_however_early_it_is_seen() -> None:
+    job = merged(
+        entry("node1", "failed", failure=failure(0, 1, at=100.0, victim=True)),
+        entry("node2", "failed", failure=failure(3, 9, at=101.0)),
+    )
+    assert job.culprit is not None
+    assert job.culprit.rank == 3
+
+
+def test_only_victims_are_known_the_first_of_them_is_named() -> None:
+    job = merged(
+        entry("node1", "failed", failure=failure(0, 1, at=100.0, victim=True)),
+        entry("node2", "finished"),
+        entry("node3", "finished"),
+    )
+    assert job.culprit is not None
+    assert job.culprit.host == "node1"
+
+
+def test_a_pulled_cable_the_lost_host_is_the_culprit_not_the_nodes_that_missed_it() -> None:
+    job = merged(
+        entry("node1", "failed", reason={"lost": "node3"}, failure=failure(0, 1, victim=True)),
+        entry("node2", "stopped", reason={"peer": "node1", "failure": None}),
+        unreachable=("node3",),
+    )
+    assert job.culprit is not None
+    assert (job.culprit.host, job.culprit.rank) == ("node3", None)
+    assert job.exit_code == 1
+    assert [node.state for node in job.nodes] == ["failed", "stopped", "unreachable"]
+
+
+def test_what_a_peer_heard_speaks_for_a_host_that_cannot() -> None:
+    heard = {"peer": "node3", "failure": failure(4, 11)}
+    job = merged(entry("node1", "stopped", reason=heard), entry("node2", "stopped"), unreachable=("node3",))
+    assert job.culprit is None  # nobody failed as far as the state goes
+    job = merged(entry("node1", "stopped", reason=heard), entry("node2", "failed"), unreachable=("node3",))
+    assert job.culprit is not None
+    assert (job.culprit.host, job.culprit.exit_code) == ("node3", 11)
+
+
+def test_a_node_that_was_never_started_is_absent() -> None:
+    job = merged(entry("node1", "stopped"))
+    assert [node.state for node in job.nodes] == ["stopped", "absent", "absent"]
+
+
+def test_jobs_are_newest_first() -> None:
+    answer = {
+        "now": 0.0,
+        "jobs": [entry("node1", "finished"), entry("node1", "running", job="j2", created=60.0)],
+    }
+    assert [job.job for job in merge_jobs({"node1": (answer, 0.0)})] == ["j2", "j1"]  # type: ignore[dict-item]
+
+
+def jobs(*states: str) -> list[Job]:
+    return [merged(entry("node1", state, job=f"j{i}", nodes=NODES[:1])) for i, state in enumerate(states)]
+
+
+def test_stop_means_the_only_running_job() -> None:
+    assert [job.job for job in jobs_to_stop(jobs("finished", "running"), None, everything=False)] == ["j1"]
+
+
+def test_stop_of_several_lists_them_and_stops_nothing() -> None:
+    with pytest.raises(UsageError, match=r"j0 \(running\); j1 \(lost\)") as caught:
+        jobs_to_stop(jobs("running", "lost"), None, everything=False)
+    assert caught.value.exit_code == 2
+
+
+def test_stop_all_takes_what_may_still_be_there() -> None:
+    stopping = jobs_to_stop(jobs("running", "finished", "lost", "starting", "failed"), None, everything=True)
+    assert [job.job for job in stopping] == ["j0", "j2", "j3"]
+
+
+def test_stop_with_nothing_running_is_nothing_to_do() -> None:
+    assert jobs_to_stop(jobs("finished"), None, everything=False) == []
+
+
+def test_a_job_by_its_name() -> None:
+    assert named_job(jobs("running", "finished"), "j1").job == "j1"
+    assert named_job(jobs("running", "finished"), None).job == "j0"
+    with pytest.raises(UsageError, match="no job 'nope'"):
+        named_job(jobs("running"), "nope")
+    with pytest.raises(UsageError, match="hold no job"):
+        named_job([], None)
+
+
+def test_the_host_of_a_rank() -> None:
+    job = merged(entry("node1", "running"))
+    assert [host_of_rank(job, rank) for rank in range(6)] == [
+        "node1",
+        "node1",
+        "node2",
+        "node2",
+        "node3",
+        "node3",
+    ]
+    with pytest.raises(UsageError, match="its ranks are 0 to 5|no rank 6"):
+        host_of_rank(job, 6)
+
+
+def test_ids_do_not_collide() -> None:
+    assert len({new_job_id() for _ in range(50)}) == 50
