@@ -21,8 +21,8 @@ ACTIVE = frozenset({"starting", "running"})
 
 
 def new_job_id() -> str:
-    """An id that sorts by time and collides with nobody: `20261127-224500-3fa9`."""
-    return time.strftime("%Y%m%d-%H%M%S", time.gmtime()) + "-" + secrets.token_hex(2)
+    """An id that sorts by time and collides with nobody: `20261127-224500-3fa90c`."""
+    return time.strftime("%Y%m%d-%H%M%S", time.gmtime()) + "-" + secrets.token_hex(3)
 
 
 @dataclass(frozen=True)
