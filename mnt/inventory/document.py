@@ -56,9 +56,10 @@ def read(file: str) -> Document:
         raise InventoryError(message, file=file, line=line, fix="take it out") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = None if mark is None else mark.line + 1
         said = ", ".join(part for part in (error.context, error.problem) if part)
-        raise InventoryError(f"not YAML: {said}", file=file, line=line, fix=_QUOTE) from None
+        raise InventoryError(
+            f"not YAML: {said}", file=file, line=mark.line + 1 if mark else None, fix=_QUOTE
+        ) from None
     except RecursionError:
         raise InventoryError("nested too deeply", file=file, fix="an inventory has a few levels") from None
     if root is None:
@@ -82,7 +83,9 @@ def _read_text(file: str) -> str:
         data = Path(file).read_bytes()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise InventoryError(f"cannot be read: {reason}", file=file, fix="`mnt inventory list`") from None
+        raise InventoryError(
+            f"cannot be read: {reason}", file=file, fix="`mnt inventory list` shows what there is"
+        ) from None
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -54,7 +54,10 @@ def _without_name() -> str:
         return named()[DEFAULT]
     if labs():
         return _only_lab()
-    raise UsageError("no inventory", fix=_what_there_is())
+    raise UsageError(
+        f"no inventory: no -i, no ${VARIABLE}, no {DIRECTORY}/{DEFAULT}.yaml and no running lab",
+        fix=_what_there_is(),
+    )
 
 
 def _only_lab() -> str:

@@ -71,11 +71,12 @@ def select(inventory: Inventory, *, nodes: str | None, exclude: str | None) -> t
     """
     known = list(inventory.names())
     chosen = known if nodes is None else expand(nodes, known=known, groups=inventory.groups)
-    left_out = [] if exclude is None else expand(exclude, known=known, groups=inventory.groups)
-    hosts = tuple(inventory.host(name) for name in chosen if name not in left_out)
+    left_out = set() if exclude is None else set(expand(exclude, known=known, groups=inventory.groups))
+    by_name = {host.name: host for host in inventory.hosts}
+    hosts = tuple(by_name[name] for name in chosen if name not in left_out)
     if not hosts:
         raise UsageError(
-            f"no host is left: {fold(left_out)} takes out all of {fold(chosen)}", fix="leave out fewer hosts"
+            f"no host is left: {exclude} takes out all of {fold(chosen)}", fix="leave out fewer hosts"
         )
     return hosts
 
@@ -163,8 +164,10 @@ def _group(name: str, text: str, groups: Groups | None) -> Sequence[str]:
     if groups is None:
         raise _bad(text, "a group cannot be used here")
     if name not in groups:
-        there = f"groups: {', '.join(groups)}" if groups else "the inventory has no groups"
-        raise UsageError(f"no group named {name!r}{did_you_mean(name, groups)}", fix=there)
+        there = ", ".join(groups) or "none"
+        raise UsageError(
+            f"no group named {name!r}{did_you_mean(name, groups)}", fix=f"groups known here: {there}"
+        )
     return groups[name]
 
 

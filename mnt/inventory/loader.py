@@ -143,7 +143,7 @@ def _settings_by_host(
             message = f"hosts.{text}.address: several hosts cannot have one address"
             raise source.error((*location, "address"), message, fix="give each host a key of its own")
     if not settings:
-        raise source.error(("hosts",), "hosts: there is no host", fix="hosts: {node[1-4]: {}}")
+        raise source.error(("hosts",), "hosts: there is no host", fix='hosts: ["node[1-4]"]')
     return settings
 
 

@@ -96,5 +96,9 @@ class Inventory:
                 return host
         raise KeyError(name)
 
+    def groups_of(self, name: str) -> list[str]:
+        """The groups that the host of that name is in, in the order of the file."""
+        return [group for group, hosts in self.groups.items() if name in hosts]
+
     def names(self) -> Iterable[str]:
         return [host.name for host in self.hosts]

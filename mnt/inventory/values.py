@@ -196,7 +196,8 @@ def gid_index(value: Any) -> int | str:
     if has_tag(value, "int"):
         return integer(0, 255)(value)
     if not has_tag(value, "str") or value.value != "auto":
-        raise ValueError(f"expected auto or a number from 0 to 255, got {describe(value)}")
+        hint = did_you_mean(verbatim(value), ["auto"])
+        raise ValueError(f"expected auto or a number from 0 to 255, got {describe(value)}{hint}")
     return "auto"
 
 

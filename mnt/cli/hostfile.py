@@ -1,0 +1,29 @@
+"""`mnt hostfile`."""
+
+from __future__ import annotations
+
+import click
+
+from mnt.cli.options import Selection, selection_options
+
+
+@click.command()
+@click.option("-o", "--output", metavar="FILE", help="Write FILE, whole or not at all, in place of stdout.")
+@click.option("--slots", type=click.IntRange(min=1), help="Processes a host; else its `gpus`, or 1.")
+@selection_options
+def hostfile(selection: Selection, output: str | None, slots: int | None) -> None:
+    """Write the hostfile that DeepSpeed reads: `node1 slots=8`, the master first."""
+    from mnt import ui
+    from mnt.inventory import hostlist
+    from mnt.inventory.hostfile import render, write
+
+    text = render(selection.hosts, slots)
+    if output is None:
+        ui.plain(text.removesuffix("\n"))
+    else:
+        write(output, text)
+        ui.info(f"{output}: {len(selection.hosts)} hosts")
+    elsewhere = [host.name for host in selection.hosts if host.address != host.name]
+    if elsewhere:
+        names = hostlist.fold(elsewhere)
+        ui.note(f"{names}: DeepSpeed logs in by name, so /etc/hosts or ~/.ssh/config must know the addresses")

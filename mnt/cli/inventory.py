@@ -1,0 +1,97 @@
+"""`mnt inventory list` and `mnt inventory show`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mnt.cli.options import Selection, json_option, selection_options
+from mnt.errors import InventoryError, UsageError
+
+if TYPE_CHECKING:
+    from mnt.inventory.model import Host
+
+
+@click.group()
+def inventory() -> None:
+    """Show the inventories there are, and what one says."""
+
+
+@inventory.command("list")
+@json_option
+def list_inventories(as_json: bool) -> None:
+    """List the files in inventories/ and the running labs."""
+    from mnt import ui
+    from mnt.inventory import find
+
+    files = find.named() | {f"lab:{name}": file for name, file in find.labs().items()}
+    try:
+        default = find.locate(None)
+    except UsageError as error:
+        default = None
+        ui.note(error.message)
+    entries = [_entry(name, file, default=file == default) for name, file in files.items()]
+    if as_json:
+        ui.document({"inventories": entries})
+        return
+    ui.table(["NAME", "HOSTS", "CLUSTER", "FILE"], [_list_row(entry) for entry in entries])
+
+
+@inventory.command()
+@json_option
+@selection_options
+def show(selection: Selection, as_json: bool) -> None:
+    """Show the hosts as they are resolved, in rank order: the first is the master."""
+    from mnt import ui
+
+    cluster, hosts = selection.inventory, selection.hosts
+    if as_json:
+        from dataclasses import asdict, replace
+
+        ui.document(asdict(replace(cluster, hosts=hosts)))
+        return
+    ui.info(f"{cluster.cluster}: {len(hosts)} of {len(cluster.hosts)} hosts, {cluster.file}")
+    ui.table(
+        ["HOST", "ADDRESS", "USER", "PYTHON", "GPUS", "NIC", "GROUPS"],
+        [_host_row(host, cluster.groups_of(host.name)) for host in hosts],
+    )
+
+
+def _entry(name: str, file: str, *, default: bool) -> dict[str, Any]:
+    from mnt.inventory import loader
+
+    entry: dict[str, Any] = {"name": name, "file": file, "default": default}
+    try:
+        loaded = loader.load(file)
+    except InventoryError as error:
+        return {**entry, "cluster": None, "hosts": None, "error": error.message}
+    return {**entry, "cluster": loaded.cluster, "hosts": len(loaded.hosts), "error": None}
+
+
+def _list_row(entry: dict[str, Any]) -> list[Any]:
+    from mnt import ui
+
+    name = f"{entry['name']} (default)" if entry["default"] else entry["name"]
+    if entry["error"]:
+        return [name, "-", ui.Cell("cannot be used", "red"), ui.Cell(entry["error"], "red")]
+    return [name, str(entry["hosts"]), entry["cluster"], entry["file"]]
+
+
+def _host_row(host: Host, groups: list[str]) -> list[str]:
+    return [
+        host.name,
+        _endpoint(host),
+        host.ssh.user or "-",
+        " ".join(host.python),
+        str(host.gpus),
+        host.nic or "auto",
+        ",".join(groups) or "-",
+    ]
+
+
+def _endpoint(host: Host) -> str:
+    if host.ssh.port is None:
+        return host.address
+    address = f"[{host.address}]" if ":" in host.address else host.address
+    return f"{address}:{host.ssh.port}"
