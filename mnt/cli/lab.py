@@ -1,0 +1,111 @@
+"""`mnt lab`: throw-away hosts on this machine."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import click
+
+from mnt.cli.options import json_option
+from mnt.errors import UsageError
+
+name_option = click.option(
+    "--name",
+    default="default",
+    show_default=True,
+    metavar="NAME",
+    help="Which lab; several can be up at once.",
+)
+
+
+@click.group()
+def lab() -> None:
+    """Throw-away hosts on this machine, for trying and for tests. Needs root.
+
+    Each has namespaces, a file system and a real sshd of its own; docs/lab.md says more.
+    """
+
+
+@lab.command()
+@click.argument("count", type=int, default=4, metavar="[N]")
+@click.option("--nics", metavar="LIST", help="Names of the training NICs, dealt in turn: eth0,ens3f0.")
+@click.option("--rate", metavar="RATE", help="Shape each training link, both ways: 400mbit.")
+@click.option("--python", metavar="PATH", help="The interpreter that trains, as the hosts see it.")
+@click.option("--shared-home", is_flag=True, help="One home directory for all hosts, as over NFS.")
+@name_option
+def up(
+    count: int, nics: str | None, rate: str | None, python: str | None, shared_home: bool, name: str
+) -> None:
+    """Start a lab of N hosts, 4 unless told otherwise."""
+    from mnt import ui
+    from mnt.lab import Lab, LabRequest, spec
+
+    started = time.monotonic()
+    request = LabRequest(
+        name=name,
+        count=count,
+        nics=spec.parse_nics(nics) if nics is not None else spec.DEFAULT_NICS,
+        rate=spec.parse_rate(rate) if rate is not None else None,
+        shared_home=shared_home,
+    )
+    running = Lab.up(request, python=python)
+    seconds = time.monotonic() - started
+    ui.success(f"lab {name}: {count} host{'s' if count > 1 else ''} up in {seconds:.1f} s")
+    ui.note(f"inventory: {running.inventory_path}")
+
+
+@lab.command()
+@json_option
+def status(as_json: bool) -> None:
+    """Show the labs there are and their hosts."""
+    from mnt import ui
+    from mnt.lab import report
+
+    labs = report.survey()
+    if as_json:
+        ui.document({"labs": labs})
+        return
+    if not labs:
+        ui.info("no lab is up")
+    for entry in labs:
+        ui.plain(f"lab {entry['lab']}: {entry['state']}")
+        if entry["hosts"]:
+            headers = ("HOST", "STATE", "PID", "SSH", "TRAINING", "NIC")
+            keys = ("host", "state", "pid", "address", "training", "nic")
+            ui.table(headers, [[str(host[key] or "-") for key in keys] for host in entry["hosts"]])
+
+
+@lab.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--user", is_flag=True, help="As the ordinary user, not as root.")
+@name_option
+@click.argument("host")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD...")
+def exec_(user: bool, name: str, host: str, command: tuple[str, ...]) -> None:
+    """Run CMD inside HOST, not by SSH; its exit code is this command's."""
+    from mnt.lab import Lab, system
+
+    system.require_root()
+    target = Lab.find(name).host(host)
+    argv = target.command(command[1:] if command[0] == "--" else command, user=user)
+    os.execvpe(argv[0], argv, target.environment(user=user))
+
+
+@lab.command()
+@name_option
+@click.option("--all", "everything", is_flag=True, help="All labs.")
+@click.pass_context
+def down(context: click.Context, name: str, everything: bool) -> None:
+    """Remove a lab, also one whose start was killed half way."""
+    from mnt import ui
+    from mnt.lab import down as take_down
+    from mnt.lab import store
+
+    named = context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT
+    if everything and named:
+        raise UsageError("--name and --all exclude each other")
+    for each in store.names() if everything else [name]:
+        if take_down(each):
+            ui.success(f"lab {each} is gone")
+        else:
+            ui.info(f"no lab {each}")

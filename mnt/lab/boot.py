@@ -1,0 +1,156 @@
+"""Starts a lab: the anchor, its hosts, the links between them."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from mnt.errors import MntError
+from mnt.lab import files, keys, network, store, system, tree
+from mnt.lab.processes import TOKEN_VARIABLE, identify
+from mnt.lab.spec import LabSpec
+
+_ANCHOR = Path(__file__).with_name("sh") / "anchor.sh"
+_START_SECONDS = 30.0  # and one more for each host: a machine may be slow, never that slow
+
+
+class _Anchor:
+    """The lab's PID 1 and the line-by-line talk with it."""
+
+    def __init__(self, spec: LabSpec, log: Path, seconds: float) -> None:
+        environment = {
+            "PATH": system.PATH,
+            TOKEN_VARIABLE: spec.token,
+            "LAB_SOURCE": spec.source,
+            "LAB_UID": str(spec.uid),
+        }
+        namespaces = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child"]
+        with open(log, "ab") as complaints:
+            self._process = subprocess.Popen(
+                # setsid: no child of ours, so that a lab outlives whoever made it and is reaped by init.
+                ["setsid", "--fork", *namespaces, "/bin/sh", str(_ANCHOR)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+                env=environment,
+                cwd="/",
+                umask=0o022,
+            )
+        self._process.wait()
+        self._log = log
+        self._deadline = time.monotonic() + seconds
+        self._buffer = b""
+
+    def say(self, word: str) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(f"{word}\n".encode())
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self.failure("it ended early") from None
+
+    def hear(self) -> list[str]:
+        """The words of the next line. Raises MntError at the end of the talk or of the time."""
+        assert self._process.stdout is not None
+        descriptor = self._process.stdout.fileno()
+        while b"\n" not in self._buffer:
+            if not select.select([descriptor], [], [], max(0.0, self._deadline - time.monotonic()))[0]:
+                raise self.failure("no answer in time")
+            piece = os.read(descriptor, 65536)
+            if not piece:
+                raise self.failure("it ended early")
+            self._buffer += piece
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line.decode().split()
+
+    def close(self) -> None:
+        """End the talk; an anchor that was not told to stay ends with it."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+
+    def failure(self, what: str) -> MntError:
+        log = self._log.read_text(errors="replace").strip().splitlines()
+        complaints = [
+            line for line in log if "dmesg(1)" not in line
+        ]  # mount's second line, which says nothing
+        return MntError(f"the lab did not start: {': '.join([what, *complaints[-1:]])}")
+
+
+def boot(record: store.Record, *, cache: str) -> store.Record:
+    """Start the lab that `record` intends, and record it step by step.
+
+    Args:
+        record: as claimed; nothing of the lab exists yet but its directory.
+        cache: the machine's cache of what training needs (MNT_CACHE).
+
+    Returns:
+        The complete record.
+
+    Raises:
+        MntError: something failed; what there is of the lab is to be taken down.
+    """
+    spec = record.spec
+    directory = store.directory(spec.name)
+    anchor = _Anchor(spec, directory / "boot.log", _START_SECONDS + len(spec.hosts))
+    try:
+        _, pid = anchor.hear()
+        record = replace(record, anchor=identify(int(pid)))
+        store.write(record)
+        _lay_files(spec, int(pid), directory, cache)
+        anchor.say("start")
+        inits = _await_hosts(anchor, spec)
+        _plug_in(spec, int(pid))
+        record = replace(record, inits={name: identify(init) for name, init in inits.items()}, complete=True)
+        store.write(record)
+        _publish(directory / "inventory.yaml", files.inventory(spec, str(directory), cache))
+        anchor.say("stay")
+    finally:
+        anchor.close()
+    return record
+
+
+def _lay_files(spec: LabSpec, anchor: int, directory: Path, cache: str) -> None:
+    login = keys.generate()
+    host_keys = {host.name: keys.generate() for host in spec.hosts}
+    tree.lay(Path(f"/proc/{anchor}/root/run"), spec, login=login, host_keys=host_keys, cache=cache)
+    (directory / "identity").touch(mode=0o600)
+    (directory / "identity").write_text(login.private)
+    (directory / "identity.pub").write_text(login.public + "\n")
+    public = {name: key.public for name, key in host_keys.items()}
+    (directory / "known_hosts").write_text(files.known_hosts(spec, public))
+
+
+def _await_hosts(anchor: _Anchor, spec: LabSpec) -> dict[str, int]:
+    """The pid of each host's init, once sshd listens on all of them."""
+    inits: dict[str, int] = {}
+    waiting = {host.name for host in spec.hosts}
+    while waiting:
+        match anchor.hear():
+            case ["host", name, pid]:
+                inits[name] = int(pid)
+            case ["ready", name]:
+                waiting.remove(name)
+            case ["failed", name]:
+                raise anchor.failure(name)
+    return inits
+
+
+def _plug_in(spec: LabSpec, anchor: int) -> None:
+    in_switch = ["nsenter", "--net", "--target", str(anchor)]
+    system.run(["ip", "-batch", "-"], stdin=network.head_link(spec, anchor))
+    system.run([*in_switch, "ip", "-batch", "-"], stdin=network.ports(spec.hosts))
+    if spec.rate is not None:
+        system.run([*in_switch, "tc", "-batch", "-"], stdin=network.port_shaping(spec.hosts, spec.rate))
+
+
+def _publish(path: Path, text: str) -> None:
+    """Write the file at once or not at all: who finds it finds all of it."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.rename(path)

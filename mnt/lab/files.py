@@ -1,0 +1,138 @@
+"""The text files that make a lab host a host, and the lab's inventory. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+import yaml
+
+from mnt.lab.spec import USER, LabSpec
+
+SHARED = "/shared"  # the directory common to all hosts
+HOME = f"/home/{USER}"
+_SHELL = "/bin/bash"
+
+# Names are never looked up outside: no DNS, no NIS, no systemd.
+NSSWITCH = "".join(
+    f"{database}: files\n"
+    for database in ("passwd", "group", "shadow", "hosts", "networks", "services", "protocols", "rpc")
+)
+
+SSHD_CONFIG = """\
+# A later file cannot override an earlier word, so what tests drop in comes first.
+Include /etc/ssh/sshd_config.d/*.conf
+HostKey /etc/ssh/ssh_host_ed25519_key
+PermitRootLogin no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+UsePAM no
+UseDNS no
+PrintMotd no
+PidFile /run/sshd.pid
+Subsystem sftp internal-sftp
+"""
+
+FSTAB = """\
+sysfs /sys sysfs ro,nosuid,nodev,noexec 0 0
+devpts /dev/pts devpts newinstance,gid=5,mode=620,ptmxmode=666 0 0
+tmpfs /dev/shm tmpfs nosuid,nodev,mode=1777 0 0
+tmpfs /run tmpfs nosuid,nodev,mode=755 0 0
+tmpfs /tmp tmpfs nosuid,nodev,mode=1777 0 0
+"""
+
+
+def etc_hosts(lab: LabSpec) -> str:
+    """Every host by the address that SSH uses, as a machine room's names do; itself too, never 127.0.1.1."""
+    lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
+    lines += [f"{host.management} {host.name}" for host in lab.hosts]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def passwd(machine: str, uid: int) -> str:
+    """The machine's /etc/passwd and the lab's user."""
+    return _without_user(machine) + f"{USER}:x:{uid}:{uid}:lab user:{HOME}:{_SHELL}\n"
+
+
+def group(machine: str, uid: int) -> str:
+    """The machine's /etc/group and the lab user's group."""
+    return _without_user(machine) + f"{USER}:x:{uid}:\n"
+
+
+def shadow() -> str:
+    """No password of the machine, and none for anyone: `*` lets nobody in, and locks nobody out of keys."""
+    return "".join(f"{name}:*:19000:0:99999:7:::\n" for name in ("root", USER))
+
+
+def known_hosts(lab: LabSpec, host_keys: Mapping[str, str]) -> str:
+    """Every host's public key, under its name and both its addresses."""
+    return "".join(
+        f"{host.name},{host.management},{host.training} {host_keys[host.name]}\n" for host in lab.hosts
+    )
+
+
+def bind_mounts(mountinfo: str, hidden: Iterable[str]) -> tuple[list[str], list[str]]:
+    """The machine's mounts that hosts see, read-only, as their overlay of `/` does not carry them along.
+
+    Args:
+        mountinfo: /proc/self/mountinfo (proc(5)).
+        hidden: paths that hosts have for themselves; mounts on or below them are left out.
+
+    Returns:
+        The outermost mount points, each to be bound with what lies below it; and all mount points.
+    """
+    own = [PurePosixPath(path) for path in hidden]
+    points = []
+    for line in mountinfo.splitlines():
+        point = PurePosixPath(_unescape(line.split(" ")[4]))
+        if point != PurePosixPath("/") and not any(point.is_relative_to(path) for path in own):
+            points.append(point)
+    outermost = [point for point in points if not any(other in point.parents for other in points)]
+    return _unique(outermost), _unique(points)
+
+
+def inventory(lab: LabSpec, directory: str, cache: str) -> str:
+    """The lab's inventory, as docs/inventory.md defines it.
+
+    Args:
+        lab: the lab.
+        directory: where the lab keeps its key and known_hosts.
+        cache: the machine's cache of what training needs (MNT_CACHE), which every host sees.
+    """
+    document: dict[str, Any] = {
+        "cluster": lab.name,
+        "ssh": {
+            "user": USER,
+            "identity": f"{directory}/identity",
+            "known_hosts": f"{directory}/known_hosts",
+            "config": None,
+            "host_keys": "accept-new",
+        },
+        "defaults": {"python": lab.python, "workdir": "~/project", "gpus": 0},
+        "hosts": {host.name: {"address": host.management} for host in lab.hosts},
+        "network": {"mode": "tcp", "subnet": str(lab.training), "master_port": 29500},
+        "storage": [{"path": SHARED, "type": "tmpfs", "source": lab.source}],
+        "env": {
+            "DS_ACCELERATOR": "cpu",
+            "OMP_NUM_THREADS": "1",
+            "TORCH_EXTENSIONS_DIR": f"{cache}/torch_extensions",
+        },
+    }
+    head = f"# Written by `mnt lab up`; gone with `mnt lab down --name {lab.name}`.\n"
+    return head + yaml.safe_dump(document, sort_keys=False)
+
+
+def _without_user(table: str) -> str:
+    return "".join(f"{line}\n" for line in table.splitlines() if not line.startswith(f"{USER}:"))
+
+
+def _unescape(text: str) -> str:
+    r"""Undo the kernel's \040 for a space, and the like."""
+    for octal, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(octal, character)
+    return text
+
+
+def _unique(points: Iterable[PurePosixPath]) -> list[str]:
+    return list(dict.fromkeys(str(point) for point in points))

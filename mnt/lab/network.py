@@ -1,0 +1,82 @@
+"""The lab's links, as batches for `ip` and `tc`. Pure.
+
+One network namespace a lab, the switch, holds two bridges: `mgmt` and `train`. Each host has a link into
+either, and one link joins `mgmt` to the machine. Nothing joins the bridges, nothing forwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mnt.lab.spec import MANAGEMENT_NIC, HostSpec, LabSpec
+
+SWITCH = "switch"  # the name by which `ip` finds the switch's namespace from within a host's
+_HEAD_PORT = "head"
+_QUEUE = "50ms"  # longest wait in a shaped link's queue
+_MIN_BURST = 128 * 1024  # bytes; two full-size offloaded frames of 64 KiB, or tbf would cut each of them up
+_BURST_SECONDS = 0.01
+
+
+def bridges() -> str:
+    """The switch: `ip` batch, to be run in its namespace."""
+    return _lines(
+        "link set lo up",
+        *(f"link add {name} type bridge forward_delay 0 mcast_snooping 0" for name in ("mgmt", "train")),
+        *(f"link set {name} up" for name in ("mgmt", "train")),
+    )
+
+
+def host_links(lab: LabSpec, host: HostSpec) -> str:
+    """A host's NICs and addresses: `ip` batch, to be run in the host's namespace."""
+    nics = (
+        (MANAGEMENT_NIC, "m", host.management, lab.management),
+        (host.nic, "t", host.training, lab.training),
+    )
+    commands = ["link set lo up"]
+    for nic, port, address, network in nics:
+        commands += [
+            f"link add {nic} type veth peer name {port}{host.number} netns {SWITCH}",
+            f"addr add {address}/{network.prefixlen} brd + dev {nic}",
+            f"link set {nic} up",
+        ]
+    return _lines(*commands)
+
+
+def head_link(lab: LabSpec, switch_pid: int) -> str:
+    """The machine's link into the management network: `ip` batch, to be run in the machine's namespace."""
+    address = f"{lab.head_address}/{lab.management.prefixlen}"
+    return _lines(
+        f"link add {lab.head_link} type veth peer name {_HEAD_PORT} netns {switch_pid}",
+        f"addr add {address} brd + dev {lab.head_link}",
+        f"link set {lab.head_link} up",
+    )
+
+
+def ports(hosts: Iterable[HostSpec]) -> str:
+    """Plugs everyone in: `ip` batch, to be run in the switch's namespace."""
+    commands = [f"link set {_HEAD_PORT} master mgmt up"]
+    for host in hosts:
+        commands += [
+            f"link set m{host.number} master mgmt up",
+            f"link set t{host.number} master train up",
+        ]
+    return _lines(*commands)
+
+
+def host_shaping(host: HostSpec, rate: int) -> str:
+    """What the host sends on its training link: `tc` batch, to be run in the host's namespace."""
+    return _lines(_token_bucket(host.nic, rate))
+
+
+def port_shaping(hosts: Iterable[HostSpec], rate: int) -> str:
+    """What the hosts receive on their training links: `tc` batch, to be run in the switch's namespace."""
+    return _lines(*(_token_bucket(f"t{host.number}", rate) for host in hosts))
+
+
+def _token_bucket(device: str, rate: int) -> str:
+    burst = max(_MIN_BURST, int(rate / 8 * _BURST_SECONDS))
+    return f"qdisc add dev {device} root tbf rate {rate}bit burst {burst}b latency {_QUEUE}"
+
+
+def _lines(*commands: str) -> str:
+    return "".join(f"{command}\n" for command in commands)

@@ -1,0 +1,87 @@
+"""Processes of a lab, told from all others without trusting a pid.
+
+Every process that starts a lab's namespaces carries the lab's token in its environment, from before it does
+anything. So whatever a killed `mnt lab up` left behind is found, and nothing else is ever taken for it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from mnt.errors import MntError
+
+TOKEN_VARIABLE = "MNT_LAB_TOKEN"
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process, by its pid and the clock tick since boot at which it started: never another one's."""
+
+    pid: int
+    started: int
+
+    @property
+    def alive(self) -> bool:
+        return start_time(self.pid) == self.started
+
+
+def start_time(pid: int) -> int | None:
+    """When the process started, in clock ticks since boot (field 22 of proc(5) stat); None: there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    state, *fields = stat.rpartition(")")[2].split()
+    return None if state in "ZX" else int(fields[18])
+
+
+def identify(pid: int) -> Process:
+    """The process that has this pid now. Raises MntError if there is none."""
+    started = start_time(pid)
+    if started is None:
+        raise MntError(f"process {pid} of the lab is gone")
+    return Process(pid, started)
+
+
+def carries(pid: int, token: str) -> bool:
+    """Whether the process started with the lab's token in its environment."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    return f"{TOKEN_VARIABLE}={token}".encode() in environment.split(b"\0")
+
+
+def bearers(token: str) -> list[int]:
+    """The pids of all processes that carry the token."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and carries(int(name), token)]
+
+
+def end_all(token: str, *, timeout: float = 30.0) -> None:
+    """Kill whatever carries the token, until nothing does. Raises MntError after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while pids := bearers(token):
+        for pid in pids:
+            _kill(pid, token)
+        if time.monotonic() > deadline:
+            raise MntError(f"processes of the lab do not die: {' '.join(map(str, pids))}")
+        time.sleep(0.01)
+
+
+def _kill(pid: int, token: str) -> None:
+    """Kill that very process: once the descriptor is held, the pid cannot come to mean another."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if carries(pid, token):
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # it died meanwhile
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,26 @@
+#!/bin/sh
+# Makes a host's network and root file system, then becomes its init. Runs as PID 1 of the host's namespaces,
+# still among the lab's files (/run).
+set -eu
+node=$1
+trap 'echo "failed $node"' EXIT
+
+read -r pid _ </proc/self/stat # as the machine counts: /proc is still the machine's
+
+ip -batch "/run/net/$node"
+[ ! -e "/run/net/$node.tc" ] || tc -batch "/run/net/$node.tc"
+
+files=/run/hosts/$node
+root=$files/root
+mount -t overlay overlay -o "lowerdir=/run/layer:/,upperdir=$files/upper,workdir=$files/work" "$root"
+while IFS= read -r path; do
+    mount --rbind "$path" "$root$path"
+done </run/binds
+mount --bind /run/shared "$root/shared"
+[ ! -d /run/home ] || mount --bind /run/home "$root/home/mnt"
+mount -t proc proc "$root/proc"
+
+cd "$root"
+pivot_root . etc/mnt-lab/old-root
+echo "host $node $pid"
+exec /bin/sh /etc/mnt-lab/init.sh "$node"

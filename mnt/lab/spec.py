@@ -1,0 +1,168 @@
+"""What a lab is to be: names, addresses and NICs. Pure: nothing here touches the machine."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+
+from mnt.errors import UsageError
+
+DEFAULT_NAME = "default"
+DEFAULT_NICS = ("eth0", "enp26s0np0", "ens3f0", "eno1")
+MANAGEMENT_NIC = "mgmt0"
+MAX_HOSTS = 256
+USER = "mnt"  # the ordinary user of the hosts; the machine itself does not have it
+
+# Where labs look for addresses, in this order: a corner of two private ranges (RFC 1918), then the range set
+# aside for benchmarks (RFC 2544), for machines that route all of 10/8 and 172.16/12 somewhere.
+_POOLS = ("10.213.0.0/16", "172.29.0.0/16", "198.18.0.0/15")
+_LAB_PREFIX = 22  # a lab takes one /22: its lower /23 for SSH, its upper for training
+_FIRST_HOST = 11  # node1 has .11: low addresses stay free for the head and for what tests add
+_HEAD = 1
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_NIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")  # Linux: 15 characters at most, no `/`, no space
+_RATE = re.compile(r"([1-9][0-9]*)([kmg])bit")
+_BITS = {"k": 10**3, "m": 10**6, "g": 10**9}
+
+
+@dataclass(frozen=True)
+class HostSpec:
+    """One host of a lab. Addresses are plain IPv4, without a prefix length."""
+
+    name: str
+    number: int  # from 1
+    management: str
+    training: str
+    nic: str
+
+
+@dataclass(frozen=True)
+class LabRequest:
+    """A lab as somebody wants it. Raises UsageError if it cannot be."""
+
+    name: str = DEFAULT_NAME
+    count: int = 4
+    nics: tuple[str, ...] = DEFAULT_NICS  # names of the training NICs, dealt to the hosts in turn
+    rate: int | None = None  # bits a second of each training link, both ways; None: not shaped
+    shared_home: bool = False  # one home directory for all hosts, as over NFS
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise UsageError(
+                f"lab name {self.name!r} cannot be used",
+                fix="use lower-case letters, digits and `-`, 63 at most",
+            )
+        if not 1 <= self.count <= MAX_HOSTS:
+            raise UsageError(f"a lab has 1 to {MAX_HOSTS} hosts, not {self.count}")
+
+
+@dataclass(frozen=True)
+class LabSpec:
+    """A lab as it is to be made."""
+
+    name: str
+    token: str  # unlike that of any other lab, ever: 8 hexadecimal digits
+    subnet: str  # the /22 that holds both networks
+    hosts: tuple[HostSpec, ...]
+    uid: int  # of USER, and its group's id
+    python: str
+    rate: int | None
+    shared_home: bool
+
+    @property
+    def management(self) -> IPv4Network:
+        """The network that SSH uses; the head has an address in it."""
+        return _halves(self.subnet)[0]
+
+    @property
+    def training(self) -> IPv4Network:
+        """The network that only the hosts are in."""
+        return _halves(self.subnet)[1]
+
+    @property
+    def head_address(self) -> str:
+        return str(self.management[_HEAD])
+
+    @property
+    def head_link(self) -> str:
+        """The lab's one link in the machine's own network namespace."""
+        return f"mntlab{self.token}"
+
+    @property
+    def source(self) -> str:
+        """How the lab's file systems are called in the first column of /proc/mounts."""
+        return f"mnt-lab-{self.name}"
+
+
+def parse_nics(text: str) -> tuple[str, ...]:
+    """NIC names out of `eth0,ens3f0`. Raises UsageError."""
+    names = tuple(text.split(","))
+    for name in names:
+        if not _NIC.fullmatch(name) or name in ("lo", MANAGEMENT_NIC):
+            raise UsageError(
+                f"--nics: {name!r} cannot be the name of a training NIC",
+                fix=f"give names of 15 characters at most, not lo or {MANAGEMENT_NIC}: eth0,ens3f0",
+            )
+    return names
+
+
+def parse_rate(text: str) -> int:
+    """Bits a second out of `400mbit`, in the units of tc. Raises UsageError."""
+    match = _RATE.fullmatch(text)
+    if not match:
+        raise UsageError(
+            f"--rate: {text!r} is no rate", fix="give a whole number of kbit, mbit or gbit: 400mbit"
+        )
+    return int(match[1]) * _BITS[match[2]]
+
+
+def plan(request: LabRequest, *, token: str, subnet: str, uid: int, python: str) -> LabSpec:
+    """The lab in full: node1 and so on, with their addresses in the two halves of `subnet`."""
+    management, training = _halves(subnet)
+    hosts = tuple(
+        HostSpec(
+            name=f"node{number}",
+            number=number,
+            management=str(management[_FIRST_HOST - 1 + number]),
+            training=str(training[_FIRST_HOST - 1 + number]),
+            nic=request.nics[(number - 1) % len(request.nics)],
+        )
+        for number in range(1, request.count + 1)
+    )
+    return LabSpec(
+        name=request.name,
+        token=token,
+        subnet=subnet,
+        hosts=hosts,
+        uid=uid,
+        python=python,
+        rate=request.rate,
+        shared_home=request.shared_home,
+    )
+
+
+def choose_subnet(taken: Iterable[str]) -> str:
+    """The first /22 that overlaps none of the networks `taken` (CIDR). Raises UsageError."""
+    used = [ipaddress.IPv4Network(network, strict=False) for network in taken]
+    for pool in _POOLS:
+        for candidate in IPv4Network(pool).subnets(new_prefix=_LAB_PREFIX):
+            if not any(candidate.overlaps(network) for network in used):
+                return str(candidate)
+    raise UsageError(
+        f"no free network left for a lab in {', '.join(_POOLS)}", fix="take down labs: mnt lab down --all"
+    )
+
+
+def choose_uid(taken: Iterable[int]) -> int:
+    """A user and group id that nobody on the machine has."""
+    used = set(taken)
+    return next(uid for uid in range(2000, 60000) if uid not in used)
+
+
+def _halves(subnet: str) -> tuple[IPv4Network, IPv4Network]:
+    lower, upper = IPv4Network(subnet).subnets(prefixlen_diff=1)
+    return lower, upper

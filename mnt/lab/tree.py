@@ -1,0 +1,164 @@
+"""Lays the files of a lab into the lab's own tmpfs.
+
+netns/switch         the switch's network namespace
+nodes, binds, readonly, enter.sh, net/     what the anchor and the hosts read while they start
+layer/               what all hosts have in place of the machine's own files: overlay's middle layer
+hosts/NAME/upper     what is the host's alone, and all that it writes
+shared/, home/       common to all hosts
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from mnt.lab import files, network
+from mnt.lab.keys import KeyPair
+from mnt.lab.spec import LabSpec
+
+_SCRIPTS = Path(__file__).with_name("sh")
+
+# Directories of the machine that a host does not see: homes, logs, devices, the set-up of SSH.
+_OPAQUE = {"dev": 0o755, "etc/ssh": 0o755, "home": 0o755, "root": 0o700, "var/log": 0o755}
+_MOUNT_POINTS = ("dev/pts", "dev/shm", "proc", "run", "shared", "sys", "tmp")
+
+# What hosts have for themselves, so that no mount of the machine may cover it.
+_HIDDEN = (
+    *("/dev", "/home", "/proc", "/root", "/run", "/shared", "/sys", "/tmp", "/var/log", "/etc/ssh"),
+    *("/etc/hostname", "/etc/hosts", "/etc/resolv.conf"),
+)
+
+# name, major, minor (the kernel's Documentation/admin-guide/devices.txt)
+_DEVICES = (
+    ("null", 1, 3),
+    ("zero", 1, 5),
+    ("full", 1, 7),
+    ("random", 1, 8),
+    ("urandom", 1, 9),
+    ("tty", 5, 0),
+)
+_DEVICE_LINKS = {
+    "ptmx": "pts/ptmx",
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+}
+
+
+def lay(tree: Path, lab: LabSpec, *, login: KeyPair, host_keys: Mapping[str, KeyPair], cache: str) -> None:
+    """Fill `tree`, the lab's empty tmpfs as seen from here.
+
+    Args:
+        tree: its path.
+        lab: the lab.
+        login: the key pair that logs in everywhere.
+        host_keys: a key pair a host.
+        cache: the machine's cache of what training needs (MNT_CACHE).
+    """
+    for name in ("netns", "net", "shared"):
+        (tree / name).mkdir()
+    (tree / "netns" / network.SWITCH).touch()
+    _start_files(tree, lab)
+    known_hosts = files.known_hosts(lab, {name: key.public for name, key in host_keys.items()})
+    _layer(tree / "layer", lab)
+    _extensions(tree / "layer", cache, lab.uid)
+    own_home = tree / "layer" / files.HOME.lstrip("/")
+    _directory(own_home)
+    home = tree / "home" if lab.shared_home else own_home
+    _home(home, lab.uid, login, known_hosts)
+    for host in lab.hosts:
+        _host(tree / "hosts" / host.name, host.name, host_keys[host.name])
+
+
+def _start_files(tree: Path, lab: LabSpec) -> None:
+    outermost, everything = files.bind_mounts(Path("/proc/self/mountinfo").read_text(), _HIDDEN)
+    _write(tree / "binds", "".join(f"{path}\n" for path in outermost))
+    _write(tree / "readonly", "".join(f"{path}\n" for path in everything))
+    _write(tree / "nodes", "".join(f"{host.name}\n" for host in lab.hosts))
+    _write(tree / "enter.sh", (_SCRIPTS / "enter.sh").read_text())
+    _write(tree / "net" / network.SWITCH, network.bridges())
+    for host in lab.hosts:
+        _write(tree / "net" / host.name, network.host_links(lab, host))
+        if lab.rate is not None:
+            _write(tree / "net" / f"{host.name}.tc", network.host_shaping(host, lab.rate))
+
+
+def _layer(layer: Path, lab: LabSpec) -> None:
+    for name, mode in _OPAQUE.items():
+        _directory(layer / name, mode)
+        os.setxattr(layer / name, "trusted.overlay.opaque", b"y")  # the kernel's Documentation: overlayfs.rst
+    for name in _MOUNT_POINTS:
+        _directory(layer / name)
+    for name, major, minor in _DEVICES:
+        os.mknod(layer / "dev" / name, stat.S_IFCHR, os.makedev(major, minor))
+        (layer / "dev" / name).chmod(0o666)
+    for name, target in _DEVICE_LINKS.items():
+        (layer / "dev" / name).symlink_to(target)
+
+    etc = layer / "etc"
+    _directory(etc / "ssh" / "sshd_config.d")
+    _directory(etc / "mnt-lab" / "old-root")
+    _write(etc / "mnt-lab" / "init.sh", (_SCRIPTS / "init.sh").read_text())
+    _write(etc / "ssh" / "sshd_config", files.SSHD_CONFIG)
+    _write(etc / "nsswitch.conf", files.NSSWITCH)
+    _write(etc / "resolv.conf", "")
+    _write(etc / "fstab", files.FSTAB)
+    _write(etc / "hosts", files.etc_hosts(lab))
+    _write(etc / "passwd", files.passwd(Path("/etc/passwd").read_text(), lab.uid))
+    _write(etc / "group", files.group(Path("/etc/group").read_text(), lab.uid))
+    _write(etc / "shadow", files.shadow(), 0o600)
+
+
+def _extensions(layer: Path, cache: str, uid: int) -> None:
+    """Give the hosts' user its own copy of DeepSpeed's compiled ops, times and all: none is built again.
+
+    A `lock` that a killed build left there would make every later load wait: it stays behind.
+    """
+    source = Path(cache, "torch_extensions")
+    target = layer / source.relative_to("/")
+    _directory(target)
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("lock"), dirs_exist_ok=True)
+    for directory, _, names in os.walk(target):
+        for path in (directory, *(os.path.join(directory, name) for name in names)):
+            os.chown(path, uid, uid, follow_symlinks=False)
+
+
+def _home(home: Path, uid: int, login: KeyPair, known_hosts: str) -> None:
+    ssh = home / ".ssh"
+    _directory(home)
+    _directory(ssh, 0o700)
+    _write(ssh / "id_ed25519", login.private, 0o600)
+    _write(ssh / "authorized_keys", login.public + "\n", 0o600)
+    _write(ssh / "known_hosts", known_hosts, 0o600)
+    for path in (home, ssh, *ssh.iterdir()):
+        os.chown(path, uid, uid)
+
+
+def _host(directory: Path, name: str, key: KeyPair) -> None:
+    for part in ("upper", "work", "root"):
+        _directory(directory / part)
+    etc = directory / "upper" / "etc"
+    _directory(etc / "ssh")
+    _write(etc / "hostname", f"{name}\n")
+    _write(etc / "ssh" / "ssh_host_ed25519_key", key.private, 0o600)
+    _write(etc / "ssh" / "ssh_host_ed25519_key.pub", key.public + "\n")
+
+
+def _directory(path: Path, mode: int = 0o755) -> None:
+    """Make it and what is above it; the umask has no say."""
+    for parent in reversed(path.parents):
+        if not parent.exists():
+            parent.mkdir()
+            parent.chmod(0o755)
+    path.mkdir(exist_ok=True)
+    path.chmod(mode)
+
+
+def _write(path: Path, text: str, mode: int = 0o644) -> None:
+    path.write_text(text)
+    path.chmod(mode)

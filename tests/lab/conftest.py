@@ -1,0 +1,110 @@
+"""Real hosts for the tests: `lab` for those that leave it as it was, `make_lab` for those that do not.
+
+A lab's name tells which test session made it: labs of one that was killed are removed by the next.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
+from typing import Any
+
+import pytest
+
+from mnt.errors import MntError
+from mnt.lab import Lab, LabRequest, down, processes, store, system
+
+_NAME = re.compile(r"pytest-(\d+)-(\d+)-\d+")  # pid and start of the test session, number of the lab
+_numbers = count(1)
+
+
+def _new_name() -> str:
+    own = processes.identify(os.getpid())
+    return f"pytest-{own.pid}-{own.started}-{next(_numbers)}"
+
+
+def _reclaim() -> None:
+    """Remove the labs of test sessions that are no more."""
+    for name in store.names():
+        match = _NAME.fullmatch(name)
+        if match and not processes.Process(int(match[1]), int(match[2])).alive:
+            down(name)
+
+
+@pytest.fixture(scope="session")
+def lab_support() -> None:
+    """Skips where no lab can be made, and says why."""
+    try:
+        system.require_lab_support(shaping=True)
+    except MntError as error:
+        pytest.skip(f"no lab can be made here: {error}")
+    _reclaim()
+
+
+@pytest.fixture(scope="session")
+def lab(lab_support: None) -> Iterator[Lab]:
+    """Four hosts for the whole session. Leave them as you found them."""
+    name = _new_name()
+    try:
+        yield Lab.up(LabRequest(name=name, count=4))
+    finally:
+        down(name)
+
+
+@pytest.fixture
+def make_lab(lab_support: None) -> Iterator[Callable[..., Lab]]:
+    """`make_lab(count=2, rate=..)`: a lab of the test's own, to be broken at will; LabRequest's arguments."""
+    names: list[str] = []
+
+    def make(*, python: str | None = None, **request: Any) -> Lab:
+        names.append(_new_name())
+        return Lab.up(LabRequest(**{"name": names[-1], "count": 2, **request}), python=python)
+
+    try:
+        yield make
+    finally:
+        for name in names:
+            down(name)
+
+
+@pytest.fixture(scope="session")
+def run_mnt() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`run_mnt("preflight", lab=LAB)`: the command line as a process of its own, on that lab's inventory."""
+
+    def run(
+        *args: str,
+        lab: Lab | None = None,
+        input: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        timeout: float = 120.0,
+    ) -> subprocess.CompletedProcess[str]:
+        inventory = {"MNT_INVENTORY": str(lab.inventory_path)} if lab is not None else {}
+        return subprocess.run(
+            [sys.executable, "-m", "mnt", *args],
+            env={**os.environ, **inventory, **(env or {})},
+            cwd=cwd,
+            input=input or "",
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def mnt(
+    lab: Lab, run_mnt: Callable[..., subprocess.CompletedProcess[str]]
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`mnt("preflight", "--json")`: the command line on the session's lab. Keywords: those of `run_mnt`."""
+
+    def run(*args: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        return run_mnt(*args, **{"lab": lab, **options})
+
+    return run
