@@ -1,4 +1,4 @@
-"""Make one text of a program of `mnt/remote/` and of the modules there that it imports.
+"""Gather a program of `mnt/remote/` and the modules there that it imports.
 
 A host gets a single standard-library program, whatever the number of files it is written in here.
 """
@@ -23,16 +23,16 @@ def _load(name, source):
 
 
 @cache
-def program_source(name: str) -> str:
-    """The source of `mnt/remote/<name>.py`, complete: it defines `main` and imports nothing of `mnt`.
+def script_source(name: str) -> str:
+    """`mnt/remote/<name>.py` as a script that needs no `mnt`: it exits with what `main(arguments)` returns."""
+    loads = [f"_load({full_name!r}, {source!r})\n" for full_name, source in program_modules(name)]
+    run = f"sys.exit(sys.modules[{f'{_PACKAGE}.{name}'!r}].main(sys.argv[1:]))\n"
+    return "".join([_LOADER, *loads, run])
 
-    The program's own module comes last; run as a script it behaves as the module does under `__main__`.
-    """
-    parts = _parts(name)
-    if len(parts) == 1:
-        return _read(name)
-    loads = [f"_load({f'{_PACKAGE}.{part}'!r}, {_read(part)!r})\n" for part in parts]
-    return _LOADER + "".join(loads) + f"main = sys.modules[{f'{_PACKAGE}.{name}'!r}].main\n"
+
+def program_modules(name: str) -> list[tuple[str, str]]:
+    """A program's modules as (full name, source), each after those that it imports; its own comes last."""
+    return [(f"{_PACKAGE}.{part}", _read(part)) for part in _parts(name)]
 
 
 def _parts(name: str) -> list[str]:
@@ -50,7 +50,7 @@ def _parts(name: str) -> list[str]:
 
 
 def _imports(source: str) -> list[str]:
-    """The modules of `mnt.remote` that a source imports: `from mnt.remote import x`, `from mnt.remote.x import y`."""
+    """The modules of `mnt.remote` that a source imports, by `from mnt.remote[.x] import y`."""
     found: list[str] = []
     for node in ast.parse(source).body:
         if isinstance(node, ast.ImportFrom) and node.module == _PACKAGE:

@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 
 from mnt.errors import HostError
 from mnt.fleet import HostConnection
-from mnt.tasks.bundle import program_source
+from mnt.tasks.bundle import script_source
 from mnt.tasks.program import run_program
 
 OnFrame = Callable[[dict[str, Any]], None]
@@ -38,7 +38,7 @@ class _RequiredSpec(TypedDict):
     engine: str
     release: str | None
     cwd: str
-    argv: list[str]  # "{job_dir}" in an argument becomes this node's job directory
+    argv: list[str]
     env: dict[str, str]  # added to the session's HOME, USER, LOGNAME, SHELL, PATH, LANG; nothing else is kept
     jobs_dir: str  # may begin with "~"
     master: Endpoint
@@ -47,8 +47,9 @@ class _RequiredSpec(TypedDict):
 class NodeSpec(_RequiredSpec, total=False):
     """What one node has to run.
 
-    `peer` is None on node 0, and on the others the `peer` that node 0's start answered (None there, too, if it
-    answered None). `secret` is any random text of the job; it authenticates the nodes' supervisors to each other.
+    `peer` is None on node 0, and on the others the `peer` that node 0's start answered (None there, too, if
+    it answered None). `secret` is any random text of the job; it authenticates the nodes' supervisors to each
+    other.
     """
 
     path_prepend: list[str]  # directories put first on PATH
@@ -85,11 +86,12 @@ class JobEntry(TypedDict):
     master: Endpoint | None
     created: float | None
     state: str  # starting | running | finished | failed | stopped | lost
-    exit_code: int | None  # of the culprit on this node, 128+N for a signal; None while it runs, or if unknown
+    exit_code: int | None  # of the culprit on this node, 128+N for a signal; None: it runs, or nobody knows
     signal: str | None
     failure: Failure | None
-    reason: dict[str, Any] | None  # why mnt ended it: {"request": true} | {"peer": host, "failure": Failure | None}
-    #                                | {"lost": host}
+    # Why mnt ended it, None if it ended itself: {"request": true} (with "peer" if it was asked of that host),
+    # {"peer": host, "failure": Failure | None}, or {"lost": host, "message", "time"}.
+    reason: dict[str, Any] | None
     started: float | None  # epoch seconds, the host's clock
     ended: float | None
     listening: bool  # node 0: a process of the job listens on the master port
@@ -125,9 +127,9 @@ def start_node(
 ) -> Started:
     """Start one node of a job under its own supervisor, which outlives this connection.
 
-    With `wait_for_port` (node 0): refuse if anything LISTENs on the master port already, and return as soon as a
-    process of the job LISTENs there, or the job has ended, or `timeout` seconds are over; `listening` tells.
-    Frames: `{"started": {"pid", "peer"}}`, then `{"listening": true}`.
+    With `wait_for_port` (node 0): refuse if anything LISTENs on the master port already, and return as soon
+    as a process of the job LISTENs there, or the job has ended, or `timeout` seconds are over; `listening`
+    tells. Frames: `{"started": {"pid", "peer"}}`, then `{"listening": true}`.
 
     Raises HostError (phase `command`) when the job was not started: working directory, script or interpreter
     missing, port taken (the holder is named), job name in use, no place for its files. Nothing is left then.
@@ -135,7 +137,7 @@ def start_node(
     args = {
         "action": "start",
         "spec": spec,
-        "supervisor": program_source("supervisor"),
+        "supervisor": script_source("supervisor"),
         "wait_for_port": wait_for_port,
         "timeout": timeout,
     }
@@ -169,12 +171,13 @@ def read_logs(
     offset: int = 0,
     on_frame: OnFrame,
 ) -> JobEntry:
-    """Read a node's output, or that of one global rank, from byte `offset`; with `follow` until the job is over.
+    """Read a node's output, or one global rank's, from byte `offset`; with `follow` until the job is over.
 
     Frames, in order: `{"state": JobEntry}` first and at every change, and
-    `{"data": str, "offset": int, "stream": "output" | "stdout" | "stderr"}`, where `data` is at most 256 KiB of
-    the log (UTF-8, other bytes as surrogate escapes, no character cut) and `offset` the byte at which it ends in
-    its stream: give it again to go on after a dropped connection (`rank` None only; a rank has two streams).
+    `{"data": str, "offset": int, "stream": "output" | "stdout" | "stderr"}`, where `data` is at most 256 KiB
+    of the log (UTF-8, other bytes as surrogate escapes, no character cut) and `offset` the byte at which it
+    ends in its stream: give it again to go on after a dropped connection (`rank` None only; a rank has two
+    streams).
 
     Returns the node's entry after everything was sent. Raises HostError if the host has no such job or rank.
     """

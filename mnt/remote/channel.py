@@ -1,0 +1,133 @@
+"""Messages between the supervisors of one job: signed lines of JSON over TCP.
+
+A line is `<HMAC-SHA256> <JSON>`. The key comes from the job's secret and a nonce of either side; direction
+and line number are part of what is signed, so that nothing can be forged, replayed or reordered. What is said
+in these messages is in peers.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+LINE_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Event:
+    """The end of one node's part of the job."""
+
+    host: str
+    kind: str  # finished | failed | stopped (by request) | ended (because of another) | lost
+    failure: dict[str, Any] | None = None
+    message: str | None = None  # of "lost": where, and for how long
+
+    @property
+    def ends_the_job(self) -> bool:
+        return self.kind in ("failed", "stopped", "lost")
+
+    @staticmethod
+    def parse(document: Any) -> Event:
+        """Raises Broken."""
+        if not isinstance(document, dict) or not isinstance(document.get("host"), str):
+            raise Broken("not an event")
+        failure = document.get("failure")
+        return Event(
+            document["host"],
+            str(document.get("kind")),
+            failure if isinstance(failure, dict) else None,
+            document.get("message") if isinstance(document.get("message"), str) else None,
+        )
+
+
+class Broken(Exception):
+    """The connection is closed, or the other side does not keep to the protocol."""
+
+
+class Channel:
+    """Signed lines of JSON over a non-blocking TCP connection."""
+
+    def __init__(self, connection: socket.socket, *, hub: bool) -> None:
+        connection.setblocking(False)
+        self.socket = connection
+        self.peer = ""  # the host at the other end, once it has proved itself
+        self.nonce = os.urandom(16).hex()
+        self._mine, self._theirs = (b"hub", b"spoke") if hub else (b"spoke", b"hub")
+        self._key = b""
+        self._sent = self._received = 0
+        self._incoming = self._outgoing = b""
+
+    @property
+    def agreed(self) -> bool:
+        return bool(self._key)
+
+    def agree(self, secret: str, job: str, hub_nonce: str, spoke_nonce: str) -> None:
+        """From now on lines are signed, with the key of this connection."""
+        text = "\0".join((job, hub_nonce, spoke_nonce)).encode("utf-8", "surrogateescape")
+        self._key = hmac.new(secret.encode("utf-8", "surrogateescape"), text, hashlib.sha256).digest()
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Raises Broken."""
+        payload = json.dumps(message).encode()
+        self.send_line(self._sign(self._mine, self._sent, payload) + b" " + payload)
+        self._sent += 1
+
+    def send_line(self, line: bytes) -> None:
+        """Raises Broken, also for a peer that reads nothing."""
+        self._outgoing += line + b"\n"
+        if len(self._outgoing) > 4 * LINE_BYTES:
+            raise Broken("it does not read")
+        self.flush()
+
+    def flush(self) -> None:
+        """Raises Broken."""
+        try:
+            while self._outgoing:
+                self._outgoing = self._outgoing[self.socket.send(self._outgoing) :]
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            raise Broken(error.strerror or str(error)) from error
+
+    def lines(self) -> list[bytes]:
+        """The complete lines that have come. Raises Broken at the end of the stream."""
+        try:
+            data = self.socket.recv(LINE_BYTES)
+        except BlockingIOError:
+            return []
+        except OSError as error:
+            raise Broken(error.strerror or str(error)) from error
+        if not data:
+            raise Broken("connection closed")
+        *lines, self._incoming = (self._incoming + data).split(b"\n")
+        if len(self._incoming) > LINE_BYTES:
+            raise Broken("a line without end")
+        return lines
+
+    def open(self, line: bytes) -> dict[str, Any]:
+        """The message in a signed line. Raises Broken."""
+        signature, _, payload = line.partition(b" ")
+        if not hmac.compare_digest(signature, self._sign(self._theirs, self._received, payload)):
+            raise Broken("a signature that is not of this job")
+        self._received += 1
+        return parse_line(payload)
+
+    def _sign(self, sender: bytes, number: int, payload: bytes) -> bytes:
+        text = b"%s %d %s" % (sender, number, payload)
+        return hmac.new(self._key, text, hashlib.sha256).hexdigest().encode()
+
+
+def parse_line(payload: bytes) -> dict[str, Any]:
+    """Raises Broken unless it is a JSON object."""
+    try:
+        message = json.loads(payload)
+    except ValueError as error:
+        raise Broken("not JSON") from error
+    if not isinstance(message, dict):
+        raise Broken("not an object")
+    return message

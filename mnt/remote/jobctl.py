@@ -1,0 +1,39 @@
+"""Start, list, stop and read one host's part of jobs. The head calls it through `mnt.tasks.job`.
+
+Arguments: `action` and that action's own, as `mnt.tasks.job` sends them. What cannot be done is answered as
+`{"refused": {"message", "fix"}}`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+from mnt.remote.jobentry import list_entries
+from mnt.remote.jobfiles import Refused
+from mnt.remote.joblogs import read_logs
+from mnt.remote.jobstart import start_node
+from mnt.remote.jobstop import stop_node
+
+Emit = Callable[[dict[str, Any]], None]
+
+
+def main(args: dict[str, Any], emit: Emit, stdin: BinaryIO) -> dict[str, Any]:
+    """Do one action on this host's jobs."""
+    try:
+        return _ACTIONS[args["action"]](args, emit)
+    except Refused as refusal:
+        return {"refused": {"message": refusal.message, "fix": refusal.fix}}
+
+
+def _list(args: dict[str, Any], emit: Emit) -> dict[str, Any]:
+    return {"now": time.time(), "jobs": list_entries(args["jobs_dir"], args["host"])}
+
+
+_ACTIONS: dict[str, Callable[[dict[str, Any], Emit], dict[str, Any]]] = {
+    "list": _list,
+    "logs": read_logs,
+    "start": start_node,
+    "stop": stop_node,
+}
