@@ -1,0 +1,107 @@
+"""`mnt inventory` and `mnt hostfile`, as they are typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAIR = """
+cluster: pair
+ssh: {user: ubuntu}
+hosts:
+  node[1-2]: {gpus: 8}
+  node2: {address: "[fd00::2]:2222", nic: eth1, python: [apptainer, exec, x.sif, python]}
+  node3:
+groups: {train: "node[2,1]"}
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "inventories").mkdir()
+    (tmp_path / "inventories/default.yaml").write_text(PAIR)
+    return tmp_path
+
+
+def mnt(here: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    env = {key: value for key, value in os.environ.items() if key != "MNT_INVENTORY"}
+    return subprocess.run(
+        [sys.executable, "-m", "mnt", *args],
+        cwd=here,
+        env={**env, "MNT_LAB_DIR": str(here / "labs")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_show_is_a_table_in_rank_order(here: Path) -> None:
+    shown = mnt(here, "inventory", "show", "-n", "@train,node3")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout == (
+        "HOST   ADDRESS         USER    PYTHON                       GPUS  NIC   GROUPS\n"
+        "node2  [fd00::2]:2222  ubuntu  apptainer exec x.sif python  8     eth1  train\n"
+        "node1  node1           ubuntu  python3                      8     auto  train\n"
+        "node3  node3           ubuntu  python3                      0     auto  -\n"
+    )
+    assert "pair: 3 of 3 hosts, inventories/default.yaml" in shown.stderr
+
+
+def test_show_as_json_is_the_resolved_inventory(here: Path) -> None:
+    document = json.loads(mnt(here, "inventory", "show", "--json", "-x", "node[1,3]").stdout)
+    (host,) = document["hosts"]
+    assert document["cluster"] == "pair"
+    assert document["groups"] == {"train": ["node2", "node1"]}
+    assert host["address"] == "fd00::2"
+    assert host["ssh"]["port"] == 2222
+    assert host["python"] == ["apptainer", "exec", "x.sif", "python"]
+
+
+def test_list_names_files_labs_the_default_and_what_is_broken(here: Path) -> None:
+    (here / "inventories/broken.yaml").write_text("hots: {}")
+    (here / "labs/small").mkdir(parents=True)
+    (here / "labs/small/inventory.yaml").write_text("hosts: [a]")
+    listed = mnt(here, "inventory", "list", "--json")
+    entries = {entry["name"]: entry for entry in json.loads(listed.stdout)["inventories"]}
+    assert list(entries) == ["broken", "default", "lab:small"]
+    assert entries["default"]["default"] is True
+    assert (entries["default"]["cluster"], entries["default"]["hosts"]) == ("pair", 3)
+    assert "broken.yaml:1: unknown key 'hots'" in entries["broken"]["error"]
+    assert entries["lab:small"]["file"] == str(here / "labs/small/inventory.yaml")
+    table = mnt(here, "inventory", "list").stdout.splitlines()
+    assert [line.split()[0] for line in table] == ["NAME", "broken", "default", "lab:small"]
+
+
+def test_hostfile_goes_to_stdout_or_a_file(here: Path) -> None:
+    lines = "node1 slots=8\nnode2 slots=8\nnode3 slots=1\n"
+    to_stdout = mnt(here, "hostfile")
+    assert (to_stdout.returncode, to_stdout.stdout) == (0, lines)
+    assert "node2: DeepSpeed logs in by name" in to_stdout.stderr
+    to_file = mnt(here, "hostfile", "-o", "hosts", "--slots", "2", "-n", "node[2,1]")
+    assert (to_file.returncode, to_file.stdout) == (0, "")
+    assert (here / "hosts").read_text() == "node2 slots=2\nnode1 slots=2\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["hostfile", "--slots", "0"], "--slots"),
+        (["hostfile", "-n", "node9"], "no host named node9 in the inventory; did you mean"),
+        (["hostfile", "-n", ""], "the hostlist is empty"),
+        (["hostfile", "-o", "gone/hosts"], "gone/hosts: cannot be written"),
+        (["inventory", "show", "-i", "gone"], "no inventory named 'gone'"),
+        (["inventory", "show", "-i", "gone.yaml"], "gone.yaml: cannot be read"),
+        (["inventory", "show", "-x", "node[1-3]"], "no host is left"),
+    ],
+)
+def test_bad_usage_is_one_line_and_exit_code_2(here: Path, args: list[str], said: str) -> None:
+    ran = mnt(here, *args)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert said in ran.stderr
+    assert "Traceback" not in ran.stderr

@@ -1,0 +1,82 @@
+"""Which inventory is meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mnt.errors import UsageError
+from mnt.inventory import find
+from mnt.lab import paths
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current directory, no labs, no $MNT_INVENTORY."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(paths, "LAB_ROOT", tmp_path / "labs")
+    monkeypatch.delenv("MNT_INVENTORY", raising=False)
+    return tmp_path
+
+
+def write(directory: Path, *files: str) -> None:
+    for file in files:
+        (directory / file).parent.mkdir(parents=True, exist_ok=True)
+        (directory / file).write_text("hosts: [node1]\n")
+
+
+@pytest.mark.parametrize("path", ["some/where", "./x", "x.yaml", "x.yml", "/abs/x.yaml"])
+def test_a_path_is_taken_as_it_is(here: Path, path: str) -> None:
+    assert find.locate(path) == path
+
+
+def test_a_name_means_a_file_in_inventories(here: Path) -> None:
+    write(here, "inventories/pair.yaml")
+    assert find.locate("pair") == "inventories/pair.yaml"
+
+
+def test_an_unknown_name_lists_what_there_is(here: Path) -> None:
+    write(here, "inventories/pair.yaml", "labs/small/inventory.yaml")
+    with pytest.raises(UsageError, match=r"no inventory named 'piar'; did you mean 'pair'\?") as caught:
+        find.locate("piar")
+    assert caught.value.fix == "-i with one of: pair, lab:small"
+
+
+def test_the_order_without_a_name(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="no inventory") as caught:
+        find.locate(None)
+    assert caught.value.exit_code == 2
+    write(here, "labs/small/inventory.yaml")
+    assert find.locate(None) == str(here / "labs/small/inventory.yaml")
+    write(here, "inventories/default.yaml", "inventories/pair.yaml")
+    assert find.locate(None) == "inventories/default.yaml"
+    monkeypatch.setenv("MNT_INVENTORY", "pair")
+    assert find.locate(None) == "inventories/pair.yaml"
+    assert find.locate("default") == "inventories/default.yaml"
+    monkeypatch.setenv("MNT_INVENTORY", "")
+    assert find.locate(None) == "inventories/default.yaml"
+
+
+def test_lab_means_the_only_one_or_default(here: Path) -> None:
+    with pytest.raises(UsageError, match="no lab is running") as caught:
+        find.locate("lab")
+    assert caught.value.fix == "mnt lab up"
+    write(here, "labs/a/inventory.yaml")
+    assert find.locate("lab") == str(here / "labs/a/inventory.yaml")
+    write(here, "labs/b/inventory.yaml")
+    for name in ("lab", None):
+        with pytest.raises(UsageError, match="several labs") as caught:
+            find.locate(name)
+        assert caught.value.fix == "-i with one of: lab:a, lab:b"
+    assert find.locate("lab:b") == str(here / "labs/b/inventory.yaml")
+    write(here, "labs/default/inventory.yaml")
+    assert find.locate("lab") == str(here / "labs/default/inventory.yaml")
+
+
+def test_a_lab_that_does_not_run(here: Path) -> None:
+    write(here, "labs/small/inventory.yaml")
+    (here / "labs/half").mkdir()
+    for name in ("half", "../x", ""):
+        with pytest.raises(UsageError, match="is running"):
+            find.locate(f"lab:{name}")
