@@ -1,8 +1,8 @@
 """The hostfile that DeepSpeed reads: `node1 slots=8`, a host a line, the master first.
 
 DeepSpeed (0.19, `deepspeed/launcher/runner.py`) takes a line for `^(\\S+)\\s+slots=(\\d+)` and knows no
-ranges. It hands the first word to pdsh and ssh, and to `--include` and `--exclude`; so that is the host's name,
-and the name must mean the host where DeepSpeed runs.
+ranges. It hands the first word to pdsh and ssh, and to `--include` and `--exclude`; so that is the host's
+name, and the name must mean the host where DeepSpeed runs.
 """
 
 from __future__ import annotations
