@@ -42,7 +42,7 @@ def list_inventories(as_json: bool) -> None:
 @json_option
 @selection_options
 def show(selection: Selection, as_json: bool) -> None:
-    """Show the hosts as they are resolved, in rank order: the first is the master."""
+    """Show the hosts with their final settings, in rank order."""
     from mnt import ui
 
     cluster, hosts = selection.inventory, selection.hosts
