@@ -1,0 +1,18 @@
+"""Hosts over SSH: Fabric's connections with every paramiko workaround, and tasks on many of them at once."""
+
+from mnt.fleet.channel import Completed, RemoteCommand, execute
+from mnt.fleet.connection import HostConnection
+from mnt.fleet.fleet import Fleet
+from mnt.fleet.results import Outcome, Results
+from mnt.fleet.timeouts import Timeouts
+
+__all__ = [
+    "Completed",
+    "Fleet",
+    "HostConnection",
+    "Outcome",
+    "RemoteCommand",
+    "Results",
+    "Timeouts",
+    "execute",
+]

@@ -24,7 +24,7 @@ def _load(name, source):
 
 @cache
 def script_source(name: str) -> str:
-    """`mnt/remote/<name>.py` as a script that needs no `mnt`: it exits with what `main(arguments)` returns."""
+    """`mnt/remote/<name>.py` as a script that needs no `mnt`: exits with what `main(arguments)` returns."""
     loads = [f"_load({full_name!r}, {source!r})\n" for full_name, source in program_modules(name)]
     run = f"sys.exit(sys.modules[{f'{_PACKAGE}.{name}'!r}].main(sys.argv[1:]))\n"
     return "".join([_LOADER, *loads, run])

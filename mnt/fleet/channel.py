@@ -1,0 +1,287 @@
+"""A command on a host over one SSH channel: both streams drained, standard input streamed, under a deadline.
+
+Paramiko offers blocking reads of one stream at a time, which deadlocks as soon as a command fills the other.
+Here one thread waits for whatever happens first on the channel: output, errors, the exit status, its end.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import paramiko
+from fabric import Connection
+
+from mnt.errors import HostError
+from mnt.fleet.timeouts import Timeouts
+
+_READ = 1 << 16
+_ERRORS_KEPT = 1 << 16  # bytes of standard error that are kept: its end
+_LINGER = 0.5  # seconds for the rest of the output once the command has ended but something holds its stdout
+
+
+def host_name(connection: Connection) -> str:
+    """The name of the host in messages: the inventory's, or what Fabric was given."""
+    target = getattr(connection, "target", None)
+    return str(connection.host if target is None else target.name)
+
+
+def timeouts_of(connection: Connection) -> Timeouts:
+    timeouts = getattr(connection, "timeouts", None)
+    return timeouts if isinstance(timeouts, Timeouts) else Timeouts()
+
+
+class _Wake(threading.Event):
+    """Set by whatever happens on a channel. Paramiko's pipes clear it when they run empty: not for them to say."""
+
+    def clear(self) -> None:
+        pass
+
+    def rearm(self) -> None:
+        super().clear()
+
+
+class _StatusEvent(threading.Event):
+    """Stands in for `Channel.status_event`, so that the exit status wakes the reader too."""
+
+    def __init__(self, wake: _Wake) -> None:
+        super().__init__()
+        self._wake = wake
+
+    def set(self) -> None:
+        super().set()
+        self._wake.set()
+
+
+class RemoteCommand:
+    """A command that runs on a host. Leaving the `with` block closes the channel.
+
+    Standard input stays open until then: its end tells programs of mnt.remote that the head is gone.
+
+    Args:
+        connection: opened if it is not.
+        command: what the login shell is given.
+
+    Raises:
+        HostError: phase `channel`; or any phase before it where the connection had to be opened.
+    """
+
+    def __init__(self, connection: Connection, command: str) -> None:
+        self.host = host_name(connection)
+        self._timeouts = timeouts_of(connection)
+        self._wake = _Wake()
+        self._errors = bytearray()
+        self._ended_at: float | None = None
+        self._writer: _Writer | None = None
+        self._channel = self._open(connection, command)
+
+    def _open(self, connection: Connection, command: str) -> Any:
+        limit = self._timeouts.channel
+        try:
+            connection.open()
+            channel = connection.transport.open_session(timeout=limit)
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            raise HostError(self.host, "channel", f"no session: {_reason(error)}") from error
+        channel.in_buffer.set_event(self._wake)
+        channel.in_stderr_buffer.set_event(self._wake)
+        channel.status_event = _StatusEvent(self._wake)
+        # The reply to an exec request has no timeout in paramiko: a timer closes the channel instead.
+        timer = threading.Timer(limit, channel.close)
+        timer.daemon = True
+        timer.start()
+        try:
+            channel.exec_command(command)
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            channel.close()
+            raise HostError(self.host, "channel", f"the command was refused: {_reason(error)}") from error
+        finally:
+            timer.cancel()
+        return channel
+
+    def __enter__(self) -> RemoteCommand:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the channel; a writer that is at work ends."""
+        try:
+            self._channel.close()
+        except (paramiko.SSHException, EOFError, OSError):
+            pass  # it is closed by the loss of the connection
+        if self._writer is not None:
+            self._writer.join(1.0)
+
+    @property
+    def stderr(self) -> str:
+        """The end of what came on standard error so far."""
+        return self._errors.decode(errors="replace")
+
+    @property
+    def exit_code(self) -> int | None:
+        """128+N for a signal, None while it runs or where the host did not say."""
+        status = self._channel.exit_status
+        return status if self._channel.status_event.is_set() and status >= 0 else None
+
+    def write(self, chunks: Iterable[bytes]) -> None:
+        """Send `chunks` to standard input in the background, one writer after the other.
+
+        What iterating raises is raised by `read`.
+        """
+        if self._writer is None and isinstance(chunks, (list, tuple)):
+            if sum(map(len, chunks)) <= self._channel.out_window_size:  # cannot block: spare the thread
+                for chunk in chunks:
+                    self._send(chunk)
+                return
+        self._writer = _Writer(self._send, chunks, self._wake, after=self._writer)
+        self._writer.start()
+
+    def _send(self, data: bytes) -> None:
+        try:
+            self._channel.sendall(data)
+        except OSError:
+            # The command has ended, or the connection has: the reader will see which.
+            raise BrokenPipeError from None
+
+    def read(self, timeout: float | None = None) -> bytes:
+        """The next piece of standard output; empty at its end.
+
+        Raises:
+            TimeoutError: nothing came within `timeout` seconds.
+            HostError: phase `channel`: the connection is lost.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._wake.rearm()
+            self._drain_errors()
+            if self._writer is not None:
+                self._writer.check()
+            if self._channel.recv_ready():
+                data: bytes = self._channel.recv(_READ)
+                return data
+            if self._at_end():
+                return b""
+            now = time.monotonic()
+            if deadline is not None and now >= deadline:
+                raise TimeoutError
+            self._wake.wait(self._next_look(now, deadline))
+
+    def _drain_errors(self) -> None:
+        while self._channel.recv_stderr_ready():
+            self._errors += self._channel.recv_stderr(_READ)
+            del self._errors[:-_ERRORS_KEPT]
+
+    def _at_end(self) -> bool:
+        channel = self._channel
+        if channel.eof_received and channel.status_event.is_set():
+            return not channel.recv_ready()
+        if channel.closed:
+            if self.exit_code is None and not channel.transport.is_active():
+                raise lost(self.host, channel.transport)
+            return not channel.recv_ready()
+        if channel.status_event.is_set():
+            self._ended_at = self._ended_at or time.monotonic()
+            return time.monotonic() - self._ended_at >= _LINGER
+        return False
+
+    def _next_look(self, now: float, deadline: float | None) -> float | None:
+        ends = [] if deadline is None else [deadline]
+        if self._ended_at is not None:
+            ends.append(self._ended_at + _LINGER)
+        return max(0.0, min(ends) - now) if ends else None
+
+
+class _Writer(threading.Thread):
+    """Feeds an iterable to a channel, so that the thread which reads never blocks on a full window."""
+
+    def __init__(
+        self, send: Callable[[bytes], None], chunks: Iterable[bytes], wake: _Wake, after: _Writer | None
+    ) -> None:
+        super().__init__(daemon=True, name="mnt-stdin")
+        self._send_chunk = send
+        self._chunks = chunks
+        self._wake = wake
+        self._after = after
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        if self._after is not None:
+            self._after.join()
+        try:
+            for chunk in self._chunks:
+                self._send_chunk(chunk)
+        except BrokenPipeError:
+            pass
+        except BaseException as error:  # noqa: BLE001 - belongs to the thread that reads
+            self._error = error
+            self._wake.set()
+
+    def check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A command that has ended. `stderr` is its end, at most 64 KiB; `exit_code` 128+N for a signal."""
+
+    stdout: bytes
+    stderr: str
+    exit_code: int | None
+
+
+def execute(
+    connection: Connection,
+    command: str,
+    *,
+    stdin: Iterable[bytes] = (),
+    timeout: float | None = None,
+    on_stdout: Callable[[bytes], object] | None = None,
+) -> Completed:
+    """Run a command to its end; standard input ends after `stdin`.
+
+    Args:
+        command: for the login shell; quote what is data.
+        timeout: seconds; None: `Timeouts.command`.
+        on_stdout: takes each piece of standard output as it comes, instead of `Completed.stdout`.
+
+    Raises HostError: phase `command` when it takes too long, `channel` or an earlier one without a connection.
+    """
+    limit = timeouts_of(connection).command if timeout is None else timeout
+    deadline = time.monotonic() + limit
+    output = bytearray()
+    take = output.extend if on_stdout is None else on_stdout
+    with RemoteCommand(connection, command) as running:
+        running.write(_then_end(stdin, running))
+        try:
+            while data := running.read(max(0.0, deadline - time.monotonic())):
+                take(data)
+        except TimeoutError:
+            raise HostError(running.host, "command", f"not done within {limit:g} s") from None
+        return Completed(bytes(output), running.stderr, running.exit_code)
+
+
+def _then_end(chunks: Iterable[bytes], running: RemoteCommand) -> Iterable[bytes]:
+    yield from chunks
+    running._channel.shutdown_write()
+
+
+def lost(host: str, transport: paramiko.Transport) -> HostError:
+    """The error for a connection that ended while it was in use."""
+    reason = transport.saved_exception
+    return HostError(host, "channel", "connection lost" + (f": {_reason(reason)}" if reason else ""))
+
+
+def _reason(error: BaseException | None) -> str:
+    if isinstance(error, EOFError):
+        return "closed by the host"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return str(error) or type(error).__name__

@@ -1,0 +1,140 @@
+"""Where and how to log in to a host: the inventory's values, then ssh_config's, then OpenSSH's defaults."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import socket
+from dataclasses import dataclass, replace
+
+from mnt.errors import UsageError
+from mnt.fleet.sshconfig import Settings, SshConfig
+from mnt.inventory.model import Host, Ssh
+
+DEFAULT_IDENTITIES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
+_DEFAULT_KNOWN_HOSTS = Ssh.known_hosts
+_GLOBAL_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
+_MOST_HOPS = 8
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One SSH server, and all that is needed to log in to it. Paths may begin with `~`."""
+
+    name: str  # what messages call it
+    hostname: str  # a name or an IP address, without brackets
+    port: int
+    user: str
+    identities: tuple[str, ...]  # files of private keys, in the order in which they are tried
+    only_identities: bool  # neither the agent's other keys nor the default ones
+    known_hosts: tuple[str, ...]  # files; an unknown key is recorded in the first
+    known_hosts_global: tuple[str, ...]  # files that are only read
+    key_name: str  # under which the host's key is known: a name, or [name]:port
+    strict: bool  # refuse a host whose key is not known
+    hash_names: bool  # record names hashed
+    agent: str | None = None  # socket of the agent; None: SSH_AUTH_SOCK; "none": no agent
+    jumps: tuple[Endpoint, ...] = ()  # gateways, the one next to the head first
+
+    @property
+    def login(self) -> str:
+        return f"{self.user}@{self.hostname}"
+
+
+def resolve(host: Host, config: SshConfig) -> Endpoint:
+    """Where and how to log in to a host of the inventory. Raises UsageError for what cannot be understood."""
+    found = config.lookup(host.name, host.address)
+    endpoint = _endpoint(host.name, host.address, host.ssh, found)
+    jump = host.ssh.gateway if host.ssh.gateway is not None else " ".join(found.get("proxyjump", ()))
+    return replace(endpoint, jumps=_jumps(jump, host.ssh, config, seen=(host.address,)))
+
+
+def _endpoint(name: str, address: str, ssh: Ssh, found: Settings) -> Endpoint:
+    """An endpoint without its jumps."""
+    hostname = _first(found, "hostname", address).replace("%h", address).strip("[]")
+    port = ssh.port if ssh.port is not None else _port(_first(found, "port", "22"), name)
+    user = ssh.user or _first(found, "user", getpass.getuser())
+    if ssh.identity is not None:
+        identities, only = (ssh.identity,), True
+    else:
+        configured = [path for path in found.get("identityfile", ()) if path != "none"]
+        identities = tuple(_expand(path, hostname, user) for path in configured)
+        only = _is_yes(found, "identitiesonly")
+    known_hosts = () if ssh.known_hosts == _DEFAULT_KNOWN_HOSTS else (ssh.known_hosts,)
+    alias = _first(found, "hostkeyalias", "")
+    strict = ssh.host_keys == "strict" or _first(found, "stricthostkeychecking", "") in ("yes", "true")
+    return Endpoint(
+        name=name,
+        hostname=hostname,
+        port=port,
+        user=user,
+        identities=identities,
+        only_identities=only,
+        known_hosts=known_hosts or found.get("userknownhostsfile", (_DEFAULT_KNOWN_HOSTS,)),
+        known_hosts_global=found.get("globalknownhostsfile", _GLOBAL_KNOWN_HOSTS),
+        key_name=alias or (hostname if port == 22 else f"[{hostname}]:{port}"),
+        strict=strict,
+        hash_names=_is_yes(found, "hashknownhosts"),
+        agent=_first(found, "identityagent", "") or None,
+    )
+
+
+def _jumps(spec: str, ssh: Ssh, config: SshConfig, seen: tuple[str, ...]) -> tuple[Endpoint, ...]:
+    """The gateways that a ProxyJump value names, those included that lead to the first of them."""
+    hops: list[Endpoint] = []
+    if spec.strip().lower() in ("", "none"):
+        return ()
+    for index, word in enumerate(spec.replace(" ", "").split(",")):
+        user, address, port = _parse_hop(word)
+        if len(seen) > _MOST_HOPS:
+            raise UsageError(f"ProxyJump {spec}: more than {_MOST_HOPS} hops", fix="is there a loop?")
+        found = config.lookup(address, address)
+        # The inventory's user and key are the cluster's; they serve where nothing else is said of the gateway.
+        own = Ssh(
+            user=user or (None if "user" in found else ssh.user),
+            port=port,
+            identity=None if "identityfile" in found else ssh.identity,
+            known_hosts=ssh.known_hosts,
+            host_keys=ssh.host_keys,
+        )
+        if index == 0 and address not in seen:
+            before = " ".join(found.get("proxyjump", ()))
+            hops += _jumps(before, ssh, config, (*seen, address))
+        hops.append(_endpoint(address, address, own, found))
+    return tuple(hops)
+
+
+def _parse_hop(word: str) -> tuple[str | None, str, int | None]:
+    """[ssh://][user@]host[:port] as (user, host, port); an IPv6 address with a port stands in brackets."""
+    match = re.fullmatch(r"(?:ssh://)?(?:(.+)@)?(\[[^\]]+\]|[^:@]+|[0-9a-fA-F:.%]+)(?::(\d+))?/?", word)
+    if match is None or match[2].startswith("-"):
+        raise UsageError(f"not a gateway: {word!r}", fix="write it as [user@]host[:port]")
+    return match[1], match[2].strip("[]"), int(match[3]) if match[3] else None
+
+
+def _expand(path: str, hostname: str, user: str) -> str:
+    """Tokens of IdentityFile, as far as they make sense here (ssh_config(5), TOKENS)."""
+    values = {
+        "%": "%",
+        "d": os.path.expanduser("~"),
+        "h": hostname,
+        "l": socket.gethostname(),
+        "r": user,
+        "u": getpass.getuser(),
+        "i": str(os.getuid()),
+    }
+    return re.sub(r"%(.)", lambda match: values.get(match[1], match[0]), path)
+
+
+def _first(found: Settings, keyword: str, default: str) -> str:
+    return found.get(keyword, (default,))[0]
+
+
+def _is_yes(found: Settings, keyword: str) -> bool:
+    return _first(found, keyword, "no").lower() in ("yes", "true")
+
+
+def _port(text: str, name: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise UsageError(f"{name}: not a port in ssh_config: {text!r}")
+    return int(text)

@@ -1,0 +1,216 @@
+"""Run a task on many hosts at once, over one connection a host."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, TypeVar
+
+from mnt.errors import HostError
+from mnt.fleet.connection import HostConnection, Shared
+from mnt.fleet.results import Outcome, Results
+from mnt.fleet.timeouts import Timeouts
+from mnt.inventory.model import Host
+
+T = TypeVar("T")
+OnResult = Callable[[Outcome[Any]], None]
+Task = Callable[..., T]
+
+_ABANDON_AFTER = 1.0  # seconds that a task has to end once its connection was closed
+
+
+class _Default:
+    """The mark of an argument that was not given, where None says something."""
+
+
+_DEFAULT = _Default()
+
+
+class Fleet:
+    """Hosts, reached over one connection each for the life of the fleet; closed by leaving the `with` block.
+
+    Args:
+        hosts: their names differ; their order is that of all results.
+        fanout: hosts that work on a task at the same time.
+        timeouts: limits of each phase; `total` is the default for a whole task.
+    """
+
+    def __init__(self, hosts: Iterable[Host], *, fanout: int = 64, timeouts: Timeouts | None = None) -> None:
+        self._hosts = {host.name: host for host in hosts}
+        self._fanout = fanout
+        self._timeouts = timeouts or Timeouts()
+        self._shared = Shared(self._timeouts)
+        self._connections = {name: HostConnection(host, self._shared) for name, host in self._hosts.items()}
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every connection, those to gateways too. Tasks that run end with a HostError."""
+        for connection in self._connections.values():
+            connection.close()
+        self._shared.close()
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        return tuple(self._hosts.values())
+
+    def host(self, name: str) -> Host:
+        """Raises KeyError."""
+        return self._hosts[name]
+
+    def connection(self, name: str) -> HostConnection:
+        """The host's connection, which may not be open. Raises KeyError."""
+        return self._connections[name]
+
+    def run(
+        self,
+        task: Task[T],
+        *args: Any,
+        on_result: OnResult | None = None,
+        timeout: float | None | _Default = _DEFAULT,
+    ) -> Results[T]:
+        """Run `task(connection, *args)` on every host. See `run_each`."""
+        return self.run_each(task, dict.fromkeys(self._hosts, args), on_result=on_result, timeout=timeout)
+
+    def run_each(
+        self,
+        task: Task[T],
+        arguments: Mapping[str, tuple[Any, ...]],
+        *,
+        on_result: OnResult | None = None,
+        timeout: float | None | _Default = _DEFAULT,
+    ) -> Results[T]:
+        """Run `task(connection, *arguments[host])` on the hosts that `arguments` names.
+
+        Args:
+            task: raises HostError; whatever else it raises becomes the cause of a HostError of phase `command`.
+            on_result: called in this thread with each outcome as it comes.
+            timeout: seconds for the task on one host, logging in included; None: no limit of its own; left out:
+                `Timeouts.total`.
+
+        Returns the outcomes in the order of the fleet's hosts. A KeyboardInterrupt closes every connection and
+        is raised again at once. Raises KeyError for a name that is no host of the fleet.
+        """
+        for name in arguments:
+            self._hosts[name]
+        limit = self._timeouts.total if isinstance(timeout, _Default) else timeout
+        order = [name for name in self._hosts if name in arguments]
+        batch = _Batch(task, {name: (self._connections[name], arguments[name]) for name in order}, limit)
+        outcomes: dict[str, Outcome[T]] = {}
+        try:
+            for outcome in batch.outcomes(self._fanout):
+                outcomes[outcome.host] = outcome
+                if on_result is not None:
+                    on_result(outcome)
+        except BaseException:
+            batch.cancel()
+            self.close()
+            raise
+        return Results({name: outcomes[name] for name in order})
+
+
+class _Batch:
+    """One task on several hosts, worked on by threads that nobody has to wait for."""
+
+    def __init__(
+        self,
+        task: Callable[..., Any],
+        work: Mapping[str, tuple[HostConnection, tuple[Any, ...]]],
+        limit: float | None,
+    ) -> None:
+        self._task = task
+        self._work = work
+        self._limit = limit
+        self._waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[Outcome[Any]] = queue.SimpleQueue()
+        self._started: dict[str, float] = {}  # host -> time.monotonic()
+        for name in work:
+            self._waiting.put(name)
+
+    def outcomes(self, fanout: int) -> Iterable[Outcome[Any]]:
+        """Each outcome as it comes, one a host."""
+        for _ in range(min(fanout, len(self._work))):
+            self._add_worker()
+        missing = set(self._work)
+        closed: dict[str, float] = {}  # hosts past the limit -> when their connection was closed
+        while missing:
+            try:
+                outcome = self._done.get(timeout=self._patience(missing, closed))
+            except queue.Empty:
+                yield from self._enforce_limit(missing, closed)
+                continue
+            if outcome.host in missing:  # else it came after it had been given up
+                missing.discard(outcome.host)
+                yield self._late(outcome) if outcome.host in closed and not outcome.ok else outcome
+
+    def cancel(self) -> None:
+        """Start no more of it."""
+        while not self._waiting.empty():
+            try:
+                self._waiting.get_nowait()
+            except queue.Empty:
+                return
+
+    def _add_worker(self) -> None:
+        # Daemon threads: one that hangs in getaddrinfo must not keep the process from ending.
+        threading.Thread(target=self._work_off, daemon=True, name="mnt-fleet").start()
+
+    def _work_off(self) -> None:
+        while True:
+            try:
+                name = self._waiting.get_nowait()
+            except queue.Empty:
+                return
+            self._started[name] = time.monotonic()
+            self._done.put(self._run(name))
+
+    def _run(self, name: str) -> Outcome[Any]:
+        connection, args = self._work[name]
+        value, error = None, None
+        try:
+            connection.open()
+            value = self._task(connection, *args)
+        except HostError as failure:
+            error = failure
+        except BaseException as bug:  # noqa: BLE001 - one host's bug must not take the others down
+            error = HostError(name, "command", f"{type(bug).__name__}: {bug}")
+            error.__cause__ = bug
+        return Outcome(name, value, error, time.monotonic() - self._started[name])
+
+    def _patience(self, missing: set[str], closed: Mapping[str, float]) -> float | None:
+        """Seconds until the next host has to be looked after."""
+        if self._limit is None:
+            return None
+        ends = [closed[name] + _ABANDON_AFTER for name in closed if name in missing]
+        ends += [
+            start + self._limit
+            for name, start in list(self._started.items())
+            if name in missing and name not in closed
+        ]
+        return max(0.0, min(ends) - time.monotonic()) if ends else self._limit
+
+    def _enforce_limit(self, missing: set[str], closed: dict[str, float]) -> Iterable[Outcome[Any]]:
+        now = time.monotonic()
+        for name in [name for name in self._work if name in missing and name in self._started]:
+            if name in closed:
+                if now >= closed[name] + _ABANDON_AFTER:
+                    missing.discard(name)
+                    self._add_worker()  # in place of the thread that hangs
+                    yield self._late(Outcome(name, None, None, now - self._started[name]))
+            elif self._limit is not None and now >= self._started[name] + self._limit:
+                closed[name] = now
+                self._work[name][0].close()
+
+    def _late(self, outcome: Outcome[Any]) -> Outcome[Any]:
+        connection = self._work[outcome.host][0]
+        error = HostError(outcome.host, connection.phase, f"not done within {self._limit:g} s")
+        return Outcome(outcome.host, None, error, outcome.seconds)

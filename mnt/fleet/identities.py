@@ -1,0 +1,149 @@
+"""The private keys to try on a host, in order: those of files, and those that an agent holds."""
+
+from __future__ import annotations
+
+import base64
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import paramiko
+from paramiko.agent import AgentKey, AgentSSH
+
+from mnt.fleet.endpoint import DEFAULT_IDENTITIES, Endpoint
+
+_AGENT_TIMEOUT = 10.0  # seconds for each answer of an agent; it may ask its user, but not for ever
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A key that can be tried. `label` is what messages call it."""
+
+    label: str
+    key: paramiko.PKey
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """A key file that cannot be tried, and why."""
+
+    label: str
+    reason: str  # "missing", "needs a passphrase", ...
+
+
+class Identities:
+    """Loads each key file, and asks each agent, once. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._files: dict[str, paramiko.PKey | Unusable] = {}
+        self._agents: dict[str, list[AgentKey]] = {}
+        self._sockets: list[Any] = []
+
+    def close(self) -> None:
+        for connection in self._sockets:
+            connection.close()
+
+    def candidates(self, endpoint: Endpoint) -> Iterator[Identity | Unusable]:
+        """What to try on an endpoint, each key once: its files, the agent's keys, the default files.
+
+        With `only_identities` just its files; an agent then serves for those of them that need a passphrase.
+        Default files that do not exist are left out.
+        """
+        seen: set[bytes] = set()
+        for found in self._all(endpoint):
+            if isinstance(found, Identity):
+                blob = found.key.asbytes()
+                if blob in seen:
+                    continue
+                seen.add(blob)
+            yield found
+
+    def _all(self, endpoint: Endpoint) -> Iterator[Identity | Unusable]:
+        agent = self._agent_keys(endpoint.agent)
+        for path in endpoint.identities:
+            yield self._file(path, agent)
+        if endpoint.only_identities:
+            return
+        for key in agent:
+            yield Identity(f"agent: {key.comment or key.get_name()}", key)
+        if not endpoint.identities:
+            for path in DEFAULT_IDENTITIES:
+                if os.path.exists(os.path.expanduser(path)):
+                    yield self._file(path, agent)
+
+    def _file(self, path: str, agent: list[AgentKey]) -> Identity | Unusable:
+        with self._lock:
+            if path not in self._files:
+                self._files[path] = _load(path)
+            loaded = self._files[path]
+        if isinstance(loaded, Unusable):
+            public = _public_part(path)
+            held = next((key for key in agent if key.asbytes() == public), None)
+            return loaded if held is None else Identity(path, held)
+        return Identity(path, loaded)
+
+    def _agent_keys(self, path: str | None) -> list[AgentKey]:
+        """The keys of an agent; none if it cannot be reached."""
+        if path is None or path == "SSH_AUTH_SOCK":
+            path = os.environ.get("SSH_AUTH_SOCK", "")
+        if not path or path == "none":
+            return []
+        with self._lock:
+            if path not in self._agents:
+                self._agents[path] = self._ask(os.path.expanduser(path))
+            return self._agents[path]
+
+    def _ask(self, path: str) -> list[AgentKey]:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(_AGENT_TIMEOUT)
+        try:
+            connection.connect(path)
+            agent = _SharedAgent(connection)
+        except (OSError, paramiko.SSHException):
+            connection.close()
+            return []
+        self._sockets.append(connection)
+        return list(agent.get_keys())
+
+
+class _SharedAgent(AgentSSH):  # type: ignore[misc]
+    """An agent that several threads ask: one question at a time. Paramiko's mixes them up."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__()
+        self._one_at_a_time = threading.Lock()
+        self._connect(connection)
+
+    def _send_message(self, msg: Any) -> Any:
+        with self._one_at_a_time:
+            return super()._send_message(msg)
+
+
+def _load(path: str) -> paramiko.PKey | Unusable:
+    file = Path(path).expanduser()
+    try:
+        return paramiko.PKey.from_path(file)
+    except FileNotFoundError:
+        return Unusable(path, "missing")
+    except OSError as error:
+        return Unusable(path, (error.strerror or str(error)).lower())
+    except (paramiko.PasswordRequiredException, TypeError):  # cryptography says TypeError
+        return Unusable(path, "needs a passphrase, and no agent holds it")
+    except (paramiko.SSHException, ValueError):
+        return Unusable(path, "not a private key that can be read")
+    except Exception as error:  # noqa: BLE001 - UnknownKeyType and UnsupportedAlgorithm have no common base
+        return Unusable(path, f"cannot be used: {error}")
+
+
+def _public_part(path: str) -> bytes | None:
+    """The public key that lies beside a private one, as `ssh-keygen` leaves it."""
+    try:
+        words = Path(path + ".pub").expanduser().read_text(errors="replace").split()
+        return base64.b64decode(words[1])
+    except (OSError, IndexError, ValueError):
+        return None

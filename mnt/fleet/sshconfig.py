@@ -1,0 +1,235 @@
+"""The user's ssh_config: which settings hold for a host.
+
+The rules are those of ssh_config(5) of OpenSSH 9: the first value that is found wins, IdentityFile adds up, a
+`Host` line matches if one of its patterns does and none of its negated ones, an included file stands under the
+condition of the line that includes it. What needs more than names (`Match`, CanonicalizeHostname) is left to
+`ssh -G`, which knows.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mnt.errors import UsageError
+
+_USER_CONFIG = "~/.ssh/config"
+_SYSTEM_CONFIG = "/etc/ssh/ssh_config"
+_MOST_INCLUDES = 16  # depth, as in OpenSSH
+_SSH_G_TIMEOUT = 20.0  # seconds; a `Match exec` may run anything
+
+# Keywords that mnt acts on. Others are ignored, as far as one host is concerned.
+KEYWORDS = frozenset(
+    {
+        "hostname",
+        "user",
+        "port",
+        "identityfile",
+        "identitiesonly",
+        "identityagent",
+        "proxyjump",
+        "userknownhostsfile",
+        "globalknownhostsfile",
+        "hostkeyalias",
+        "stricthostkeychecking",
+        "hashknownhosts",
+    }
+)
+
+Settings = Mapping[
+    str, tuple[str, ...]
+]  # keyword in small letters -> its words; IdentityFile: one word a file
+
+
+@dataclass
+class Block:
+    """Lines under one condition. `conditions` are lists of `Host` patterns, all of which have to match."""
+
+    conditions: tuple[tuple[str, ...], ...]
+    lines: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+
+
+class NeedsSsh(Exception):
+    """The file says something that only ssh itself can evaluate."""
+
+
+class SshConfig:
+    """What a configuration file says; read once, asked by any number of threads.
+
+    Args:
+        path: as the inventory's `ssh.config`; None: read none. The user's own file brings the system-wide one
+            with it, as it does for ssh; any other file stands alone, as with `ssh -F`. The user's own need not
+            exist.
+
+    Raises UsageError for a file that cannot be read or parsed.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self._file: str | None = None
+        self._blocks: list[Block] | None = []
+        if path is None:
+            return
+        files = [path]
+        if path == _USER_CONFIG:
+            files = [name for name in (path, _SYSTEM_CONFIG) if os.path.exists(os.path.expanduser(name))]
+        else:
+            self._file = path
+        try:
+            self._blocks = [block for name in files for block in parse(name)]
+        except NeedsSsh:
+            self._blocks = None
+
+    def lookup(self, name: str, address: str) -> Settings:
+        """The settings for a host that is called `name` and reached at `address` (often the same).
+
+        HostName is what the file says of the address alone: the inventory's address wins over a HostName that
+        the file has for the name.
+        """
+        if self._blocks is None:
+            return ask_ssh(name, address, self._file)
+        found = dict(settings_of(self._blocks, (name, address)))
+        found.pop("hostname", None)
+        hostname = settings_of(self._blocks, (address,)).get("hostname")
+        if hostname:
+            found["hostname"] = hostname
+        return found
+
+
+def parse(path: str, conditions: tuple[tuple[str, ...], ...] = (), depth: int = 0) -> list[Block]:
+    """The blocks of a file and of those that it includes, in order. Raises NeedsSsh, UsageError."""
+    if depth > _MOST_INCLUDES:
+        raise UsageError(f"{path}: too many levels of Include")
+    try:
+        text = Path(path).expanduser().read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError as error:
+        raise UsageError(
+            f"{path}: {(error.strerror or str(error)).lower()}", fix="ssh.config names it"
+        ) from None
+    blocks = [Block(conditions)]
+    for number, line in enumerate(text.splitlines(), start=1):
+        keyword, words = _split(line, f"{path}:{number}")
+        if keyword == "host":
+            blocks.append(Block((*conditions, words)))
+        elif keyword == "match" and [word.lower() for word in words] == ["all"]:
+            blocks.append(Block(conditions))
+        elif keyword == "match" or (keyword == "canonicalizehostname" and words != ("no",)):
+            raise NeedsSsh(keyword)
+        elif keyword == "include":
+            here = blocks[-1].conditions
+            for name in _included(words, path):
+                blocks += parse(name, here, depth + 1)
+            blocks.append(Block(here))
+        elif keyword in KEYWORDS:
+            blocks[-1].lines.append((keyword, words))
+    return [block for block in blocks if block.lines]
+
+
+def _split(line: str, where: str) -> tuple[str, tuple[str, ...]]:
+    """A line as its keyword, in small letters, and its words; ("", ()) for an empty line or a comment."""
+    match = re.match(r"\s*([^\s#=]+)(?:\s*=\s*|\s+)(.*)$", line)
+    if match is None:
+        if line.strip() and not line.lstrip().startswith("#"):
+            raise UsageError(f"{where}: no value: {line.strip()!r}", fix="see man ssh_config")
+        return "", ()
+    lexer = shlex.shlex(match[2], posix=True, punctuation_chars=False)
+    lexer.whitespace_split = True
+    lexer.escape = ""
+    try:
+        words = tuple(lexer)
+    except ValueError:
+        raise UsageError(f"{where}: a quote is not closed", fix="see man ssh_config") from None
+    return match[1].lower(), words
+
+
+def _included(patterns: Sequence[str], path: str) -> Iterator[str]:
+    """The files that an Include line names. Relative ones lie in ~/.ssh, or in /etc/ssh for the system's file."""
+    base = "/etc/ssh" if path.startswith("/etc/ssh/") else os.path.expanduser("~/.ssh")
+    for pattern in patterns:
+        yield from sorted(glob.glob(os.path.join(base, os.path.expanduser(pattern))))
+
+
+def settings_of(blocks: Sequence[Block], names: Sequence[str]) -> Settings:
+    """What blocks say of a host known by any of `names`."""
+    found: dict[str, tuple[str, ...]] = {}
+    for block in blocks:
+        if not all(_matches(patterns, names) for patterns in block.conditions):
+            continue
+        for keyword, words in block.lines:
+            if keyword == "identityfile":
+                found[keyword] = (*found.get(keyword, ()), *words)
+            else:
+                found.setdefault(keyword, words)
+    return found
+
+
+def _matches(patterns: Sequence[str], names: Sequence[str]) -> bool:
+    def fits(pattern: str) -> bool:
+        # `[` is nothing special in a pattern of OpenSSH.
+        escaped = pattern.replace("[", "[[]").lower()
+        return any(fnmatch.fnmatchcase(name.lower(), escaped) for name in names)
+
+    if any(fits(pattern[1:]) for pattern in patterns if pattern.startswith("!")):
+        return False
+    return any(fits(pattern) for pattern in patterns if not pattern.startswith("!"))
+
+
+def ask_ssh(name: str, address: str, file: str | None) -> Settings:
+    """What `ssh -G` says. Raises UsageError where ssh refuses."""
+    command = ["ssh", "-G"]
+    if file is not None:
+        command += ["-F", os.path.expanduser(file)]
+    if address != name:
+        command += ["-o", f"HostName={address}"]
+    try:
+        done = subprocess.run(
+            [*command, "--", name],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            timeout=_SSH_G_TIMEOUT,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise UsageError(
+            "the ssh_config uses Match, which only the OpenSSH client can evaluate, and there is none",
+            fix="apt-get install openssh-client, or leave Match out",
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"ssh -G {name}: no answer within {_SSH_G_TIMEOUT:g} s") from None
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it failed"])[-1]
+        raise UsageError(f"ssh -G {name}: {last}")
+    found: dict[str, tuple[str, ...]] = {}
+    for line in done.stdout.splitlines():
+        keyword, _, value = line.partition(" ")
+        if keyword == "identityfile":
+            found[keyword] = (*found.get(keyword, ()), value)
+        elif keyword in KEYWORDS:
+            found[keyword] = tuple(value.split())
+    return without_defaults(found)
+
+
+# What `ssh -G` prints where nothing is configured (OpenSSH 8.4 to 9.9): no choice of the user's.
+_DEFAULT_IDENTITIES = re.compile(r"~/\.ssh/id_(rsa|dsa|ecdsa|ecdsa_sk|ed25519|ed25519_sk|xmss)$")
+_DEFAULTS = {
+    "userknownhostsfile": ("~/.ssh/known_hosts", "~/.ssh/known_hosts2"),
+    "globalknownhostsfile": ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2"),
+    "proxyjump": ("none",),
+}
+
+
+def without_defaults(found: Settings) -> Settings:
+    """Settings of `ssh -G` less those that it prints for want of any."""
+    kept = {keyword: words for keyword, words in found.items() if _DEFAULTS.get(keyword) != words}
+    identities = kept.get("identityfile", ())
+    if all(_DEFAULT_IDENTITIES.match(name) for name in identities):
+        kept.pop("identityfile", None)
+    return kept

@@ -1,0 +1,95 @@
+"""Paramiko's transport, with phases that can be told apart, a liveness deadline, and exit signals."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from typing import Any
+
+import paramiko
+from paramiko import common
+
+from mnt.fleet.timeouts import Timeouts
+
+# Paramiko logs each failure with a traceback; without a handler Python prints it. Ours are HostErrors.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+
+_UNANSWERED = 3  # questions whether the host is alive, before it counts as lost
+
+
+class HostTransport(paramiko.Transport):
+    """An SSH transport over a connected socket, or over a channel through a gateway.
+
+    Paramiko does banner, key exchange and everything later in one thread; `banner_read` tells the first from the
+    rest. Its own keepalive asks for no answer, so it cannot notice that nobody is there: this one does.
+    """
+
+    def __init__(self, sock: Any, timeouts: Timeouts) -> None:
+        super().__init__(sock)
+        self.banner_read = threading.Event()
+        self.banner_error: BaseException | None = None
+        self._unanswered = 0
+        self._keepalive = timeouts.keepalive
+        self.banner_timeout = timeouts.banner
+        self.handshake_timeout = timeouts.key_exchange
+        self.auth_timeout = timeouts.authentication
+        self.channel_timeout = timeouts.channel
+
+    def _check_banner(self) -> None:
+        try:
+            super()._check_banner()
+        except paramiko.SSHException as error:
+            self.banner_error = error.__context__ or error
+            raise
+        finally:
+            self.banner_read.set()
+
+    def watch_life(self) -> None:
+        """Ask for a sign of life whenever the connection has been silent, from now on."""
+        self.packetizer.set_keepalive(self._keepalive, self._ask_for_life)
+
+    def _ask_for_life(self) -> None:
+        # In the transport's own thread: what is raised here ends the connection.
+        if self._unanswered >= _UNANSWERED:
+            silent = self._keepalive * _UNANSWERED
+            raise paramiko.SSHException(f"no sign of life for {silent:g} s")
+        self._unanswered += 1
+        question = paramiko.Message()
+        question.add_byte(common.cMSG_GLOBAL_REQUEST)
+        question.add_string("keepalive@openssh.com")
+        question.add_boolean(True)
+        self._send_user_message(question)
+
+    def _parse_request_success(self, m: paramiko.Message) -> None:
+        self._unanswered = 0
+        super()._parse_request_success(m)
+
+    def _parse_request_failure(self, m: paramiko.Message) -> None:
+        self._unanswered = 0
+        super()._parse_request_failure(m)
+
+    def close(self) -> None:
+        super().close()
+        # Its timer is a thread that would keep the process from ending.
+        self.packetizer.complete_handshake()
+
+
+def _on_channel_request(channel: paramiko.Channel, message: paramiko.Message) -> None:
+    """Paramiko drops `exit-signal` (RFC 4254, 6.10): a command that a signal ended would have no status."""
+    start = message.packet.tell()
+    if message.get_text() == "exit-signal":
+        message.get_boolean()
+        name = "SIG" + message.get_text()
+        number = getattr(signal, name, None)
+        channel.exit_status = 128 + (number.value if number else 0)
+        channel.status_event.set()
+        return
+    message.packet.seek(start)
+    channel._handle_request(message)
+
+
+HostTransport._channel_handler_table = {
+    **paramiko.Transport._channel_handler_table,
+    common.MSG_CHANNEL_REQUEST: _on_channel_request,
+}

@@ -1,0 +1,192 @@
+"""Second stage on a host: read the program from standard input, run its `main`, and report in frames.
+
+The stub that bootstrap.py sends has taken this source off standard input and calls `serve`. What follows there:
+a line with a length and that many bytes of JSON (the request), then the stream for the program in pieces, each
+`%08x` and that many bytes. A piece of length 0 ends the stream, so that the end of the data and the loss of the
+connection differ: standard input itself stays open until the head is done, and its end means that the head is
+gone.
+
+Frames go out on what was standard output, in chunks of one write each of at most PIPE_BUF bytes, so that no
+other writer can get into the middle of one: `MARK KIND LENGTH MORE\\n` and LENGTH bytes. Standard output and
+standard input of the program, and of what it starts, are standard error and /dev/null.
+
+Runs on the host; standard library only, Python 3.8 and newer.
+"""
+
+import io
+import json
+import os
+import select
+import signal
+import sys
+import threading
+import types
+
+_CHUNK = 4000  # bytes of data in a chunk; with its header less than PIPE_BUF (4096 on Linux)
+_GRACE = 2.0  # seconds that a program has to clean up once the connection is lost
+_HEAD_GONE = 98  # the exit status that makes boot.sh give up
+
+
+class Frames:
+    """Writes frames; safe to use from several threads."""
+
+    def __init__(self, fd, mark, limit):
+        self._fd = fd
+        self._mark = mark
+        self._limit = limit  # bytes of one frame
+        self._lock = threading.Lock()
+
+    def send(self, kind, value):
+        """Send `value` as JSON. Raises TypeError or ValueError where it is none, or too large."""
+        data = json.dumps(value, allow_nan=False).encode()
+        if len(data) > self._limit:
+            raise ValueError(
+                "%s of %d bytes: more than the %d that may be sent" % (kind, len(data), self._limit)
+            )
+        with self._lock:
+            for start in range(0, len(data), _CHUNK):
+                part = data[start : start + _CHUNK]
+                more = start + _CHUNK < len(data)
+                self._write(("%s %s %d %d\n" % (self._mark, kind, len(part), more)).encode() + part)
+
+    def _write(self, data):
+        while data:
+            data = data[os.write(self._fd, data) :]
+
+
+class Stream(io.RawIOBase):
+    """The bytes that the head streams to the program. Raises ConnectionError where the head is lost midway."""
+
+    def __init__(self, feed):
+        self._feed = feed
+        self._left = 0  # bytes left of the current piece
+        self._ended = False
+
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        if self._left == 0 and not self._ended:
+            size = self._feed.read(8)
+            if len(size) < 8:
+                raise ConnectionError("the connection to the head is lost")
+            self._left = int(size, 16)
+            self._ended = self._left == 0
+        if self._ended or not len(buffer):
+            return 0
+        count = self._feed.readinto1(memoryview(buffer)[: self._left])
+        if not count:
+            raise ConnectionError("the connection to the head is lost")
+        self._left -= count
+        return count
+
+
+class Source:
+    """The loader of a program: gives tracebacks their lines."""
+
+    def __init__(self, text):
+        self._text = text
+
+    def get_source(self, name):
+        return self._text
+
+
+class Group:
+    """A process group for the program and what it starts; a process that calls setsid is no longer in it."""
+
+    def __init__(self):
+        self._outer = os.getpgrp()
+        os.setpgid(0, 0)
+        self._own = os.getpgrp()
+
+    def terminate(self):
+        os.killpg(self._own, signal.SIGTERM)
+
+    def sweep(self):
+        """Kill whatever is left in the group but this process, which leaves the group first."""
+        try:
+            os.setpgid(0, self._outer)
+            os.killpg(self._own, signal.SIGKILL)
+        except OSError:  # nothing is left, or a PID namespace hides the outer group
+            pass
+
+
+def _exit_on_signal(signum, frame):
+    raise SystemExit(128 + signum)
+
+
+def _reset_signals():
+    # What sh was started with is no business of the program: nohup, or a shell that ignores SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, _exit_on_signal)
+    signal.signal(signal.SIGHUP, _exit_on_signal)
+
+
+def _watch(fd, group, finished):
+    """Wait until the head hangs up; then end the program: SIGTERM, a moment to clean up, SIGKILL."""
+    poll = select.poll()
+    poll.register(fd, select.POLLRDHUP)  # no POLLIN: what the program has not read yet does not matter
+    poll.poll()
+    if finished.is_set():
+        return
+    group.terminate()
+    finished.wait(_GRACE)
+    group.sweep()
+    os._exit(_HEAD_GONE)
+
+
+def _load(modules):
+    """Make modules of (full name, source) pairs and run them in order; the last one."""
+    for name, source in modules:
+        module = types.ModuleType(name)
+        module.__file__ = name.replace(".", "/") + ".py"
+        module.__loader__ = Source(source)
+        sys.modules[name] = module
+        exec(compile(source, module.__file__, "exec"), module.__dict__)
+    return module
+
+
+def _failure(error):
+    import traceback
+
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    summary = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()[-1]
+    return {"error": summary, "traceback": text[-65536:]}
+
+
+def serve(feed, why, python):
+    """Run one program and exit.
+
+    Args:
+        feed: standard input, binary and buffered, at the request; on a descriptor of its own.
+        why: why the configured interpreter does not run; empty where this is it.
+        python: the words that started this interpreter.
+    """
+    request = json.loads(feed.read(int(feed.readline())).decode())
+    frames = Frames(os.dup(1), request["mark"], request["limit"])
+    os.dup2(2, 1)
+    group = Group()
+    _reset_signals()
+    finished = threading.Event()
+    frames.send("hello", {"pid": os.getpid(), "version": sys.version.split()[0]})
+    threading.Thread(target=_watch, args=(feed.fileno(), group, finished), daemon=True).start()
+
+    args = dict(request["args"], _boot={"python": python, "configured": not why, "why": why})
+    sys.argv = ["mnt/remote/%s.py" % request["name"]]
+    try:
+        program = _load(request["modules"])
+        stream = io.BufferedReader(Stream(feed), 1 << 16)
+        kind, value = "answer", program.main(args, lambda frame: frames.send("frame", frame), stream)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the head shall see it
+        kind, value = "error", _failure(error)
+    group.sweep()
+    finished.set()
+    try:
+        frames.send(kind, value)
+    except (TypeError, ValueError) as error:
+        frames.send("error", _failure(error))
+    except OSError:
+        os._exit(_HEAD_GONE)
+    sys.stdout.flush()
+    os._exit(0)

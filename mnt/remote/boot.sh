@@ -1,0 +1,51 @@
+# First stage on a host: plain sh that finds a Python and leaves the rest of stdin to it.
+#
+# The login shell sees nothing but bootstrap.COMMAND. This text is the first line of stdin: its lines joined by
+# spaces, without the comments, which is why it ends its commands with `;`. `read -r` takes one byte at a time,
+# so nothing behind the lines that are read here is lost.
+#
+# Lines read: the mark; the process group of an attempt that hung, or nothing; why the configured interpreter
+# is not tried, or nothing; the Python stub; the number of words of the interpreter; the words.
+#
+# Lines written: `MARK sh PID`, `MARK tried CODE WORDS`, `MARK fact KEY VALUE`, `MARK none`.
+IFS= read -r mark;
+IFS= read -r stale;
+IFS= read -r why;
+IFS= read -r stub;
+IFS= read -r count || exit 98;
+echo "$mark sh $$";
+[ -z "$stale" ] || kill -9 "-$stale" 2>/dev/null;
+set --;
+while [ "$count" -gt 0 ]; do
+  IFS= read -r word || exit 98;
+  case $word in "~/"*) word=$HOME/${word#??};; esac;
+  set -- "$@" "$word";
+  count=$((count - 1));
+done;
+# Python exits with 0 once it has served, with 97 where it is too old, with 98 where stdin has ended.
+try() {
+  if command -v "$1" >/dev/null 2>&1; then
+    "$@" -c "$stub" "$why" "$@" && exit 0;
+    code=$?;
+    case $code in
+      97) reason="older than Python 3.8: $*";;
+      98) exit 98;;
+      126|127) reason="cannot be run: $*";;
+      *) reason="exit code $code: $*";;
+    esac;
+  else
+    code=127;
+    reason="not found: $1";
+  fi;
+  echo "$mark tried $code $*";
+  [ -n "$why" ] || why=$reason;
+};
+[ $# -eq 0 ] || try "$@";
+for candidate in python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8
+  /usr/bin/python3 /usr/local/bin/python3 "$HOME/.local/bin/python3"; do
+  try "$candidate";
+done;
+echo "$mark fact hostname $(uname -n)";
+echo "$mark fact kernel $(uname -s -r)";
+[ ! -r /etc/os-release ] || (. /etc/os-release; echo "$mark fact os $PRETTY_NAME");
+echo "$mark none";

@@ -1,0 +1,212 @@
+"""The head's half of starting a program on a host: the bytes that go there, and the frames that come back.
+
+Runs on the head. What runs on the host is `boot.sh` (finds a Python), then `boot.py` (runs the program); both
+travel on standard input, since the login shell may be anything: it is only ever given COMMAND.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+# Passed on unharmed by sh, bash, zsh, fish, csh and tcsh: no backslash, `!` or newline within the quotes.
+COMMAND = "exec sh -c 'IFS= read -r line; eval \"$line\"'"
+
+# The largest frame, in bytes of JSON.
+FRAME_LIMIT = 64 * 1024 * 1024
+
+# Valid Python 2 too: an old interpreter has to say that it is old. Standard input moves to a descriptor of its
+# own, so that nothing that the program starts can read from it.
+_STUB = """\
+import os, sys
+if sys.version_info < (3, 8):
+    sys.exit(97)
+if sys.path[0] == "":
+    del sys.path[0]
+feed = open(os.dup(0), "rb", 65536)
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+source = feed.read(int(feed.readline() or sys.exit(98)))
+exec(compile(source, "mnt/remote/boot.py", "exec"))
+serve(feed, sys.argv[1], sys.argv[2:])
+"""
+
+
+def new_mark() -> str:
+    """A nonce that marks the frames of one run."""
+    import secrets
+
+    return "mnt-" + secrets.token_hex(16)
+
+
+@cache
+def _text(name: str) -> str:
+    return resources.files("mnt.remote").joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def _shell_line() -> str:
+    lines = (line.strip() for line in _text("boot.sh").splitlines())
+    return " ".join(line for line in lines if line and not line.startswith("#"))
+
+
+def opening(
+    mark: str,
+    python: Sequence[str],
+    name: str,
+    modules: Sequence[tuple[str, str]],
+    args: dict[str, Any],
+    *,
+    why: str = "",
+    stale: int | None = None,
+) -> bytes:
+    """All that COMMAND reads before the program's own stream.
+
+    Args:
+        mark: see `new_mark`.
+        python: words of the configured interpreter; empty: only the usual places are tried.
+        name: the program, `mnt/remote/<name>.py`.
+        modules: its modules as (full name, source), each behind those that it imports, its own last.
+        args: JSON-serialisable arguments of its `main`.
+        why: why the configured interpreter is left out.
+        stale: process group of an earlier run that hangs, to be killed first.
+
+    Raises ValueError where a word of `python` holds a newline or NUL, TypeError where `args` is not JSON.
+    """
+    for word in python:
+        if "\n" in word or "\0" in word or not word:
+            raise ValueError(f"not a word of an interpreter's command line: {word!r}")
+    request = {
+        "mark": mark,
+        "limit": FRAME_LIMIT,
+        "name": name,
+        "modules": modules,
+        "args": args,
+    }
+    body = json.dumps(request, allow_nan=False).encode()
+    boot = _text("boot.py").encode()
+    lines = [
+        _shell_line(),
+        mark,
+        "" if stale is None else str(stale),
+        why,
+        f"exec({_STUB!r})",
+        str(len(python)),
+        *python,
+    ]
+    return b"".join(
+        [
+            "".join(line + "\n" for line in lines).encode("utf-8", "surrogateescape"),
+            b"%d\n" % len(boot),
+            boot,
+            b"%d\n" % len(body),
+            body,
+        ]
+    )
+
+
+END_OF_STREAM = b"%08x" % 0
+PIECE = 1 << 18  # bytes of the stream that travel as one piece
+
+
+def piece(data: bytes) -> bytes:
+    """One piece of the program's stream; `data` is not empty."""
+    return b"%08x" % len(data) + data
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A message from the host.
+
+    `kind` is one of `sh`, `tried`, `fact`, `none` (from boot.sh, `value` is text) or `hello`, `frame`, `answer`,
+    `error` (from boot.py, `value` is what the JSON said).
+    """
+
+    kind: str
+    value: Any
+
+
+class BadFrame(ValueError):
+    """What carries the mark is not a frame: cut short, too large, or not JSON."""
+
+
+_TEXT_KINDS = frozenset({"sh", "tried", "fact", "none"})
+_JSON_KINDS = frozenset({"hello", "frame", "answer", "error"})
+_LINE_LIMIT = 65536
+_NOISE_KEPT = 4096
+
+
+class FrameReader:
+    """Finds frames in a standard output that may hold anything else before and between them."""
+
+    def __init__(self, mark: str, limit: int = FRAME_LIMIT) -> None:
+        self._mark = mark.encode() + b" "
+        self._limit = limit
+        self._buffer = bytearray()
+        self._parts = bytearray()
+        self._noise = bytearray()
+
+    @property
+    def noise(self) -> str:
+        """The end of what was not a frame."""
+        return (self._noise + self._buffer)[-_NOISE_KEPT:].decode(errors="replace")
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Take a piece of output; the frames that it completes. Raises BadFrame."""
+        self._buffer += data
+        while self._skip_to_mark():
+            end = self._buffer.find(b"\n")
+            if end < 0:
+                if len(self._buffer) > _LINE_LIMIT:
+                    raise BadFrame("a frame's header does not end")
+                return
+            header = bytes(self._buffer[len(self._mark) : end]).decode(errors="replace")
+            kind, _, rest = header.partition(" ")
+            if kind in _TEXT_KINDS:
+                del self._buffer[: end + 1]
+                yield Frame(kind, rest)
+            elif kind in _JSON_KINDS:
+                size, more = self._sizes(rest)
+                if len(self._buffer) < end + 1 + size:
+                    return
+                self._parts += self._buffer[end + 1 : end + 1 + size]
+                del self._buffer[: end + 1 + size]
+                if len(self._parts) > self._limit:
+                    raise BadFrame(f"more than {self._limit} bytes")
+                if not more:
+                    yield Frame(kind, self._decode())
+            else:
+                raise BadFrame(f"a frame of no known kind: {kind[:40]!r}")
+
+    def _skip_to_mark(self) -> bool:
+        start = self._buffer.find(self._mark)
+        found = start >= 0
+        if not found:  # the mark may have begun
+            start = max(0, len(self._buffer) - len(self._mark) + 1)
+        if start:
+            self._noise += self._buffer[:start]
+            del self._noise[:-_NOISE_KEPT]
+            del self._buffer[:start]
+        return found
+
+    @staticmethod
+    def _sizes(text: str) -> tuple[int, bool]:
+        size, _, more = text.partition(" ")
+        if not size.isdecimal() or more not in ("0", "1") or int(size) > _LINE_LIMIT:
+            raise BadFrame(f"a frame of no known size: {text[:40]!r}")
+        return int(size), more == "1"
+
+    def _decode(self) -> Any:
+        try:
+            return json.loads(self._parts.decode(), parse_constant=_refuse)
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise BadFrame(str(error)) from None
+        finally:
+            self._parts.clear()
+
+
+def _refuse(constant: str) -> None:
+    raise json.JSONDecodeError(f"{constant} is not JSON", constant, 0)
