@@ -1,10 +1,11 @@
-"""Releases on one host: what `current` is, and whether a release is there.
+"""Releases on one host: what `current` is, whether a release is there, and the host's part of a push.
 
 Each task runs `mnt/remote/receive.py` on the host, which knows where releases lie (docs/architecture.md).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any, TypedDict
 
 from mnt.errors import HostError
@@ -15,7 +16,9 @@ from mnt.tasks.program import run_program
 class FoundRelease(TypedDict):
     current: str | None  # the release that `current` leads to; None: nothing was pushed here
     has: bool  # the release that was asked for (`current` if none was) is here, with its manifest
-    path: str | None  # absolute path of that release on the host, whether it is there or not; None: no release
+    path: (
+        str | None
+    )  # absolute path of that release on the host, whether it is there or not; None: no release
     manifest_sha: str | None  # SHA-256 (hex) of its manifest; the same on every host that holds the same tree
 
 
@@ -25,13 +28,30 @@ def find_release(connection: HostConnection, release: str | None = None) -> Foun
     Raises HostError (phase `command`) if the workdir cannot be read, or `current` is no link to a release.
     """
     args = {"action": "find", "workdir": connection.target.workdir, "release": release}
-    answer: FoundRelease = _ask(connection, args)
-    return answer
-
-
-def _ask(connection: HostConnection, args: dict[str, Any]) -> Any:
-    answer = run_program(connection, "receive", args)
+    answer: Any = run_program(connection, "receive", args)
     refusal = answer.get("refused")
     if refusal is not None:
-        raise HostError(connection.target.name, "command", refusal["message"], fix=refusal.get("fix"))
-    return answer
+        raise HostError(connection.target.name, "command", refusal["message"], fix=refusal["fix"])
+    found: FoundRelease = answer
+    return found
+
+
+def converse(
+    connection: HostConnection,
+    nonce: str,
+    who: str,
+    stdin: Iterable[bytes],
+    on_frame: Callable[[dict[str, Any]], None],
+) -> dict[str, Any]:
+    """The host's part of a push, from its first step to its last; mnt.push.session has the other end.
+
+    Args:
+        nonce: a name that no other host and no other push has.
+        who: who pushes, for whoever comes upon the lock.
+        stdin: the commands; their end ends the push.
+
+    Returns the receiver's answer; it takes as long as the push.
+    """
+    target = connection.target
+    args = {"action": "push", "workdir": target.workdir, "keep": target.keep, "nonce": nonce, "who": who}
+    return run_program(connection, "receive", args, stdin=stdin, timeout=None, on_frame=on_frame)

@@ -1,0 +1,168 @@
+"""The patterns of .gitignore files, with git's own meaning.
+
+Source of the rules: gitignore(5) and wildmatch.c of git 2.39. Written out here because pathspec 1.1, which
+judges a path by its ancestors as well, disagrees with git on `data/**` + `!data/**/`, on `build/` +
+`!build/x` and on `!keep/` in a nested file. `tests/unit/test_push_ignore.py` asks git itself.
+
+Like git, everything here works on bytes: `?` is one byte, and a name need not be UTF-8.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class _NeverMatches(Exception):
+    """The pattern is malformed; git lets it match nothing."""
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """One line of an ignore file. `regex` must match the whole name or path."""
+
+    regex: re.Pattern[bytes]
+    negated: bool
+    dir_only: bool
+    by_name: bool  # no slash in the pattern: matched against the last component, at any depth
+
+    def matches(self, path: bytes, is_dir: bool) -> bool:
+        """Whether the pattern names this very path (relative to the ignore file), not one above it."""
+        if self.dir_only and not is_dir:
+            return False
+        return self.regex.fullmatch(path.rpartition(b"/")[2] if self.by_name else path) is not None
+
+
+def parse(text: bytes) -> tuple[Pattern, ...]:
+    """The patterns of an ignore file, in its order."""
+    lines = text.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    return tuple(pattern for line in lines if (pattern := _parse_line(line)) is not None)
+
+
+def verdict(patterns: Sequence[Pattern], path: bytes, is_dir: bool) -> bool | None:
+    """True: ignored; False: taken back in by a `!`; None: no pattern speaks of it. The last match counts.
+
+    Args:
+        path: relative to the directory of the ignore file, no leading or trailing slash.
+    """
+    for pattern in reversed(patterns):
+        if pattern.matches(path, is_dir):
+            return not pattern.negated
+    return None
+
+
+def _parse_line(line: bytes) -> Pattern | None:
+    line = _strip_trailing_spaces(line.removesuffix(b"\r"))
+    if not line or line.startswith(b"#"):
+        return None
+    negated = line.startswith(b"!")
+    line = line[negated:]
+    dir_only = line.endswith(b"/")
+    line = line[: len(line) - dir_only]
+    by_name = b"/" not in line
+    line = line.removeprefix(b"/")
+    if not line:
+        return None
+    try:
+        regex = re.compile(_translate(line), re.DOTALL)
+    except _NeverMatches:
+        return None
+    return Pattern(regex, negated, dir_only, by_name)
+
+
+def _strip_trailing_spaces(line: bytes) -> bytes:
+    """Without the spaces at its end; one behind a backslash stays."""
+    stripped = line.rstrip(b" ")
+    backslashes = len(stripped) - len(stripped.rstrip(b"\\"))
+    return line[: len(stripped) + 1] if backslashes % 2 and len(stripped) < len(line) else stripped
+
+
+def _translate(glob: bytes) -> bytes:
+    """A regular expression for the glob. Raises _NeverMatches."""
+    out = []
+    i = 0
+    while i < len(glob):
+        char = glob[i : i + 1]
+        if char == b"*":
+            piece, i = _stars(glob, i)
+        elif char == b"?":
+            piece, i = b"[^/]", i + 1
+        elif char == b"[":
+            piece, i = _bracket(glob, i + 1)
+        elif char == b"\\":
+            if i + 1 == len(glob):
+                raise _NeverMatches
+            piece, i = re.escape(glob[i + 1 : i + 2]), i + 2
+        else:
+            piece, i = re.escape(char), i + 1
+        out.append(piece)
+    return b"".join(out)
+
+
+def _stars(glob: bytes, start: int) -> tuple[bytes, int]:
+    """What the stars that begin at `start` match, and where the next piece begins.
+
+    Two or more span directories, but only as a whole component; elsewhere they are one star.
+    """
+    end = len(glob) - len(glob[start:].lstrip(b"*"))
+    whole = end - start > 1 and (start == 0 or glob[start - 1 : start] == b"/")
+    if whole and end == len(glob):
+        return b".*", end
+    if whole and glob[end : end + 1] == b"/":
+        return b"(?:.*/)?", end + 1
+    return b"[^/]*", end
+
+
+_CLASSES = {
+    b"alnum": string.ascii_letters + string.digits,
+    b"alpha": string.ascii_letters,
+    b"blank": " \t",
+    b"cntrl": "".join(map(chr, [*range(32), 127])),
+    b"digit": string.digits,
+    b"graph": string.ascii_letters + string.digits + string.punctuation,
+    b"lower": string.ascii_lowercase,
+    b"print": string.ascii_letters + string.digits + string.punctuation + " ",
+    b"punct": string.punctuation,
+    b"space": string.whitespace,
+    b"upper": string.ascii_uppercase,
+    b"xdigit": string.hexdigits,
+}
+
+
+def _bracket(glob: bytes, i: int) -> tuple[bytes, int]:
+    """The bracket expression whose `[` lies just before `i`, and the index after its `]`."""
+    negated = glob[i : i + 1] in (b"!", b"^")
+    i += negated
+    members: set[int] = set()
+    previous: int | None = None
+    first = True
+    while first or glob[i : i + 1] != b"]":
+        first = False
+        if glob[i : i + 1] == b"-" and previous is not None and glob[i + 1 : i + 2] not in (b"", b"]"):
+            upper, i = _one(glob, i + 1)
+            members.update(range(previous, upper + 1))
+            previous = None
+        elif (named := re.compile(rb"\[:([^]]*):\]").match(glob, i)) is not None:
+            if named[1] not in _CLASSES:
+                raise _NeverMatches
+            members.update(_CLASSES[named[1]].encode())
+            previous, i = None, named.end()
+        else:
+            previous, i = _one(glob, i)
+            members.add(previous)
+    if negated:
+        members = set(range(256)) - members
+    members.discard(ord("/"))
+    if not members:
+        raise _NeverMatches
+    return b"[%s]" % b"".join(b"\\x%02x" % byte for byte in sorted(members)), i + 1
+
+
+def _one(glob: bytes, i: int) -> tuple[int, int]:
+    """The byte at `i`, a backslash before it taken off, and the index after it."""
+    i += glob[i : i + 1] == b"\\"
+    if i >= len(glob):
+        raise _NeverMatches
+    return glob[i], i + 1

@@ -1,0 +1,101 @@
+"""The manifest: what a release consists of, entry by entry, with hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from mnt.errors import MntError
+from mnt.push.tree import Found, Tree, printable
+
+FORMAT = 1
+_BLOCK = 1 << 20  # bytes read at once
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a manifest.
+
+    `value` is the SHA-256 (hex) of a file's bytes, the target of a link, "" for a directory. `size` is in
+    bytes, 0 for whatever is not a file.
+    """
+
+    path: str  # relative to the tree, "" for its top
+    kind: str  # "dir", "file" or "link"
+    mode: int
+    size: int
+    value: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The entries of a tree in the byte order of their paths."""
+
+    entries: tuple[Entry, ...]
+
+    @cached_property
+    def document(self) -> bytes:
+        """The manifest as it travels and lies on hosts: JSON, always the same bytes for the same tree."""
+        rows = [[e.path, e.kind, e.mode, e.size, e.value] for e in self.entries]
+        return json.dumps({"format": FORMAT, "entries": rows}, separators=(",", ":")).encode("ascii")
+
+    @cached_property
+    def sha(self) -> str:
+        """SHA-256 (hex) of the document: two trees are the same if and only if these are."""
+        return hashlib.sha256(self.document).hexdigest()
+
+    @property
+    def files(self) -> int:
+        return sum(entry.kind == "file" for entry in self.entries)
+
+    @property
+    def size(self) -> int:
+        """Bytes in all files."""
+        return sum(entry.size for entry in self.entries)
+
+
+def build(tree: Tree) -> Manifest:
+    """Read and hash every file of a tree. Raises MntError if one cannot be read, or changes meanwhile."""
+    return Manifest(tuple(_entry(tree.root, found) for found in tree.found))
+
+
+def _entry(root: Path, found: Found) -> Entry:
+    if found.kind != "file":
+        return Entry(found.path, found.kind, found.mode, 0, found.target)
+    digest = hashlib.sha256()
+    size = 0
+    for block in read_steadily(root, found.path):
+        digest.update(block)
+        size += len(block)
+    return Entry(found.path, "file", found.mode, size, digest.hexdigest())
+
+
+def read_steadily(root: Path, path: str) -> Iterator[bytes]:
+    """The bytes of the file `path` of the tree at `root`. Raises MntError if it is written to meanwhile."""
+    try:
+        descriptor = os.open(root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with open(descriptor, "rb", buffering=0) as file:
+            before = os.fstat(descriptor)
+            read = 0
+            while block := file.read(_BLOCK):
+                read += len(block)
+                yield block
+            after = os.fstat(descriptor)
+    except OSError as error:
+        raise MntError(
+            f"{printable(path)}: {error.strerror}", fix="Make it readable, or list it in .mntignore."
+        ) from error
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or read != after.st_size:
+        raise changed(path)
+
+
+def changed(path: str) -> MntError:
+    return MntError(
+        f"{printable(path)} changed while it was read",
+        fix="Push again when nothing writes to it, or list it in .mntignore.",
+    )

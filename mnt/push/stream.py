@@ -1,0 +1,82 @@
+"""The tar stream of a tree: made once, read by every host's connection."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from mnt.errors import MntError
+from mnt.push.manifest import Entry, Manifest, changed, read_steadily
+
+_CHUNK = 1 << 18  # bytes
+_TYPES = {"dir": tarfile.DIRTYPE, "file": tarfile.REGTYPE, "link": tarfile.SYMTYPE}
+
+
+class Spool:
+    """A tar stream in a temporary file without a name, so nothing is left of it whatever happens.
+
+    All hosts get the very bytes that the manifest was made of: a file that has changed since raises MntError.
+    It is not compressed: docs/push.md has the measurements.
+    """
+
+    def __init__(self, root: Path, manifest: Manifest) -> None:
+        self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
+        try:
+            for entry in manifest.entries:
+                if entry.path:
+                    _write_member(self._file, root, entry)
+            self._file.write(tarfile.NUL * 2 * tarfile.BLOCKSIZE)
+            self._file.flush()
+        except OSError as error:
+            self._file.close()
+            raise MntError(
+                f"{tempfile.gettempdir()}: {error.strerror}: no room for a copy of the tree",
+                fix="Name a directory with room: TMPDIR=/path mnt push",
+            ) from error
+        except BaseException:
+            self._file.close()
+            raise
+        self.size = self._file.tell()  # bytes
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def chunks(self) -> Iterator[bytes]:
+        """The stream from its beginning; any number of threads may read it at once."""
+        offset = 0
+        while chunk := os.pread(self._file.fileno(), _CHUNK, offset):
+            offset += len(chunk)
+            yield chunk
+
+
+def _write_member(file: IO[bytes], root: Path, entry: Entry) -> None:
+    member = tarfile.TarInfo(entry.path)
+    member.type = _TYPES[entry.kind]
+    member.mode = entry.mode
+    member.size = entry.size
+    if entry.kind == "link":
+        member.linkname = entry.value
+    file.write(member.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape"))
+    if entry.kind == "file":
+        _write_content(file, root, entry)
+
+
+def _write_content(file: IO[bytes], root: Path, entry: Entry) -> None:
+    digest = hashlib.sha256()
+    for block in read_steadily(root, entry.path):
+        digest.update(block)
+        file.write(block)
+    if digest.hexdigest() != entry.value:
+        raise changed(entry.path)
+    file.write(tarfile.NUL * (-entry.size % tarfile.BLOCKSIZE))
