@@ -38,9 +38,11 @@ install_packages() {
     rm -rf "$venv"
     "$system_python" -m venv "$venv"
 
-    local pip=("$venv/bin/python" -m pip --disable-pip-version-check install -qq --no-cache-dir)
+    local build_time pip
+    mapfile -t build_time < <(grep -E '^(torch|numpy|ninja|packaging|setuptools|wheel)==' "$requirements")
+    pip=("$venv/bin/python" -m pip --disable-pip-version-check install -qq)
     say "installing torch and what DeepSpeed is built with (the large download)"
-    "${pip[@]}" $(grep -E '^(torch|numpy|ninja|packaging|setuptools|wheel)==' "$requirements")
+    "${pip[@]}" "${build_time[@]}"
     say "installing DeepSpeed (built from source, no ops yet), transformers and the rest"
     DS_BUILD_OPS=0 DS_ACCELERATOR=cpu "${pip[@]}" --no-build-isolation -r "$requirements"
 }
