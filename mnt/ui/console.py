@@ -35,9 +35,9 @@ def _say(text: str, stream: TextIO, **style: Any) -> None:
     stream.flush()
 
 
-def plain(text: str) -> None:
-    """A line of the result, on stdout."""
-    _say(text, sys.stdout)
+def plain(text: str, colour: str | None = None) -> None:
+    """A line of the result, on stdout; `colour` is one of click's names, seen on a terminal only."""
+    _say(text, sys.stdout, fg=colour)
 
 
 def document(value: Any) -> None:
