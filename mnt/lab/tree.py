@@ -15,6 +15,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from mnt.errors import MntError
 from mnt.lab import files, network
 from mnt.lab.keys import KeyPair
 from mnt.lab.spec import LabSpec
@@ -58,6 +59,9 @@ def lay(tree: Path, lab: LabSpec, *, login: KeyPair, host_keys: Mapping[str, Key
         login: the key pair that logs in everywhere.
         host_keys: a key pair a host.
         cache: the machine's cache of what training needs (MNT_CACHE).
+
+    Raises:
+        MntError: the cache changes while it is copied.
     """
     for name in ("netns", "net", "shared"):
         (tree / name).mkdir()
@@ -122,7 +126,12 @@ def _extensions(layer: Path, cache: str, uid: int) -> None:
     target = layer / source.relative_to("/")
     _directory(target)
     if source.is_dir():
-        shutil.copytree(source, target, ignore=shutil.ignore_patterns("lock"), dirs_exist_ok=True)
+        try:
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("lock"), dirs_exist_ok=True)
+        except shutil.Error as error:
+            raise MntError(
+                f"{source} cannot be copied: {error.args[0][0][2]}", fix="wait until nothing is built there"
+            ) from None
     for directory, _, names in os.walk(target):
         for path in (directory, *(os.path.join(directory, name) for name in names)):
             os.chown(path, uid, uid, follow_symlinks=False)

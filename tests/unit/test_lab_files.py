@@ -1,0 +1,75 @@
+"""The files of a lab host, and the lab's inventory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mnt.inventory import loader
+from mnt.lab import files, spec
+from mnt.lab.spec import LabRequest
+
+HIDDEN = ("/dev", "/home", "/proc", "/run", "/tmp", "/etc/hosts")
+
+
+def lab(**request: object) -> spec.LabSpec:
+    return spec.plan(
+        LabRequest(**request),  # type: ignore[arg-type]
+        token="0123abcd",
+        subnet="10.213.0.0/22",
+        uid=2000,
+        python="/opt/venv/bin/python",
+    )
+
+
+def mountinfo(*points: str) -> str:
+    return "".join(f"{i} 1 0:{i} / {point} rw - ext4 /dev/x rw\n" for i, point in enumerate(points, 30))
+
+
+def test_mounts_below_the_root_are_bound_once_and_all_protected() -> None:
+    text = mountinfo("/", "/srv", "/srv/data", "/srv/data/deep", "/boot", "/srv")
+    outermost, everything = files.bind_mounts(text, HIDDEN)
+    assert outermost == ["/srv", "/boot"]
+    assert everything == ["/srv", "/srv/data", "/srv/data/deep", "/boot"]
+
+
+def test_what_a_host_has_for_itself_is_not_bound() -> None:
+    text = mountinfo("/", "/proc", "/dev/shm", "/home", "/home/alice/nfs", "/etc/hosts", "/tmp/x", "/runtime")
+    assert files.bind_mounts(text, HIDDEN) == (["/runtime"], ["/runtime"])
+
+
+def test_mount_points_with_spaces() -> None:
+    assert files.bind_mounts(mountinfo("/", r"/srv/my\040disk"), HIDDEN)[0] == ["/srv/my disk"]
+
+
+def test_the_user_is_added_to_the_machines_and_replaces_one_of_that_name() -> None:
+    machine = "root:x:0:0:root:/root:/bin/bash\nmnt:x:1234:1234::/srv:/bin/false\nmntx:x:5:5::/:/bin/sh\n"
+    lines = files.passwd(machine, 2000).splitlines()
+    assert [line.split(":")[0] for line in lines] == ["root", "mntx", "mnt"]
+    assert lines[-1].split(":")[2] == "2000"
+
+
+def test_names_resolve_to_management_addresses() -> None:
+    text = files.etc_hosts(lab(count=2))
+    assert "10.213.0.11 node1\n10.213.0.12 node2\n" in text
+    assert "127.0.1.1" not in text
+
+
+def test_the_inventory_is_one_that_mnt_loads(tmp_path: Path) -> None:
+    path = tmp_path / "inventory.yaml"
+    path.write_text(files.inventory(lab(name="odd-1", count=3), str(tmp_path), "/var/cache/mnt"))
+    loaded = loader.load(path)
+    assert loaded.cluster == "odd-1"
+    assert [(host.name, host.address) for host in loaded.hosts] == [
+        ("node1", "10.213.0.11"),
+        ("node2", "10.213.0.12"),
+        ("node3", "10.213.0.13"),
+    ]
+    host = loaded.hosts[0]
+    assert (host.ssh.user, host.ssh.config) == ("mnt", None)
+    assert host.ssh.identity == str(tmp_path / "identity")
+    assert host.python == ("/opt/venv/bin/python",)
+    assert host.env["OMP_NUM_THREADS"] == "1"
+    assert (loaded.network.mode, loaded.network.subnet) == ("tcp", "10.213.2.0/23")
+    assert [(mount.path, mount.type, mount.source) for mount in loaded.storage] == [
+        ("/shared", "tmpfs", "mnt-lab-odd-1")
+    ]

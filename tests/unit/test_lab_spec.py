@@ -1,0 +1,118 @@
+"""What a lab is to be: names, networks, NICs, rates."""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+
+import pytest
+
+from mnt.errors import UsageError
+from mnt.lab import network, spec
+from mnt.lab.spec import LabRequest
+
+
+def plan(subnet: str = "10.213.0.0/22", **request: object) -> spec.LabSpec:
+    return spec.plan(
+        LabRequest(**request),  # type: ignore[arg-type]
+        token="0123abcd",
+        subnet=subnet,
+        uid=2000,
+        python="/usr/bin/python3",
+    )
+
+
+def test_nic_names_are_dealt_in_turn() -> None:
+    assert [host.nic for host in plan(count=5).hosts] == ["eth0", "enp26s0np0", "ens3f0", "eno1", "eth0"]
+    assert [host.nic for host in plan(count=3, nics=("ib0", "bond0")).hosts] == ["ib0", "bond0", "ib0"]
+
+
+def test_the_largest_lab_has_an_address_in_each_network_for_every_host() -> None:
+    lab = plan(count=spec.MAX_HOSTS)
+    for attribute, own in (("management", lab.management), ("training", lab.training)):
+        addresses = [ipaddress.IPv4Address(getattr(host, attribute)) for host in lab.hosts]
+        assert len({*addresses, ipaddress.IPv4Address(lab.head_address)}) >= spec.MAX_HOSTS
+        assert all(address in own and address != own.broadcast_address for address in addresses)
+    assert not lab.management.overlaps(lab.training)
+    assert lab.head_address not in {host.management for host in lab.hosts}
+
+
+@pytest.mark.parametrize("count", [0, -1, spec.MAX_HOSTS + 1])
+def test_a_count_that_cannot_be(count: int) -> None:
+    with pytest.raises(UsageError, match="1 to 256 hosts"):
+        LabRequest(count=count)
+
+
+@pytest.mark.parametrize("name", ["", "-x", "a/b", "..", "A", "a b", "x" * 64])
+def test_a_name_that_cannot_be(name: str) -> None:
+    with pytest.raises(UsageError, match="cannot be used"):
+        LabRequest(name=name)
+
+
+def test_link_names_fit_the_kernel() -> None:
+    lab = plan(name="x" * 63, count=spec.MAX_HOSTS)
+    batch = network.head_link(lab, 4194304) + "".join(network.host_links(lab, host) for host in lab.hosts)
+    words = batch.split()
+    names = [word for before, word in itertools.pairwise(words) if before in ("add", "name", "dev", "set")]
+    links = [name for name in names if "/" not in name]
+    assert links
+    assert max(map(len, links)) <= 15
+
+
+@pytest.mark.parametrize(
+    ("taken", "chosen"),
+    [
+        ([], "10.213.0.0/22"),
+        (["192.0.2.2/24", "10.0.0.0/24"], "10.213.0.0/22"),
+        (["10.213.0.0/22"], "10.213.4.0/22"),
+        (["10.213.3.7"], "10.213.4.0/22"),  # one address is enough, prefix or none
+        (["10.213.0.0/22", "10.213.8.1/30"], "10.213.4.0/22"),
+        (["10.0.0.0/8"], "172.29.0.0/22"),  # a route to all of 10/8, as a VPN sets
+        (["10.0.0.0/8", "172.16.0.0/12"], "198.18.0.0/22"),
+    ],
+)
+def test_the_network_is_one_that_nobody_uses(taken: list[str], chosen: str) -> None:
+    assert spec.choose_subnet(taken) == chosen
+
+
+def test_no_network_left() -> None:
+    with pytest.raises(UsageError, match="no free network"):
+        spec.choose_subnet(["0.0.0.0/1", "128.0.0.0/1"])
+
+
+def test_the_user_id_is_one_that_nobody_has() -> None:
+    assert spec.choose_uid([0, 1000, 2000, 2001, 2003]) == 2002
+
+
+@pytest.mark.parametrize(
+    ("text", "bits"), [("400mbit", 400_000_000), ("1gbit", 10**9), ("64kbit", 64_000), ("7mbit", 7_000_000)]
+)
+def test_rates(text: str, bits: int) -> None:
+    assert spec.parse_rate(text) == bits
+
+
+@pytest.mark.parametrize(
+    "text", ["", "400", "0mbit", "-1mbit", "400mbps", "1.5gbit", "400 mbit", "mbit", "1gbit;x"]
+)
+def test_a_rate_that_is_none(text: str) -> None:
+    with pytest.raises(UsageError, match="is no rate"):
+        spec.parse_rate(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "eth0,", "a/b", "eth 0", "lo", "mgmt0", "x" * 16, "-eth0", "eth0\n", ".."]
+)
+def test_a_nic_name_that_cannot_be(text: str) -> None:
+    with pytest.raises(UsageError, match="--nics"):
+        spec.parse_nics(text)
+
+
+def test_nic_names() -> None:
+    assert spec.parse_nics("eth0,bond0.2973,enp26s0np0") == ("eth0", "bond0.2973", "enp26s0np0")
+
+
+def test_a_slow_link_still_passes_whole_offloaded_frames() -> None:
+    """tbf cuts frames larger than its burst; offloading makes frames of up to 64 KiB."""
+    host = plan().hosts[0]
+    burst = network.host_shaping(host, 10**6).split("burst ")[1].split("b ")[0]
+    assert int(burst) > 64 * 1024

@@ -1,0 +1,83 @@
+"""Records and locks of labs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mnt.errors import MntError
+from mnt.lab import spec, store
+from mnt.lab.processes import Process, identify
+from mnt.lab.spec import LabRequest
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(store, "LAB_ROOT", tmp_path / "labs")
+    return tmp_path / "labs"
+
+
+def record(name: str = "one") -> store.Record:
+    planned = spec.plan(
+        LabRequest(name=name, count=2), token="0123abcd", subnet="10.213.0.0/22", uid=2000, python="python3"
+    )
+    return store.Record(planned, store.boot_id())
+
+
+def claim(name: str = "one") -> store.Record:
+    with store.registry():
+        store.create(record(name))
+    return record(name)
+
+
+def test_a_record_comes_back_as_it_went() -> None:
+    begun = claim()
+    assert store.read("one") == begun
+    complete = replace(
+        begun, anchor=Process(5, 50), inits={"node1": Process(6, 60), "node2": Process(7, 70)}, complete=True
+    )
+    store.write(complete)
+    assert store.read("one") == complete
+
+
+def test_a_lab_runs_when_it_is_complete_and_its_anchor_lives_and_the_machine_was_not_rebooted() -> None:
+    own = identify(1)
+    complete = replace(record(), anchor=own, complete=True)
+    assert complete.running
+    assert not replace(complete, complete=False).running
+    assert not replace(complete, anchor=Process(own.pid, own.started + 1)).running
+    assert not replace(complete, boot="another boot").running
+
+
+def test_names(root: Path) -> None:
+    assert store.names() == []
+    claim("b")
+    claim("a")
+    assert store.names() == ["a", "b"]
+    store.delete("a")
+    store.delete("b")
+    assert not root.exists()  # nothing is left of the last one
+
+
+def test_a_lab_that_was_killed_before_its_record_has_a_name_and_no_record(root: Path) -> None:
+    (root / "early").mkdir(parents=True)
+    assert store.names() == ["early"]
+    assert store.read("early") is None
+    assert store.records() == []
+
+
+def test_one_at_a_time_works_on_a_lab() -> None:
+    claim()
+    with store.locked("one", wait=0.0) as there:
+        assert there
+        with pytest.raises(MntError, match="another mnt"), store.locked("one", wait=0.1):
+            pass
+    with store.locked("one", wait=0.0) as there:
+        assert there
+
+
+def test_there_is_no_lab_to_lock() -> None:
+    with store.locked("none", wait=0.0) as there:
+        assert not there
