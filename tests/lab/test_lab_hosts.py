@@ -1,0 +1,280 @@
+"""What a lab host is: its network, its files, its logins."""
+
+from __future__ import annotations
+
+import json
+import pty
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ssh_client import ssh
+
+from mnt.inventory import loader
+from mnt.lab import Lab, LabHost, down
+
+NICS = {"node1": "eth0", "node2": "enp26s0np0", "node3": "ens3f0", "node4": "eno1"}
+
+RECEIVE = """
+import socket, sys, time
+with socket.create_server((sys.argv[1], 5000)) as listener:
+    print("listening", flush=True)
+    peer = listener.accept()[0]
+    started = time.monotonic()
+    peers = [peer, *(listener.accept()[0] for _ in range(int(sys.argv[2]) - 1))]
+    for peer in peers:
+        while peer.recv(1 << 16):
+            pass
+    print(started, time.monotonic())
+"""
+SEND = """
+import socket, sys
+with socket.create_connection((sys.argv[1], 5000)) as stream:
+    stream.sendall(bytes(int(sys.argv[2])))
+"""
+
+
+def output(host: LabHost, *argv: str, user: bool = False) -> str:
+    done = host.exec(argv, user=user)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_each_host_has_its_name_and_its_two_nics(lab: Lab) -> None:
+    for host in lab.hosts:
+        assert output(host, "hostname") == f"{host.name}\n"
+        links = {link["ifname"]: link for link in json.loads(output(host, "ip", "-j", "-4", "addr"))}
+        assert set(links) == {"lo", "mgmt0", NICS[host.name]}
+        for nic, address in (("mgmt0", host.spec.management), (host.spec.nic, host.spec.training)):
+            assert [found["local"] for found in links[nic]["addr_info"]] == [address]
+            assert links[nic]["operstate"] == "UP"
+        assert set(output(host, "ls", "/sys/class/net").split()) == set(links)
+
+
+def test_the_ordinary_user_logs_in_by_key(lab: Lab) -> None:
+    done = ssh(lab, "node2", 'id -un; hostname; pwd; echo "$SHELL"')
+    assert done.stdout.split() == ["mnt", "node2", "/home/mnt", "/bin/bash"]
+    assert done.stderr == ""
+    assert "mnt:" not in Path("/etc/passwd").read_text()
+
+
+def test_nobody_else_does(lab: Lab) -> None:
+    for done in (
+        ssh(lab, "node1", "true", identity="/dev/null"),
+        ssh(lab, "node1", "true", user="root"),
+    ):
+        assert done.returncode == 255
+        # The one method on offer: a password is not even asked for.
+        assert "Permission denied (publickey)." in done.stderr
+
+
+def test_every_host_logs_in_to_every_other(lab: Lab) -> None:
+    others = 'for host in node1 node2 node3 node4; do ssh -oBatchMode=yes "$host" hostname; done'
+    for host in lab.hosts:
+        done = ssh(lab, host.name, others)
+        assert done.stdout.split() == list(NICS), done.stderr
+
+
+def test_names_resolve_to_the_address_that_ssh_uses(lab: Lab) -> None:
+    for host in lab.hosts:
+        found = output(lab.host("node1"), "getent", "ahostsv4", host.name).split()
+        assert found[0] == host.spec.management
+
+
+def test_there_is_no_way_out(lab: Lab) -> None:
+    done = lab.host("node1").exec(["ip", "route", "get", "192.0.2.1"])
+    assert "Network is unreachable" in done.stderr
+    routes = json.loads(output(lab.host("node1"), "ip", "-j", "route"))
+    assert {route["dst"] for route in routes} == {str(lab.spec.management), str(lab.spec.training)}
+
+
+def test_the_two_networks_are_two_cables(lab: Lab) -> None:
+    """A training address does not answer on the management network."""
+    host, peer = lab.hosts[0], lab.hosts[1]
+    output(host, "ip", "route", "add", peer.spec.training, "dev", "mgmt0")
+    try:
+        probe = f"import socket; socket.create_connection(('{peer.spec.training}', 22), 10)"
+        done = host.exec(["/usr/bin/python3", "-c", probe])
+        assert "No route to host" in done.stderr
+    finally:
+        output(host, "ip", "route", "del", peer.spec.training, "dev", "mgmt0")
+    output(host, "/usr/bin/python3", "-c", probe)
+
+
+def test_shared_is_one_directory_for_all_and_the_users(lab: Lab) -> None:
+    output(lab.host("node1"), "touch", "/shared/hosts-test", user=True)
+    try:
+        assert output(lab.host("node4"), "ls", "/shared", user=True) == "hosts-test\n"
+    finally:
+        output(lab.host("node4"), "rm", "/shared/hosts-test", user=True)
+    mounts = [line.split()[:3] for line in output(lab.host("node3"), "cat", "/proc/mounts").splitlines()]
+    assert [f"mnt-lab-{lab.spec.name}", "/shared", "tmpfs"] in mounts
+
+
+def test_what_a_host_writes_stays_in_the_host(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
+    one, two = make_lab(count=2).hosts
+    name = f"mnt-lab-test-{time.monotonic_ns()}"
+    places = ("/etc", "/usr/bin", "/var/lib", "/tmp", "/run", "/dev/shm", "/dev", "/root", "/home", "/")
+    for place in places:
+        output(one, "touch", f"{place}/{name}")
+        assert not Path(place, name).exists()
+        assert two.exec(["test", "-e", f"{place}/{name}"]).returncode == 1
+    output(one, "rm", "/etc/debian_version", "/usr/bin/ls")
+    assert Path("/etc/debian_version").exists()
+    assert Path("/usr/bin/ls").exists()
+
+
+def test_homes_logs_and_keys_of_the_machine_are_not_seen(lab: Lab) -> None:
+    host = lab.host("node1")
+    assert output(host, "find", "/root", "-mindepth", "1") == ""
+    assert output(host, "ls", "/home") == "mnt\n"
+    assert output(host, "find", "/home/mnt", "-name", ".bash*") == ""
+    assert set(output(host, "ls", "/etc/ssh").split()) == {
+        "ssh_host_ed25519_key",
+        "ssh_host_ed25519_key.pub",
+        "sshd_config",
+        "sshd_config.d",
+    }
+    assert output(host, "ls", "/dev/shm", "/tmp") == "/dev/shm:\n\n/tmp:\n"
+    assert "root:*:" in output(host, "cat", "/etc/shadow")
+    assert "lab.json" not in output(host, "find", "/run")
+
+
+def test_host_keys_are_the_hosts_own(lab: Lab) -> None:
+    keys = [output(host, "cat", "/etc/ssh/ssh_host_ed25519_key.pub") for host in lab.hosts]
+    assert len(set(keys)) == len(lab.hosts)
+
+
+def test_pids_are_the_hosts_own_and_orphans_are_reaped(lab: Lab) -> None:
+    host = lab.host("node1")
+    output(host, "sh", "-c", "(sleep 0.05 &)")  # its parent is gone before it ends
+    time.sleep(0.2)
+    processes = [line.split() for line in output(host, "ps", "-eo", "pid=,stat=,comm=").splitlines()]
+    assert [comm for pid, _, comm in processes if pid == "1"] == ["sh"]
+    assert {comm for _, _, comm in processes} == {"sh", "sleep", "sshd", "ps"}
+    assert not [stat for _, stat, _ in processes if stat.startswith("Z")]
+
+
+def test_file_systems_below_the_root_are_seen_read_only(lab_support: None) -> None:
+    """The machine has a mount of its own on /srv, made in a mount namespace that only `up` is in."""
+    name = f"pytest-{time.monotonic_ns()}"
+    script = (
+        "mount -n -t tmpfs tmpfs /srv; mkdir /srv/deep; mount -n -t tmpfs tmpfs /srv/deep;"
+        'echo seen > /srv/file; echo seen > /srv/deep/file; exec "$@"'
+    )
+    command = [sys.executable, "-m", "mnt", "lab", "up", "1", "--name", name]
+    try:
+        subprocess.run(["unshare", "--mount", "sh", "-c", script, "sh", *command], check=True)
+        host = Lab.find(name).host("node1")
+        for directory in ("/srv", "/srv/deep"):
+            assert output(host, "cat", f"{directory}/file") == "seen\n"
+            assert "Read-only" in host.exec(["touch", f"{directory}/file"]).stderr
+    finally:
+        down(name)
+
+
+def test_one_home_for_all(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(count=2, shared_home=True)
+    output(lab.host("node1"), "touch", "note", user=True)
+    assert "note" in output(lab.host("node2"), "ls", user=True)
+    assert ssh(lab, "node2", "ssh -oBatchMode=yes node1 ls").stdout == "note\n"
+
+
+def test_a_home_for_each(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(count=2)
+    output(lab.host("node1"), "touch", "note", user=True)
+    assert output(lab.host("node2"), "ls", user=True) == ""
+
+
+@pytest.mark.parametrize("direction", ["out of one host", "into one host"])
+def test_training_links_are_shaped_both_ways(make_lab: Callable[..., Lab], direction: str) -> None:
+    """Two streams meet in one link of 80 Mbit/s; were it free, the other ends' would let twice as much by."""
+    lab = make_lab(count=3, rate=80_000_000)
+    one, *others = lab.hosts
+    pairs = [(one, other) if direction.startswith("out") else (other, one) for other in others]
+    receivers = [one] if direction.startswith("into") else others
+    seconds = _receive_all(pairs, receivers, size=4_000_000)
+    megabits = 2 * 4_000_000 * 8 / seconds / 1e6
+    assert 40 < megabits < 110
+
+
+def _receive_all(pairs: list[tuple[LabHost, LabHost]], receivers: list[LabHost], *, size: int) -> float:
+    """Seconds from the first byte to the last; each pair is a sender and its receiver."""
+    listening = [
+        subprocess.Popen(
+            receiver.command(
+                [
+                    *("/usr/bin/python3", "-c", RECEIVE, receiver.spec.training),
+                    str(sum(1 for _, to in pairs if to == receiver)),
+                ]
+            ),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for receiver in receivers
+    ]
+    for process in listening:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "listening\n"
+    sending = [
+        subprocess.Popen(sender.command(["/usr/bin/python3", "-c", SEND, to.spec.training, str(size)]))
+        for sender, to in pairs
+    ]
+    assert [process.wait(timeout=30) for process in sending] == [0] * len(sending)
+    times = [process.communicate(timeout=30)[0].split() for process in listening]
+    return max(float(ended) for _, ended in times) - min(float(started) for started, _ in times)
+
+
+def test_an_unshaped_link_is_fast(lab: Lab) -> None:
+    one, two = lab.hosts[:2]
+    seconds = _receive_all([(one, two)], [two], size=20_000_000)
+    assert 20_000_000 * 8 / seconds / 1e6 > 400
+
+
+def test_the_inventory_says_what_there_is(lab: Lab) -> None:
+    loaded = loader.load(lab.inventory_path)
+    for host in lab.hosts:
+        assert loaded.host(host.name).address == host.spec.management
+    assert loaded.network.subnet == str(lab.spec.training)
+    assert ssh(lab, "node1", *loaded.host("node1").python, "-V").stdout.startswith("Python 3")
+
+
+def test_the_extension_cache_is_the_users_to_write(lab: Lab) -> None:
+    directory = loader.load(lab.inventory_path).hosts[0].env["TORCH_EXTENSIONS_DIR"]
+    output(lab.host("node1"), "sh", "-c", f"touch {directory}/x && rm {directory}/x", user=True)
+
+
+def test_exec_passes_on_streams_and_exit_code(
+    lab: Lab, run_mnt: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    named = ("lab", "exec", "--name", lab.spec.name)
+    done = run_mnt(*named, "node3", "--", "sh", "-c", "cat; echo err >&2; exit 7", input="in\n")
+    assert (done.stdout, done.stderr, done.returncode) == ("in\n", "err\n", 7)
+    assert run_mnt(*named, "node3", "id", "-un").stdout == "root\n"
+    assert run_mnt(*named, "--user", "node3", "id", "-un").stdout == "mnt\n"
+    assert run_mnt(*named, "node3", "echo", "--name", "-h").stdout == "--name -h\n"
+    done = run_mnt(*named, "node9", "true")
+    assert done.returncode == 2
+    assert "no host 'node9'" in done.stderr
+
+
+def test_exec_passes_the_terminal_through(lab: Lab) -> None:
+    command = [sys.executable, "-m", "mnt", "lab", "exec", "--name", lab.spec.name, "node1", "--"]
+    _, terminal = pty.openpty()
+    done = subprocess.run(
+        [*command, "sh", "-c", "test -t 0 && test -t 1"], stdin=terminal, stdout=terminal, check=False
+    )
+    assert done.returncode == 0
+
+
+def test_exec_brings_nothing_of_the_callers_environment(
+    lab: Lab, run_mnt: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    done = run_mnt(
+        "lab", "exec", "--name", lab.spec.name, "node1", "--", "env", env={"SECRET": "of the caller"}
+    )
+    assert "SECRET" not in done.stdout
+    assert "HOME=/root\n" in done.stdout
