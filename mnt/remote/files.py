@@ -8,7 +8,7 @@ import os
 def read(path: str, size: int = -1) -> str:
     """The text of a file, at most `size` characters; empty where it cannot be read."""
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(size)
     except OSError:
         return ""

@@ -37,8 +37,9 @@ def look_at(paths: Iterable[str], deadline: float) -> dict[str, Seen]:
 
     All of them together take at most `deadline` seconds.
     """
+    paths = list(dict.fromkeys(paths))
     children: dict[int, tuple[str, int]] = {}
-    for path in dict.fromkeys(paths):
+    for path in paths:
         pid, reader = _start_child(path)
         children[reader] = (path, pid)
     seen: dict[str, Seen] = {}
@@ -52,7 +53,7 @@ def look_at(paths: Iterable[str], deadline: float) -> dict[str, Seen]:
             seen[path] = json.loads(answer) if answer else _give_up(pid, deadline)
             if answer:
                 os.waitpid(pid, 0)
-    return seen
+    return {path: seen[path] for path in paths}
 
 
 def _start_child(path: str) -> tuple[int, int]:

@@ -23,8 +23,8 @@ IFA_ADDRESS, IFA_LOCAL = 1, 2
 IFF_UP, IFF_LOOPBACK = 0x1, 0x8
 
 
-def interfaces() -> list[dict[str, object]] | None:
-    """All interfaces of this network namespace, in the kernel's order; None where netlink is forbidden."""
+def interfaces() -> list[dict[str, object]]:
+    """All interfaces of this network namespace, in the kernel's order; none where netlink is forbidden."""
     try:
         links = _dump(RTM_GETLINK, struct.pack("=B15x", socket.AF_UNSPEC))
         addresses = [
@@ -33,7 +33,7 @@ def interfaces() -> list[dict[str, object]] | None:
             for payload in _dump(RTM_GETADDR, struct.pack("=B7x", family))
         ]
     except OSError:
-        return None
+        return []
     by_interface: dict[tuple[int, int], list[str]] = {}
     for index, family, address in map(_address, addresses):
         by_interface.setdefault((index, family), []).append(address)

@@ -54,7 +54,7 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
         "torch_cuda": torch_cuda(sys.path),
         "nccl_library": nccl_library(sys.path),
         "interfaces": interfaces(),
-        "paths": {path: looked_at[path] for path in paths},
+        "paths": looked_at,
         "mounts": describe_mounts(mounts, looked_at, parse_mounts(read("/proc/self/mounts"))),
         "gpus": gpus(deadline),
         "listeners": listeners(args["port"]) if "port" in args else None,
