@@ -32,8 +32,9 @@ _VICTIM = re.compile(
     r"|gloo.*(?:Read|Write) error|Gloo connectFullMesh failed"
     r"|ncclRemoteError|NCCL communicator was aborted|remote process exited or there was a network error"
     r"|Watchdog caught collective operation timeout|collective operations have failed or timed out"
-    r"|DistStoreError|DistNetworkError|TCPStore.*(?:reset by peer|Broken pipe|recv)|failed to recv, got 0
-    bytes" r"|SignalException", re.IGNORECASE,
+    r"|DistStoreError|DistNetworkError|TCPStore.*(?:reset by peer|Broken pipe)|failed to recv, got 0 bytes"
+    r"|SignalException",
+    re.IGNORECASE,
 )
 
 
@@ -222,7 +223,7 @@ def _until(files: RankFiles, before: float | None) -> RankFiles:
 
 
 def _parse_error_file(text: str | None) -> tuple[str, str] | None:
-    """Message and call stack of an error.json; "message" there is a mapping, or (torch.multiprocessing) text."""
+    """Message and call stack of an error.json: a mapping, or (torch.multiprocessing) text."""
     if text is None:
         return None
     try:

@@ -16,10 +16,8 @@ from mnt.remote.joblogs import read_logs
 from mnt.remote.jobstart import start_node
 from mnt.remote.jobstop import stop_node
 
-Emit = Callable[[dict[str, Any]], None]
 
-
-def main(args: dict[str, Any], emit: Emit, stdin: BinaryIO) -> dict[str, Any]:
+def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, Any]:
     """Do one action on this host's jobs."""
     try:
         return _ACTIONS[args["action"]](args, emit)
@@ -27,11 +25,11 @@ def main(args: dict[str, Any], emit: Emit, stdin: BinaryIO) -> dict[str, Any]:
         return {"refused": {"message": refusal.message, "fix": refusal.fix}}
 
 
-def _list(args: dict[str, Any], emit: Emit) -> dict[str, Any]:
+def _list(args: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     return {"now": time.time(), "jobs": list_entries(args["jobs_dir"], args["host"])}
 
 
-_ACTIONS: dict[str, Callable[[dict[str, Any], Emit], dict[str, Any]]] = {
+_ACTIONS: dict[str, Callable[[dict[str, Any], Callable[[dict[str, Any]], None]], dict[str, Any]]] = {
     "list": _list,
     "logs": read_logs,
     "start": start_node,

@@ -50,7 +50,7 @@ class JobPaths:
         self.stop_request = os.path.join(self.local, "stop.json")
 
     def make_local(self) -> None:
-        """Make the node-local directory, new and private. Raises Refused, also if another user made a part."""
+        """Make the node-local directory, new and private. Raises Refused, also if another user was first."""
         user_directory = os.path.dirname(os.path.dirname(self.local))
         for path in (user_directory, os.path.dirname(self.local)):
             try:

@@ -16,10 +16,8 @@ from mnt.remote.jobspec import first_rank, rank_count
 FRAME_BYTES = 256 * 1024
 LOOK_EVERY = 0.1
 
-Emit = Callable[[dict[str, Any]], None]
 
-
-def read_logs(args: dict[str, Any], emit: Emit) -> dict[str, Any]:
+def read_logs(args: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """See `mnt.tasks.job.read_logs`. Raises Refused."""
     paths = JobPaths(args["jobs_dir"], args["job"], args["host"])
     entry = require(paths, args["job"], args["host"])
@@ -68,7 +66,7 @@ class _Stream:
         # Keeps back the first bytes of a character whose other bytes have not come yet.
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
 
-    def send(self, emit: Emit, *, final: bool) -> None:
+    def send(self, emit: Callable[[dict[str, Any]], None], *, final: bool) -> None:
         """Send what has come up to now, in bounded frames; `final`: the bytes of half a character, too."""
         path = self._find_path()
         if path is None:
@@ -88,7 +86,7 @@ class _Stream:
         if final:
             self._emit(emit, self._decoder.decode(b"", final=True))
 
-    def _emit(self, emit: Emit, text: str) -> None:
+    def _emit(self, emit: Callable[[dict[str, Any]], None], text: str) -> None:
         if text:
             kept_back = len(self._decoder.getstate()[0])
             emit({"data": text, "offset": self._offset - kept_back, "stream": self._name})

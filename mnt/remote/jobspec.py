@@ -9,9 +9,9 @@ from typing import Any
 SESSION_VARIABLES = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG")
 
 
-def marks(job: str, host: str) -> list[str]:
-    """The environment entries that every process of a node's part of a job is started with."""
-    return [f"MNT_JOB={job}", f"MNT_HOST={host}"]
+def marks(job: str, host: str) -> dict[str, str]:
+    """The environment by which every process of a node's part of a job is known."""
+    return {"MNT_JOB": job, "MNT_HOST": host}
 
 
 def job_environment(spec: Mapping[str, Any], session: Mapping[str, str]) -> dict[bytes, bytes]:
@@ -21,9 +21,7 @@ def job_environment(spec: Mapping[str, Any], session: Mapping[str, str]) -> dict
     path = [*spec.get("path_prepend", ()), *environment.get("PATH", os.defpath).split(os.pathsep)]
     environment["PATH"] = os.pathsep.join(dict.fromkeys(path))
     environment["MNT_NODE_RANK"] = str(spec["node_rank"])
-    for mark in marks(spec["job"], spec["host"]):
-        name, _, environment_value = mark.partition("=")
-        environment[name] = environment_value
+    environment.update(marks(spec["job"], spec["host"]))
     return {encode(name): encode(value) for name, value in environment.items()}
 
 

@@ -32,8 +32,6 @@ ATTEMPT = 5.0  # to connect and be greeted
 RETRY = 1.0
 STRANGERS = 64  # connections that have not proved themselves yet
 
-OnEvent = Callable[[Event], None]
-
 
 class Hub:
     """Node 0's side: hears how each node ends, and tells the others.
@@ -49,7 +47,7 @@ class Hub:
         job: str,
         secret: str,
         hosts: Iterable[str],
-        on_event: OnEvent,
+        on_event: Callable[[Event], None],
     ) -> None:
         """Listen on a free port of `address`. Raises OSError if that is no address of this host."""
         family, kind, _, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
@@ -193,7 +191,7 @@ class Spoke:
         job: str,
         secret: str,
         host: str,
-        on_event: OnEvent,
+        on_event: Callable[[Event], None],
         now: float,
     ) -> None:
         self._selector, self._hub_host, self._endpoint = selector, hub_host, endpoint

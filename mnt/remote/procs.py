@@ -64,9 +64,9 @@ def find(identity: Mapping[str, int]) -> Process | None:
     return process
 
 
-def pids_with_environment(entries: Iterable[str]) -> set[int]:
-    """The processes of this user that were started with all these `NAME=VALUE` in their environment."""
-    wanted = {entry.encode("utf-8", "surrogateescape") for entry in entries}
+def pids_with_environment(environment: Mapping[str, str]) -> set[int]:
+    """The processes of this user that were started with these variables in their environment."""
+    wanted = {f"{name}={value}".encode("utf-8", "surrogateescape") for name, value in environment.items()}
     found = set()
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -75,10 +75,10 @@ def pids_with_environment(entries: Iterable[str]) -> set[int]:
             if os.stat(f"/proc/{name}").st_uid != os.getuid():
                 continue
             with open(f"/proc/{name}/environ", "rb") as file:
-                environment = set(file.read().split(b"\0"))
+                entries = set(file.read().split(b"\0"))
         except OSError:  # it ended, or is not ours to read
             continue
-        if wanted <= environment:
+        if wanted <= entries:
             found.add(int(name))
     return found
 

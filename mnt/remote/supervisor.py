@@ -130,7 +130,7 @@ class Supervisor:
         }
 
     def start(self) -> dict[str, Any]:
-        """Start the job's first process. Returns what the handshake says. Raises Refused, with nothing run."""
+        """Start the job's first process. Returns what the handshake says. Raises Refused if it cannot."""
         self._catch_signals()
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self._save()

@@ -141,7 +141,8 @@ def start_node(
         "wait_for_port": wait_for_port,
         "timeout": timeout,
     }
-    return _ask(connection, args, timeout=timeout + 30, on_frame=on_frame)
+    answer: Started = _ask(connection, args, timeout=timeout + 30, on_frame=on_frame)
+    return answer
 
 
 def stop_node(
@@ -152,12 +153,15 @@ def stop_node(
     Works with the supervisor alive, dead or frozen. Touches no process that is not of this job.
     """
     args = {"action": "stop", "jobs_dir": jobs_dir, "job": job, "host": host, "grace": grace}
-    return _ask(connection, args, timeout=grace + 60)
+    answer: Stopped = _ask(connection, args, timeout=grace + 60)
+    return answer
 
 
 def list_jobs(connection: HostConnection, jobs_dir: str, host: str, *, timeout: float = 30.0) -> Jobs:
     """The jobs that have a directory for this host. A job whose supervisor died is "lost"."""
-    return _ask(connection, {"action": "list", "jobs_dir": jobs_dir, "host": host}, timeout=timeout)
+    args = {"action": "list", "jobs_dir": jobs_dir, "host": host}
+    answer: Jobs = _ask(connection, args, timeout=timeout)
+    return answer
 
 
 def read_logs(

@@ -1,0 +1,409 @@
+"""jobctl really run: what it refuses, what it lists, what it reads, what it stops."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from job_host import JobHost, alive, free_port, new_directory, wait_for
+
+from mnt.remote.jobfiles import JobPaths, Refused
+
+SLEEPER = "import time; time.sleep(600)"
+LISTENER = """
+import os, socket, sys, time
+if os.fork() == 0:  # as torchrun, whose port may be a child's
+    listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+time.sleep(600)
+"""
+
+
+def refusal(answer: dict[str, Any]) -> str:
+    message: str = answer["refused"]["message"]
+    return message
+
+
+# --- start -------------------------------------------------------------------------------------------------
+
+
+def test_start_waits_until_the_job_listens(host: JobHost) -> None:
+    port = free_port()
+    host.script(LISTENER)
+    spec = host.spec(str(port), master={"addr": "127.0.0.1", "port": port})
+    answer = host.start(spec, wait_for_port=True)
+    assert answer["listening"] is True
+    assert answer["frames"] == [
+        {"started": {"pid": answer["pid"], "peer": None}},
+        {"listening": True},
+    ]
+    assert answer["node"]["state"] == "running"
+    with socket.create_connection(("127.0.0.1", port), timeout=5):
+        pass
+    stopped = host.stop(spec["job"])
+    assert (stopped["status"], stopped["port_free"], stopped["killed"]) == ("stopped", True, 2)
+
+
+def test_start_does_not_wait_for_a_job_that_has_ended(host: JobHost) -> None:
+    host.script("raise SystemExit(7)")
+    began = time.monotonic()
+    answer = host.start(host.spec(), wait_for_port=True)
+    assert time.monotonic() - began < 10
+    assert answer["listening"] is False
+    assert (answer["node"]["state"], answer["node"]["exit_code"]) == ("failed", 7)
+
+
+def test_start_waits_no_longer_than_told(host: JobHost) -> None:
+    host.script(SLEEPER)
+    answer = host.start(host.spec(), wait_for_port=True, timeout=0.5)
+    assert (answer["listening"], answer["node"]["state"]) == (False, "starting")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"script": "no.py"}, "script missing: no.py"),
+        ({"cwd": "/nonexistent/release"}, "working directory missing: /nonexistent/release"),
+        ({"argv": ["/opt/no/bin/python", "x.py"]}, "interpreter missing: /opt/no/bin/python"),
+        ({"argv": ["no-such-python", "x.py"]}, "interpreter missing: no-such-python"),
+        ({"jobs_dir": "/proc/jobs"}, "cannot make /proc/jobs/"),
+        ({"job": "../escape"}, "'../escape' is not a job's name"),
+        ({"host": "a/b"}, "'a/b' is not a host's name"),
+        ({"argv": ["./train.py"]}, "interpreter missing: ./train.py"),  # not executable
+    ],
+)
+def test_start_says_what_is_missing_and_leaves_nothing(
+    host: JobHost, changes: dict[str, Any], message: str
+) -> None:
+    host.script(SLEEPER)
+    spec = host.spec(**changes)
+    answer = host.call("start", spec=spec, wait_for_port=False, timeout=5)
+    assert refusal(answer).startswith(message)
+    assert not os.path.exists(host.jobs_dir) or os.listdir(host.jobs_dir) == []
+    assert not host.local(spec["job"]).parent.exists()
+
+
+def test_start_leaves_nothing_if_the_interpreter_turns_out_to_be_none(host: JobHost) -> None:
+    broken = host.directory / "python"
+    broken.write_text("#!/nonexistent/interpreter\n")
+    broken.chmod(0o755)
+    host.script(SLEEPER)
+    spec = host.spec(argv=["./python", "train.py"])
+    answer = host.call("start", spec=spec, wait_for_port=False, timeout=5)
+    assert refusal(answer).startswith("cannot run ./python: ")
+    assert os.listdir(host.jobs_dir) == []
+    assert not host.local(spec["job"]).parent.exists()
+
+
+def test_start_refuses_a_job_that_exists(host: JobHost) -> None:
+    host.script("pass")
+    spec = host.spec()
+    host.start(spec)
+    host.ended(spec["job"])
+    assert refusal(host.start(spec)) == f"job {spec['job']} exists here already"
+    assert host.state(spec["job"])["state"] == "finished"
+
+
+def test_start_names_the_job_that_holds_the_master_port(host: JobHost) -> None:
+    port = free_port()
+    master = {"addr": "127.0.0.1", "port": port}
+    host.script(LISTENER)
+    first = host.spec(str(port), master=master)
+    host.start(first, wait_for_port=True)
+    answer = host.call("start", spec=host.spec(master=master), wait_for_port=True, timeout=5)
+    said = refusal(answer)
+    assert said.startswith(f"master port {port} is taken by pid ")
+    assert f", of job {first['job']}: {host.python} train.py {port}" in said
+    assert os.listdir(host.jobs_dir) == [first["job"]]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to have a second user")
+def test_start_names_the_user_of_a_port_that_it_may_not_look_into(host: JobHost) -> None:
+    host.script(SLEEPER)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        spec = host.spec(master={"addr": "127.0.0.1", "port": port})
+        answer = host.call("start", spec=spec, wait_for_port=True, timeout=5)
+    assert refusal(answer) == f"master port {port} is taken by a process of user root"
+
+
+def test_a_port_in_time_wait_is_free(host: JobHost) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        client = socket.create_connection(("127.0.0.1", port))
+        server_side, _ = listener.accept()
+        server_side.close()  # this end closes first: it keeps the TIME_WAIT
+        client.close()
+    host.script(LISTENER)
+    spec = host.spec(str(port), master={"addr": "127.0.0.1", "port": port})
+    assert host.start(spec, wait_for_port=True)["listening"] is True
+
+
+# --- the node-local directory ------------------------------------------------------------------------------
+
+
+def test_the_local_directory_is_private_and_new(tmp_path: Path) -> None:
+    paths = JobPaths(str(tmp_path), "job", "node1")
+    paths.local = str(tmp_path / "mnt-0" / "job" / "node1")
+    paths.make_local()
+    assert os.stat(paths.local).st_mode & 0o777 == 0o700
+    assert os.stat(tmp_path / "mnt-0").st_mode & 0o777 == 0o700
+    with pytest.raises(Refused, match="exists"):
+        paths.make_local()
+    paths.remove_local()
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("attack", ["link", "open", "owner", "file"])
+def test_the_local_directory_is_not_taken_from_somebody_else(tmp_path: Path, attack: str) -> None:
+    paths = JobPaths(str(tmp_path), "job", "node1")
+    planted = tmp_path / "mnt-0"
+    paths.local = str(planted / "job" / "node1")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(0o700)
+    if attack == "link":
+        planted.symlink_to(elsewhere)
+    elif attack == "file":
+        planted.touch()
+    else:
+        planted.mkdir(0o700)
+        if attack == "open":
+            planted.chmod(0o777)
+        elif os.getuid() != 0:
+            pytest.skip("needs root, to give a directory away")
+        else:
+            os.chown(planted, 65534, -1)
+    with pytest.raises(Refused):
+        paths.make_local()
+    assert os.listdir(elsewhere) == []
+
+
+# --- list --------------------------------------------------------------------------------------------------
+
+
+def test_list_without_any_job(host: JobHost) -> None:
+    answer = host.call("list")
+    assert answer["jobs"] == []
+    assert abs(answer["now"] - time.time()) < 5
+
+
+def test_list_shows_this_hosts_jobs_newest_first(host: JobHost) -> None:
+    host.script("pass")
+    old, new = host.spec(created=1000.0), host.spec(created=2000.0)
+    for spec in (old, new):
+        host.start(spec)
+        host.ended(spec["job"])
+    other = JobHost(host.directory, "node2")
+    other.start(host.spec(host="node2", node_rank=1, jobs_dir=host.jobs_dir))
+    (Path(host.jobs_dir) / "not a job").mkdir()
+    (Path(host.jobs_dir) / "some-file").touch()
+    listed = host.call("list")["jobs"]
+    assert [entry["job"] for entry in listed] == [new["job"], old["job"]]
+    assert listed[0] == {
+        **{name: new[name] for name in ("job", "host", "node_rank", "nodes", "engine", "release", "master")},
+        **{"created": 2000.0, "state": "finished", "exit_code": 0, "signal": None, "failure": None},
+        **{"reason": None, "listening": False, "peer": None},
+        **{name: listed[0][name] for name in ("started", "ended")},
+    }
+    other.ended(other.jobs[0])
+
+
+def test_list_tells_a_dead_supervisor_from_another_process_with_its_pid(host: JobHost) -> None:
+    host.script(SLEEPER)
+    spec = host.spec()
+    answer = host.start(spec)
+    path = Path(host.jobs_dir) / spec["job"] / host.name / "state.json"
+    os.kill(answer["pid"], signal.SIGKILL)
+    wait_for(lambda: not alive(answer["pid"]))
+    state = json.loads(path.read_text())
+    state["supervisor"]["pid"] = os.getpid()
+    path.write_text(json.dumps(state))
+    assert host.entry(spec["job"])["state"] == "lost"
+    assert host.stop(spec["job"])["status"] == "stopped"
+
+
+def test_a_job_of_before_the_last_boot_is_lost_and_its_pids_are_nobodys(host: JobHost) -> None:
+    host.script(SLEEPER)
+    spec = host.spec()
+    answer = host.start(spec)
+    path = Path(host.jobs_dir) / spec["job"] / host.name / "state.json"
+    state = json.loads(path.read_text())
+    state["supervisor"]["boot_id"] = "00000000-0000-0000-0000-000000000000"
+    path.write_text(json.dumps(state))
+    assert host.entry(spec["job"])["state"] == "lost"
+    assert alive(answer["pid"])
+    # Put back what was true, so that the real supervisor is asked.
+    state["supervisor"]["boot_id"] = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    path.write_text(json.dumps(state))
+    assert host.stop(spec["job"])["status"] == "stopped"
+
+
+def test_documents_of_a_newer_mnt_are_read(host: JobHost) -> None:
+    host.script(SLEEPER)
+    spec = host.spec(format=2, colour="green")
+    host.start(spec)
+    path = Path(host.jobs_dir) / spec["job"] / host.name / "state.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 2, "mood": "good"}))
+    assert host.entry(spec["job"])["state"] == "starting"
+    assert host.stop(spec["job"])["status"] == "stopped"
+
+
+# --- stop --------------------------------------------------------------------------------------------------
+
+
+def test_stop_of_what_does_not_run(host: JobHost) -> None:
+    assert host.stop("no-such-job") == {
+        "status": "none",
+        "killed": 0,
+        "left": [],
+        "port_free": True,
+        "frames": [],
+    }
+    host.script("pass")
+    spec = host.spec()
+    host.start(spec)
+    host.ended(spec["job"])
+    assert host.stop(spec["job"])["status"] == "none"
+    assert host.state(spec["job"])["state"] == "finished"
+
+
+def test_stop_says_that_somebody_else_has_the_port(host: JobHost) -> None:
+    host.script(SLEEPER)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        spec = host.spec(master={"addr": "127.0.0.1", "port": listener.getsockname()[1]})
+        host.start(spec)
+        answer = host.stop(spec["job"])
+    assert (answer["status"], answer["port_free"]) == ("stopped", False)
+
+
+def test_two_stops_at_once_agree(host: JobHost) -> None:
+    host.script(SLEEPER)
+    spec = host.spec()
+    host.start(spec)
+    calls = [host.begin("stop", job=spec["job"], grace=1.0) for _ in range(2)]
+    answers = [call.answer() for call in calls]
+    assert all(answer["left"] == [] for answer in answers)
+    assert "stopped" in [answer["status"] for answer in answers]
+
+
+# --- logs --------------------------------------------------------------------------------------------------
+
+
+def data(frames: list[dict[str, Any]], stream: str = "output") -> str:
+    return "".join(frame["data"] for frame in frames if frame.get("stream") == stream)
+
+
+def logs(host: JobHost, job: str, **changes: Any) -> dict[str, Any]:
+    return host.call("logs", job=job, **{"rank": None, "follow": False, "offset": 0, **changes})
+
+
+def test_logs_come_in_bounded_frames_and_no_character_is_cut(host: JobHost) -> None:
+    text = "€" * 200_000  # 600 kB: frames of 256 KiB end within a character
+    host.script(f"import sys; sys.stdout.buffer.write('{text[0]}'.encode() * {len(text)} + b'\\xff\\n')")
+    spec = host.spec()
+    host.start(spec)
+    host.ended(spec["job"])
+    answer = logs(host, spec["job"])
+    frames = [frame for frame in answer["frames"] if "data" in frame]
+    assert len(frames) == 3
+    assert data(frames) == text + "\udcff\n"
+    assert not any("\udc80" <= character <= "\udcfe" for character in data(frames))
+    assert frames[-1]["offset"] == 3 * len(text) + 2
+    # Going on where a connection broke off.
+    again = logs(host, spec["job"], offset=frames[0]["offset"])
+    assert data(answer["frames"]) == frames[0]["data"] + data(again["frames"])
+    assert answer["node"]["state"] == "finished"
+
+
+def test_logs_follow_to_the_end(host: JobHost) -> None:
+    host.script(
+        """
+        import os, time
+        for i in range(5):
+            print("line", i, flush=True)
+            time.sleep(0.2)
+        raise SystemExit(2)
+        """
+    )
+    spec = host.spec()
+    host.start(spec)
+    answer = logs(host, spec["job"], follow=True)
+    assert data(answer["frames"]).startswith("line 0\nline 1\nline 2\nline 3\nline 4\n")
+    states = [frame["state"]["state"] for frame in answer["frames"] if "state" in frame]
+    assert (states[0], states[-1]) == ("starting", "failed")
+    assert answer["node"]["exit_code"] == 2
+    assert "data" in answer["frames"][-1] or answer["frames"][-1]["state"]["state"] == "failed"
+
+
+def test_logs_end_when_the_supervisor_is_killed(host: JobHost) -> None:
+    host.script("print('up', flush=True)\n" + SLEEPER)
+    spec = host.spec()
+    answer = host.start(spec)
+    wait_for(lambda: host.output(spec["job"]))
+    call = host.begin("logs", job=spec["job"], rank=None, follow=True, offset=0)
+    os.kill(answer["pid"], signal.SIGKILL)
+    followed = call.answer()
+    assert followed["node"]["state"] == "lost"
+    assert data(followed["frames"]) == "up\n"
+
+
+def test_logs_of_a_rank(host: JobHost) -> None:
+    host.script(
+        """
+        import os
+        for rank in ("0", "1"):
+            directory = os.path.join(os.environ["RANKS"], "run", "attempt_0", rank)
+            os.makedirs(directory)
+            for stream in ("stdout", "stderr"):
+                with open(os.path.join(directory, stream + ".log"), "w") as file:
+                    file.write(stream + " of " + rank)
+        """
+    )
+    spec = host.spec(node_rank=1, ranks=[4, 2])
+    spec["env"]["RANKS"] = os.path.join(host.jobs_dir, spec["job"], host.name, "ranks")
+    host.start(spec)
+    host.ended(spec["job"])
+    frames = logs(host, spec["job"], rank=5)["frames"]
+    assert (data(frames, "stdout"), data(frames, "stderr")) == ("stdout of 1", "stderr of 1")
+    assert refusal(logs(host, spec["job"], rank=0)) == "rank 0 is not on node1: it has 4 to 5"
+
+
+def test_logs_of_no_such_job(host: JobHost) -> None:
+    assert refusal(logs(host, "nothing")) == "no job nothing on node1"
+
+
+# --- Python 3.8 --------------------------------------------------------------------------------------------
+
+
+def _python38() -> str | None:
+    found = [shutil.which("python3.8"), *map(str, Path.home().glob(".pyenv/versions/3.8.*/bin/python3.8"))]
+    for python in filter(None, found):
+        if subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return python
+    return None
+
+
+@pytest.mark.skipif(_python38() is None, reason="there is no Python 3.8 here")
+def test_all_of_it_runs_on_python_3_8() -> None:
+    python = _python38()
+    assert python is not None
+    host = JobHost(new_directory(), python=python, ordinary_user=False)
+    try:
+        port = free_port()
+        host.script("print('on 3.8', flush=True)\n" + LISTENER)
+        spec = host.spec(str(port), master={"addr": "127.0.0.1", "port": port})
+        assert host.start(spec, wait_for_port=True)["listening"] is True
+        assert data(logs(host, spec["job"])["frames"]).startswith("on 3.8\n")
+        assert host.entry(spec["job"])["state"] == "running"
+        stopped = host.stop(spec["job"])
+        assert (stopped["status"], stopped["killed"], stopped["left"]) == ("stopped", 2, [])
+        assert host.entry(spec["job"])["state"] == "stopped"
+    finally:
+        host.clean_up()

@@ -1,0 +1,274 @@
+"""The supervisor really run: what its job sees, how its end is told, and that its whole tree ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+from job_host import JobHost, alive, wait_for
+
+# For scripts: `note(NAME)` writes the process's pid into a file, in one step.
+NOTE = """
+import os, signal, subprocess, sys, time
+def note(name):
+    with open(name + "~", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(name + "~", name)
+"""
+
+# A worker as torchrun makes them, and worse: in a session of its own, deaf to TERM.
+STUBBORN_WORKER = """
+if os.fork() == 0:
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    note("worker")
+    time.sleep(600)
+"""
+
+
+def script(*parts: str) -> str:
+    return "\n".join((NOTE, *parts))
+
+
+def test_a_job_that_ends_well_is_finished_and_leaves_nothing_local(host: JobHost) -> None:
+    host.script("print('hello', flush=True)")
+    spec = host.spec()
+    answer = host.start(spec)
+    assert answer["peer"] is None
+    state = host.ended(spec["job"])
+    assert (state["state"], state["exit_code"], state["failure"]) == ("finished", 0, None)
+    assert host.output(spec["job"]) == "hello\n"
+    wait_for(lambda: not alive(answer["pid"]))
+    assert not host.local(spec["job"]).exists()
+
+
+def test_the_job_sees_its_own_environment_and_nothing_of_the_callers(host: JobHost) -> None:
+    host.script("import os\nfor item in sorted(os.environb.items()): print(*item)")
+    environment = {"NCCL_SOCKET_IFNAME": "=eth0", "ODD": "a b\n\"'\udcff"}
+    spec = host.spec(env=environment, path_prepend=["/opt/venv/bin"])
+    host.start(spec)
+    host.ended(spec["job"])
+    seen = dict(line.split(" ", 1) for line in host.output(spec["job"]).splitlines())
+    assert seen.pop("b'ODD'") == repr(b"a b\n\"'\xff")
+    assert seen.pop("b'PATH'") == repr(b"/opt/venv/bin:/usr/bin:/bin")
+    assert seen.pop("b'NCCL_SOCKET_IFNAME'") == repr(b"=eth0")
+    assert seen.pop("b'MNT_JOB'") == repr(spec["job"].encode())
+    assert (seen.pop("b'MNT_HOST'"), seen.pop("b'MNT_NODE_RANK'")) == (repr(b"node1"), repr(b"0"))
+    session = {f"b'{name}'" for name in ("HOME", "USER", "LOGNAME", "SHELL", "LANG")}
+    assert set(seen) - {"b'LC_CTYPE'"} == session  # LC_CTYPE is Python's own doing (PEP 538)
+
+
+def test_arguments_arrive_byte_for_byte(host: JobHost) -> None:
+    host.script("import os, sys\nprint([os.fsencode(a) for a in sys.argv[1:]])")
+    arguments = ["a b", "$HOME;'\"", "two\nlines", "\udcfe", "", "ü", "{job_dir}"]
+    spec = host.spec(*arguments)
+    host.start(spec)
+    host.ended(spec["job"])
+    sent = [argument.encode("utf-8", "surrogateescape") for argument in arguments]
+    assert host.output(spec["job"]) == f"{sent}\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "exit_code", "signal_name", "message"),
+    [
+        ("raise SystemExit(3)", 3, None, "exit code 3"),
+        ("print('last words'); raise SystemExit(4)", 4, None, "last words"),
+        ("import os; os.kill(os.getpid(), 9)", 137, "SIGKILL", "killed by SIGKILL"),
+        ("raise ValueError('bad data')", 1, None, "ValueError: bad data"),
+    ],
+)
+def test_a_job_that_fails_keeps_its_code(
+    host: JobHost, source: str, exit_code: int, signal_name: str | None, message: str
+) -> None:
+    host.script(source)
+    spec = host.spec()
+    host.start(spec)
+    state = host.ended(spec["job"])
+    assert (state["state"], state["exit_code"], state["signal"]) == ("failed", exit_code, signal_name)
+    assert state["failure"]["message"] == message
+    assert state["started"] <= state["failure"]["time"] <= state["ended"]
+
+
+def test_the_state_and_the_logs_are_closed_to_others(host: JobHost) -> None:
+    host.script("print('secret')")
+    spec = host.spec()
+    host.start(spec)
+    host.ended(spec["job"])
+    directory = os.path.join(host.jobs_dir, spec["job"], host.name)
+    assert os.stat(directory).st_mode & 0o077 == 0
+    for name in ("spec.json", "state.json", "output.log"):
+        assert os.stat(os.path.join(directory, name)).st_mode & 0o077 == 0, name
+
+
+def test_stop_ends_a_worker_that_left_the_session_and_ignores_term(host: JobHost) -> None:
+    host.script(script(STUBBORN_WORKER, "note('main'); time.sleep(600)"))
+    spec = host.spec()
+    host.start(spec)
+    pids = [host.word("worker"), host.word("main")]
+    began = time.monotonic()
+    answer = host.stop(spec["job"], grace=0.5)
+    assert time.monotonic() - began < 5
+    assert (answer["status"], answer["left"], answer["port_free"]) == ("stopped", [], True)
+    assert answer["killed"] == 2
+    assert not any(alive(pid) for pid in pids)
+    state = host.state(spec["job"])
+    assert (state["state"], state["reason"], state["exit_code"]) == ("stopped", {"request": True}, None)
+
+
+def test_a_job_gets_its_grace_to_end_in_order(host: JobHost) -> None:
+    host.script(
+        script(
+            "def save(*_): time.sleep(0.5); print('saved', flush=True); sys.exit(0)",
+            "signal.signal(signal.SIGTERM, save); note('main'); time.sleep(600)",
+        )
+    )
+    spec = host.spec(grace=0.0)
+    host.start(spec)
+    host.word("main")
+    assert host.stop(spec["job"], grace=10)["status"] == "stopped"
+    assert host.output(spec["job"]) == "saved\n"
+
+
+def test_orphans_end_with_the_job(host: JobHost) -> None:
+    """Forked twice, in another session, with an empty environment: only the subreaper can know them."""
+    host.script(
+        script(
+            """
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        code = "import os, time; open('orphan', 'w').write(str(os.getpid())); time.sleep(600)"
+        os.execve(sys.executable, [sys.executable, "-c", code], {})
+    os._exit(0)
+os.wait()
+while not os.path.exists("orphan"):
+    time.sleep(0.01)
+""",
+        )
+    )
+    spec = host.spec()
+    host.start(spec)
+    orphan = host.word("orphan")
+    state = host.ended(spec["job"])
+    assert (state["state"], state["killed"]) == ("finished", 1)
+    assert not alive(orphan)
+
+
+def test_a_tree_that_keeps_forking_is_ended(host: JobHost) -> None:
+    """Each process has a child and dies: nobody is there for long."""
+    host.script(
+        script(
+            """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+note("main")
+while True:
+    if os.fork() != 0:
+        os._exit(0)
+    os.setsid()
+    time.sleep(0.005)
+"""
+        )
+    )
+    spec = host.spec(argv=["/bin/sh", "-c", f"{host.python} train.py; sleep 600"])
+    host.start(spec)
+    host.word("main")
+    answer = host.stop(spec["job"], grace=0.2)
+    assert (answer["status"], answer["left"]) == ("stopped", [])
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
+def test_stop_works_without_the_supervisors_help(host: JobHost, signum: signal.Signals) -> None:
+    """Killed, or frozen; one worker cannot even be known by its environment."""
+    scrubbed = "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    host.script(
+        script(
+            STUBBORN_WORKER,
+            f"subprocess.Popen([sys.executable, '-c', {scrubbed!r}], env={{}}, start_new_session=True)",
+            "note('main'); time.sleep(600)",
+        )
+    )
+    spec = host.spec()
+    answer = host.start(spec)
+    host.word("main")
+    recorded = host.local(spec["job"]) / "processes.json"
+    wait_for(lambda: recorded.read_text().count('"pid"') == 3)
+    os.kill(answer["pid"], signum)
+    if signum == signal.SIGKILL:
+        wait_for(lambda: not alive(answer["pid"]))
+        assert host.entry(spec["job"])["state"] == "lost"
+        assert alive(host.word("worker"))
+    stopped = host.stop(spec["job"], grace=0.3)
+    assert (stopped["status"], stopped["left"]) == ("stopped", [])
+    assert not alive(answer["pid"])
+    assert not alive(host.word("worker"))
+    assert not _running(scrubbed)
+    assert host.entry(spec["job"])["state"] == "stopped"
+    assert not host.local(spec["job"]).exists()
+
+
+def _running(code: str) -> bool:
+    for name in os.listdir("/proc"):
+        try:
+            with open(f"/proc/{name}/cmdline", encoding="utf-8", errors="replace") as file:
+                if file.read().split("\0")[2:3] == [code]:
+                    return True
+        except OSError:
+            continue
+    return False
+
+
+def test_stop_leaves_another_job_of_the_same_script_alone(host: JobHost) -> None:
+    host.script(script("note(sys.argv[1]); time.sleep(600)"))
+    first, second = host.spec("first"), host.spec("second")
+    host.start(first)
+    host.start(second)
+    pids = host.word("first"), host.word("second")
+    assert host.stop(first["job"])["status"] == "stopped"
+    assert [alive(pid) for pid in pids] == [False, True]
+    assert host.entry(second["job"])["state"] == "starting"  # it opens no port
+
+
+def test_the_job_outlives_the_login_that_started_it(host: JobHost) -> None:
+    """The connection drops in the middle of the start: its process group and session get the worst."""
+    host.script(script("note('main'); time.sleep(600)"))
+    spec = host.spec()
+    host.jobs.append(spec["job"])
+    call = host.begin("start", spec=spec, wait_for_port=True, timeout=30)
+    supervisor = call.frame()["started"]["pid"]
+    main = host.word("main")
+    os.killpg(call.process.pid, signal.SIGHUP)
+    os.killpg(call.process.pid, signal.SIGKILL)
+    call.process.wait()
+    os.kill(supervisor, signal.SIGHUP)
+    time.sleep(0.5)
+    assert alive(supervisor)
+    assert alive(main)
+    assert host.stop(spec["job"])["killed"] == 1
+
+
+def test_the_job_ends_with_its_supervisor(host: JobHost) -> None:
+    """A process that does not ignore TERM needs no `stop` when the supervisor is killed."""
+    host.script(script("note('main'); time.sleep(600)"))
+    spec = host.spec()
+    answer = host.start(spec)
+    main = host.word("main")
+    os.kill(answer["pid"], signal.SIGKILL)
+    wait_for(lambda: not alive(main))
+
+
+def test_a_full_disk_or_lost_directory_does_not_end_the_job(host: JobHost) -> None:
+    host.script(script("note('main')\nwhile not os.path.exists('go'): time.sleep(0.02)"))
+    spec = host.spec()
+    answer = host.start(spec)
+    main = host.word("main")
+    directory = os.path.join(host.jobs_dir, spec["job"])
+    os.rename(directory, directory + ".away")
+    time.sleep(0.3)
+    assert alive(main)
+    (host.directory / "go").touch()
+    wait_for(lambda: not alive(main))
+    os.rename(directory + ".away", directory)
+    assert host.ended(spec["job"])["state"] == "finished"
+    wait_for(lambda: not alive(answer["pid"]))
