@@ -21,19 +21,22 @@ class Survey:
 
 @dataclass(frozen=True)
 class Delivery:
-    """How one workdir gets the release: `adopt` (it is there), `copy` (another of the same tree is), `stage`."""
+    """How one workdir gets the release.
+
+    `adopt`: it is there. `copy`: another release of the same tree is. `stage`: by a stream.
+    """
 
     how: str
     source: str | None = None  # for `copy`: the release to copy
 
 
-def likely_shared(marks: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:
-    """For each host the others that may share its workdir: those with the same mark (inode, size of the disk).
+def likely_shared(marks: Mapping[str, Sequence[int] | None]) -> dict[str, list[str]]:
+    """For each host the others that may share its workdir: those with its mark (inode, size of the disk).
 
-    Only a nonce proves it. The mark tells for whom it is worth waiting until a nonce appears.
+    Only a nonce proves it. The mark tells for whom it is worth waiting until a nonce appears; None: nobody.
     """
     return {
-        host: [other for other in marks if other != host and list(marks[other]) == list(mark)]
+        host: [other for other in marks if other != host and mark is not None and marks[other] == mark]
         for host, mark in marks.items()
     }
 
@@ -56,7 +59,7 @@ def choose_release(surveys: Iterable[Survey], sha: str, now: datetime) -> str:
     """The release that all hosts shall end at.
 
     One of the same tree that is intact somewhere and nowhere damaged; of several the one that is `current` on
-    most hosts, then the newest. Else a new one: `YYYYmmdd-HHMMSS-` and the first 8 digits of the manifest's hash.
+    most hosts, then the newest. Else a new one: `YYYYmmdd-HHMMSS-` and the first 8 digits of the hash.
 
     Args:
         now: UTC.

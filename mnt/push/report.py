@@ -10,6 +10,7 @@ STATUSES = {
     "unchanged": "the release was current here before",
     "failed": "this host is why the push was called off; it is as it was",
     "untouched": "the push was called off because of another host; this one is as it was",
+    "switched": "the push was called off, but `current` could not be switched back here",
     "unknown": "the connection was lost when `current` was to be switched",
 }
 
@@ -43,7 +44,7 @@ class Report:
     def mixed(self) -> bool:
         """Whether the hosts may be at different releases because of this push."""
         statuses = {host.status for host in self.hosts.values()}
-        return "unknown" in statuses or (not self.ok and "pushed" in statuses)
+        return bool(statuses & {"unknown", "switched"}) or (not self.ok and "pushed" in statuses)
 
     def document(self) -> dict[str, Any]:
         """The JSON document of `mnt push --json` (docs/push.md)."""

@@ -1,8 +1,8 @@
 """Talking to the receiver on every host at once, step by step.
 
-The hosts' programs (mnt/remote/receive.py) wait for commands on their standard input. A step is asked of several
-hosts, and goes on when all have answered. Leaving the session before the commit ends their input, whereupon they
-take back what they did.
+The hosts' programs (mnt/remote/receive.py) wait for commands on their standard input. A step is asked of
+several hosts, and goes on when all have answered. Leaving the session before the commit ends their input,
+whereupon they take back what they did.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from mnt.tasks.push import converse
 
 Frame = dict[str, Any]
 
+_SWITCHING = ("switch", "commit", "prune")
 _CLEANUP = 20.0  # seconds that hosts have to take everything back, before their connections are closed
 
 
@@ -33,6 +34,16 @@ class Command:
     payload: Callable[[], Iterable[bytes]] = tuple
 
 
+class Progress:
+    """Told how a push goes. This one keeps it to itself."""
+
+    def step(self, step: str, size: int) -> None:
+        """A step begins, in which all hosts together will be sent `size` bytes."""
+
+    def sent(self, count: int) -> None:
+        """That many bytes more have gone to some host. Called from several threads."""
+
+
 class StepFailed(Exception):
     """Some host did not do its step; `Session.ended` says why."""
 
@@ -40,7 +51,8 @@ class StepFailed(Exception):
 class _Conversation:
     """One host: the bytes that go to its program, and how many they were."""
 
-    def __init__(self) -> None:
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._over = threading.Event()
         self.payload_sent = 0  # bytes
@@ -61,6 +73,7 @@ class _Conversation:
                     return
                 yield chunk
                 self.payload_sent += len(chunk)
+                self._progress.sent(len(chunk))
 
 
 class Session:
@@ -70,21 +83,24 @@ class Session:
         fleet: with a fan-out of at least as many as there are hosts, for each waits for the others.
         nonces: host -> its nonce, for all hosts of the push.
         who: who pushes.
+        progress: told how it goes.
 
     Attributes:
         ended: host -> how its program ended, for those whose has.
-        seconds: host -> when it last answered, counted from the start.
+        reached: host -> the last step that it has done.
+        seconds: host -> how long after the start it had done the last step before the switch.
     """
 
-    def __init__(self, fleet: Fleet, nonces: Mapping[str, str], who: str) -> None:
+    def __init__(self, fleet: Fleet, nonces: Mapping[str, str], who: str, progress: Progress) -> None:
         self._fleet = fleet
         self._nonces = nonces
         self._who = who
-        self._conversations = {host: _Conversation() for host in nonces}
+        self._conversations = {host: _Conversation(progress) for host in nonces}
         self._events: queue.SimpleQueue[tuple[str, Frame | Outcome[Frame]]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, daemon=True, name="mnt-push")
         self._start = time.monotonic()
         self.ended: dict[str, Outcome[Frame]] = {}
+        self.reached: dict[str, str] = {}
         self.seconds: dict[str, float] = dict.fromkeys(nonces, 0.0)
 
     def __enter__(self) -> Session:
@@ -117,9 +133,15 @@ class Session:
 
         Raises StepFailed as soon as any host of the session has ended instead.
         """
+        self.tell(commands)
+        return self.hear(commands)
+
+    def tell(self, commands: Mapping[str, Command]) -> None:
+        """Have each host do its step. Raises StepFailed, and tells nobody, if any host has ended."""
+        if self.ended:
+            raise StepFailed
         for host, command in commands.items():
             self._conversations[host].say(command)
-        return self.hear(commands)
 
     def hear(self, hosts: Iterable[str], *, patient: bool = False) -> dict[str, Frame]:
         """One frame of each host. Raises StepFailed if a host ends; `patient`: not before all have spoken."""
@@ -134,13 +156,18 @@ class Session:
             else:
                 heard[host] = event
                 waiting.discard(host)
-                self.seconds[host] = time.monotonic() - self._start
+                self._note(host, event["step"])
         if self.ended:
             raise StepFailed
         return heard
 
+    def _note(self, host: str, step: str) -> None:
+        self.reached[host] = step
+        if step not in _SWITCHING:
+            self.seconds[host] = time.monotonic() - self._start
+
     def finish(self) -> None:
-        """End the hosts' input, and wait for their programs to end; also for those that take everything back."""
+        """End the hosts' input, and wait until their programs have ended and cleaned up."""
         for conversation in self._conversations.values():
             conversation.end()
         deadline = time.monotonic() + _CLEANUP

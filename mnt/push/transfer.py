@@ -9,7 +9,7 @@ import platform
 import secrets
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -19,14 +19,12 @@ from mnt.inventory.model import Host
 from mnt.push.manifest import Manifest
 from mnt.push.plan import Delivery, Survey, choose_release, deliver, in_the_way, leaders, likely_shared
 from mnt.push.report import HostReport, Report
-from mnt.push.session import Command, Frame, Session, StepFailed
+from mnt.push.session import Command, Frame, Progress, Session, StepFailed
 from mnt.push.stream import Spool
-
-OnStep = Callable[[str, int], None]  # a step that begins, and the bytes that it will send to all hosts together
 
 
 def push(
-    fleet: Fleet, root: Path, manifest: Manifest, *, keep_releases: int = 5, on_step: OnStep | None = None
+    fleet: Fleet, root: Path, manifest: Manifest, *, keep_releases: int = 5, progress: Progress | None = None
 ) -> Report:
     """Bring the tree at `root` to all hosts of the fleet, then let `current` lead to it everywhere.
 
@@ -34,12 +32,13 @@ def push(
         fleet: with a fan-out of at least as many as it has hosts.
         manifest: of that tree, as it is now.
         keep_releases: how many of the newest releases stay on a host.
+        progress: told how it goes.
 
     Raises MntError if the tree has changed meanwhile, or cannot be linked to shared/; then, and on a
     KeyboardInterrupt before the commit, nothing has changed on any host.
     """
     check_kept(fleet.hosts, manifest)
-    return _Push(fleet, root, manifest, keep_releases, on_step or (lambda step, size: None)).run()
+    return _Push(fleet, root, manifest, keep_releases, progress or Progress()).run()
 
 
 def check_kept(hosts: Iterable[Host], manifest: Manifest) -> None:
@@ -55,16 +54,16 @@ def check_kept(hosts: Iterable[Host], manifest: Manifest) -> None:
 
 class _Push:
     def __init__(
-        self, fleet: Fleet, root: Path, manifest: Manifest, keep_releases: int, on_step: OnStep
+        self, fleet: Fleet, root: Path, manifest: Manifest, keep_releases: int, progress: Progress
     ) -> None:
         self._fleet = fleet
         self._root = root
         self._manifest = manifest
         self._keep_releases = keep_releases
-        self._on_step = on_step
+        self._progress = progress
         self._hosts = [host.name for host in fleet.hosts]
         self._nonces = {host: secrets.token_hex(8) for host in self._hosts}
-        self._session = Session(fleet, self._nonces, _who())
+        self._session = Session(fleet, self._nonces, _who(), progress)
         self._resources = contextlib.ExitStack()
         self._leader: dict[str, str] = {}
         self._in_use: dict[str, list[str]] = {}
@@ -72,7 +71,6 @@ class _Push:
         self._deliveries: dict[str, Delivery] = {}
         self._release = ""
         self._switching = False
-        self._committed = False
 
     def run(self) -> Report:
         with self._resources, contextlib.suppress(StepFailed), self._session:
@@ -87,7 +85,7 @@ class _Push:
 
     def _open(self) -> None:
         """Reach all hosts, and find out which of them share a workdir."""
-        self._on_step("connect", 0)
+        self._progress.step("connect", 0)
         opened = self._session.hear(self._hosts, patient=True)
         self._in_use = {host: frame["in_use"] for host, frame in opened.items()}
         likely = likely_shared({host: opened[host]["mark"] for host in self._hosts})
@@ -102,7 +100,7 @@ class _Push:
 
         The first workdir is held before the others: of two pushes to the same hosts, one wins all of them.
         """
-        self._on_step("survey", 0)
+        self._progress.step("survey", 0)
         survey = Command("survey", {"sha": self._manifest.sha})
         first, *others = self._leaders
         frames = self._session.ask({first: survey})
@@ -119,7 +117,7 @@ class _Push:
         receivers = [host for host, delivery in self._deliveries.items() if delivery.how == "stage"]
         spool = self._resources.enter_context(Spool(self._root, self._manifest)) if receivers else None
         each = len(self._manifest.document) + spool.size if spool is not None else 0
-        self._on_step("stage", each * len(receivers))
+        self._progress.step("stage", each * len(receivers))
         self._session.ask({host: self._delivery(host, spool) for host in self._leaders})
         wait = Command("wait", {"id": self._release, "sha": self._manifest.sha})
         self._session.ask({host: wait for host in self._hosts if host not in self._leaders})
@@ -142,21 +140,22 @@ class _Push:
 
     def _switch(self) -> None:
         """Let `current` lead to the release in every workdir, still to be taken back."""
-        self._on_step("switch", 0)
+        self._progress.step("switch", 0)
         self._switching = True
-        self._session.ask({host: Command("switch", {"id": self._release}) for host in self._leaders})
+        switch = Command("switch", {"id": self._release})
+        self._session.ask({host: switch for host in self._leaders if not self._was_current(host)})
 
     def _commit(self) -> None:
-        """Make it final. An interrupt comes too late from here on; it only ends the waiting."""
+        """Make it final. From here on an interrupt comes too late: it only ends the waiting."""
         with _uninterrupted():
-            self._committed = True
-            self._session.ask(dict.fromkeys(self._hosts, Command("commit")))
-        self._on_step("prune", 0)
+            self._session.tell(dict.fromkeys(self._hosts, Command("commit")))
         with contextlib.suppress(KeyboardInterrupt):
+            self._session.hear(self._hosts, patient=True)
+            self._progress.step("prune", 0)
             self._session.ask({host: Command("prune", self._pruning(host)) for host in self._leaders})
 
     def _pruning(self, host: str) -> dict[str, object]:
-        """What must stay: what is in use on any host that shares the workdir, and the release before this one."""
+        """What has to stay: what any host that shares the workdir runs in, and the release before it."""
         protect = {r for other in self._hosts if self._leader[other] == host for r in self._in_use[other]}
         previous = self._surveys[host].current
         if previous is not None:
@@ -167,3 +166,75 @@ class _Push:
     def _leaders(self) -> list[str]:
         """The first host of each workdir."""
         return [host for host in self._hosts if self._leader[host] == host]
+
+    def _was_current(self, host: str) -> bool:
+        """Whether `current` of the host's workdir led to the release before the push."""
+        return self._surveys[self._leader[host]].current == self._release
+
+    # --- how it ended ---------------------------------------------------------------------------------------
+
+    def _report(self, host: str) -> HostReport:
+        outcome = self._session.ended.get(host)
+        answer = None if outcome is None else outcome.value
+        delivery = self._deliveries.get(host)
+        staged = delivery is not None and self._session.reached.get(host) in (
+            delivery.how,
+            "switch",
+            "commit",
+            "prune",
+        )
+        error, fix = _problem(outcome)
+        leader = self._leader.get(host, host)
+        return HostReport(
+            status=self._status(host, answer),
+            files_sent=self._manifest.files if staged and delivery and delivery.how == "stage" else 0,
+            bytes_sent=self._session.payload_sent(host),
+            seconds=self._session.seconds[host],
+            current=answer["current"] if answer is not None else None,
+            shares_with=leader if leader != host else None,
+            error=error,
+            fix=fix,
+        )
+
+    def _status(self, host: str, answer: Frame | None) -> str:
+        if self._session.reached.get(host) in ("commit", "prune"):
+            return "unchanged" if self._was_current(host) else "pushed"
+        if answer is None:
+            return "unknown" if self._switching else "failed"
+        if self._switching and answer["current"] == self._release and not self._was_current(host):
+            return "switched"
+        return "untouched" if answer["called_off"] else "failed"
+
+
+def _problem(outcome: Outcome[Frame] | None) -> tuple[str | None, str | None]:
+    """What went wrong on a host itself, and how to mend it."""
+    if outcome is None:
+        return "it did not answer when the push was called off", None
+    if outcome.error is not None:
+        return f"{outcome.error.phase}: {outcome.error.reason}", outcome.error.fix
+    refused = (outcome.value or {}).get("refused")
+    if refused is None or (outcome.value or {})["called_off"]:
+        return None, None
+    return refused["message"], refused["fix"]
+
+
+def _who() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # an uid without a name
+        user = f"uid {os.getuid()}"
+    return f"{user}@{platform.node()}, pid {os.getpid()}, since {datetime.now(timezone.utc):%H:%M:%S} UTC"
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let no interrupt cut a short piece of work in two. For the main thread; others get none."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -4,7 +4,7 @@ One run is one push: it takes lines of JSON from stdin, does what each asks for,
 Every step says how it is taken back, and all are taken back unless "commit" arrives: also when the input
 ends, which is how the head calls a push off, or when the connection drops.
 
-    open     (the program's arguments)               -> {"mark": [inode, blocks], "in_use": [id]}
+    open     (the program's arguments)               -> {"mark": [inode, blocks] | null, "in_use": [id]}
     look     {"nonces": {host: nonce}, "likely": [host]}        -> {"sees": [host]}
     survey   {"sha"}                                 -> {"current": id, "taken": [id], "holds": {id: intact}}
     stage    {"id", "manifest": bytes, "stream": bytes}, then both  -> {}
@@ -34,13 +34,22 @@ import threading
 import time
 from typing import IO, Any, Callable, Dict
 
-from mnt.remote import unpack
 from mnt.remote.releases import Entry, Refused, Releases, make_directories, parse_manifest, remove_tree, shown
-
-_PATIENCE = (
-    5.0  # seconds until what one host did must be seen on another; NFS caches attributes for 3 and more
+from mnt.remote.unpack import (
+    Contents,
+    Window,
+    check_space,
+    check_tree,
+    from_release,
+    from_tar,
+    set_modes,
+    write_tree,
 )
+
+_PATIENCE = 5.0  # seconds for what one host did to be seen on another; NFS caches attributes for 3 and more
 _LOOK_EVERY = 0.2  # seconds
+# File systems that either are not shared or show at once what is done to them.
+_COHERENT = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay")
 
 Emit = Callable[[Dict[str, Any]], None]
 Answer = Dict[str, Any]
@@ -145,9 +154,7 @@ class Push:
         self._undo.callback(_remove_file, path)  # before the directory that it lies in
         self._always.callback(_remove_file, path)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        found = os.stat(self._releases.directory)
-        size = os.statvfs(self._releases.directory).f_blocks
-        return {"mark": [found.st_ino, size], "in_use": self._releases.in_use()}
+        return {"mark": _mark(self._releases.directory), "in_use": self._releases.in_use()}
 
     def look(self, nonces: dict[str, str], likely: list[str]) -> Answer:
         """Which hosts' nonces are in this workdir; the `likely` ones get time to appear.
@@ -157,7 +164,7 @@ class Push:
         """
         sees = {host for host, nonce in nonces.items() if os.path.exists(self._nonce_path(nonce))}
         missing = {host: self._nonce_path(nonces[host]) for host in likely if host not in sees}
-        _wait_for(lambda: all(map(os.path.exists, missing.values())), 0.0 if not missing else _PATIENCE)
+        _wait_for(lambda: all(map(os.path.exists, missing.values())), _PATIENCE)
         sees.update(host for host, path in missing.items() if os.path.exists(path))
         return {"sees": sorted(sees)}
 
@@ -180,10 +187,10 @@ class Push:
 
     def stage(self, id: str, manifest: int, stream: int) -> Answer:
         """Make a release of the next `manifest` bytes of the input and `stream` bytes of tar after them."""
-        document = unpack.Window(self._stdin, manifest).read()
-        window = unpack.Window(self._stdin, stream)
+        document = Window(self._stdin, manifest).read()
+        window = Window(self._stdin, stream)
         entries = parse_manifest(document)
-        self._make(id, document, entries, unpack.from_tar(entries, window))
+        self._make(id, document, entries, from_tar(entries, window))
         window.drain()
         return {}
 
@@ -193,7 +200,7 @@ class Push:
         if document is None:
             raise Refused(f"release {source} is gone", "Push again.")
         entries = parse_manifest(document)
-        self._make(id, document, entries, unpack.from_release(entries, self._releases.path(source)))
+        self._make(id, document, entries, from_release(entries, self._releases.path(source)))
         return {}
 
     def adopt(self, id: str) -> Answer:
@@ -210,14 +217,14 @@ class Push:
             )
         return {}
 
-    def _make(self, id: str, document: bytes, entries: list[Entry], contents: unpack.Contents) -> None:
+    def _make(self, id: str, document: bytes, entries: list[Entry], contents: Contents) -> None:
         releases = self._releases
         incoming = os.path.join(releases.directory, b".incoming-%s-%s" % (id.encode(), self._nonce.encode()))
-        unpack.check_space(releases.directory, entries)
+        check_space(releases.directory, entries)
         self._undo.callback(remove_tree, incoming)
-        unpack.write_tree(incoming, contents)
-        unpack.set_modes(incoming, entries)
-        unpack.check_tree(incoming, entries)
+        write_tree(incoming, contents)
+        set_modes(incoming, entries)
+        check_tree(incoming, entries)
         releases.link_shared(incoming, self._undo.callback)
         self._undo.callback(releases.remove, id)
         releases.add(id, document, incoming)
@@ -260,6 +267,28 @@ _STEPS: dict[str, Callable[..., Answer]] = {
     "commit": Push.commit,
     "prune": Push.prune,
 }
+
+
+def _mark(directory: bytes) -> list[int] | None:
+    """What hosts that share the directory agree on: its inode, and the size of the disk.
+
+    None where nonces appear at once, so that nobody has to wait for them.
+    """
+    found = os.stat(directory)
+    if _file_system_type(found.st_dev) in _COHERENT:
+        return None
+    return [found.st_ino, os.statvfs(directory).f_blocks]
+
+
+def _file_system_type(device: int) -> str | None:
+    """The type of the mount with that device number, from /proc/self/mountinfo (proc(5))."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            fields = line.split()
+            if fields[2] == number:
+                return fields[fields.index("-") + 1]
+    return None
 
 
 def _wait_for(condition: Callable[[], bool], patience: float) -> bool:

@@ -1,0 +1,156 @@
+"""`mnt push`: the code tree, to every host."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from mnt.cli.options import Selection, json_option, selection_options
+
+if TYPE_CHECKING:
+    from mnt.push.manifest import Manifest
+    from mnt.push.report import Report
+    from mnt.push.session import Progress
+
+_STEPS = {
+    "connect": "reaching the hosts",
+    "survey": "looking at what they hold",
+    "switch": "switching current",
+    "prune": "removing old releases",
+}
+_COLOURS = {"pushed": "green", "unchanged": "green", "untouched": "yellow"}
+
+
+@click.command()
+@selection_options
+@json_option
+@click.option("--dry-run", is_flag=True, help="List what would travel, and reach no host.")
+@click.option(
+    "--keep-releases",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="Releases left on a host.",
+)
+@click.argument("source", metavar="[SRC]", default=".", type=click.Path(path_type=str))
+def push(selection: Selection, as_json: bool, dry_run: bool, keep_releases: int, source: str) -> int:
+    """Send the tree SRC (default: this directory) to every host as a new release.
+
+    What .gitignore and .mntignore name stays behind, and so does .git. `current` is switched only after every
+    host has verified the release: a push that fails changes nothing anywhere.
+    """
+    from mnt import ui
+    from mnt.fleet import Fleet
+    from mnt.push import manifest as manifests
+    from mnt.push import transfer
+    from mnt.push.tree import walk
+
+    tree = walk(source)
+    for note in tree.notes:
+        ui.warn(note)
+    manifest = manifests.build(tree)
+    transfer.check_kept(selection.hosts, manifest)
+    if dry_run:
+        _show_tree(manifest, [host.name for host in selection.hosts], as_json)
+        return 0
+    with Fleet(selection.hosts, fanout=len(selection.hosts)) as fleet, _progress() as progress:
+        report = transfer.push(fleet, tree.root, manifest, keep_releases=keep_releases, progress=progress)
+    if as_json:
+        ui.document(report.document())
+    else:
+        _show_report(report)
+    return 0 if report.ok else 1
+
+
+def _show_tree(manifest: Manifest, hosts: list[str], as_json: bool) -> None:
+    from mnt import ui
+    from mnt.push.tree import printable
+
+    entries = [entry for entry in manifest.entries if entry.path]
+    if as_json:
+        rows = [{"path": entry.path, "kind": entry.kind, "size": entry.size} for entry in entries]
+        ui.document(
+            {
+                "ok": True,
+                "release": None,
+                "entries": rows,
+                "bytes": manifest.size,
+                "hosts": dict.fromkeys(hosts),
+            }
+        )
+        return
+    for entry in entries:
+        ui.plain(printable(entry.path) + ("/" if entry.kind == "dir" else ""))
+    ui.info(f"{manifest.files} files, {_size(manifest.size)}, to {len(hosts)} hosts")
+
+
+def _show_report(report: Report) -> None:
+    from mnt import ui
+    from mnt.push.report import STATUSES
+
+    rows = [
+        (
+            name,
+            ui.Cell(host.status, _COLOURS.get(host.status, "red")),
+            str(host.files_sent),
+            _size(host.bytes_sent),
+            f"{host.seconds:.1f} s",
+            host.current or "-",
+        )
+        for name, host in report.hosts.items()
+    ]
+    ui.table(("host", "status", "files sent", "bytes sent", "verified after", "current"), rows)
+    for name, host in report.hosts.items():
+        if host.error is not None:
+            ui.failure(f"{name}: {host.error}" + (f"\n  fix: {host.fix}" if host.fix else ""))
+    if report.ok:
+        ui.success(f"release {report.release} is current on {len(report.hosts)} hosts")
+        return
+    for status in dict.fromkeys(host.status for host in report.hosts.values()):
+        ui.info(f"{status}: {STATUSES[status]}")
+    ui.failure(
+        "the hosts may be at different releases: the table says which; push again"
+        if report.mixed
+        else "nothing was changed on any host"
+    )
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Progress]:
+    """Says each step as it begins, and on a terminal shows a bar of what is sent."""
+    import sys
+
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bar
+
+    from mnt import ui
+    from mnt.push.session import Progress
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("", total=None, visible=False)
+
+        class Shown(Progress):
+            def step(self, step: str, size: int) -> None:
+                sending = f"sending {_size(size)}" if size else "nothing has to be sent"
+                ui.note(_STEPS.get(step, sending))
+                bar.update(task, total=size, visible=size > 0)
+
+            def sent(self, count: int) -> None:
+                bar.advance(task, count)
+
+        yield Shown()
+
+
+def _size(count: int) -> str:
+    """Bytes for people: 512 B, 1.5 MiB."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
