@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ from pydantic_core import ErrorDetails
 from mnt.errors import InventoryError, UsageError
 from mnt.inventory import document, hostlist, values
 from mnt.inventory.document import Document, Location
-from mnt.inventory.model import Host, Inventory, Mount, Network, Rdma, RequiredPath, Ssh
-from mnt.inventory.schema import UNKNOWN_KEY, HostSettings, InventoryFile
+from mnt.inventory.model import Host, Inventory, Mount, Network, Rdma, RequiredPath, Ssh, Tuning
+from mnt.inventory.schema import UNKNOWN_KEY, HostSettings, InventoryFile, NodeNetworkSection
 
 Groups = Mapping[str, tuple[str, ...]]
 
@@ -23,6 +23,10 @@ _EVERY_KEY = "docs/inventory.md and inventories/template.yaml show every key"
 _ONCE = "name each host once; only a key of one host may refine a range that holds it"
 # Paths on this machine: a relative one is meant from where the inventory lies.
 _HEAD_PATHS = ("identity", "known_hosts", "config")
+# Keys of `network` that a group or a host may have too.
+_PER_HOST = tuple(NodeNetworkSection.model_fields)
+# Of one connection (NCCL 2.30, net_socket); more are cut down with a warning only.
+_NCCL_MAX_SOCKETS = 64
 
 
 def load(file: str | os.PathLike[str]) -> Inventory:
@@ -47,9 +51,7 @@ def load(file: str | os.PathLike[str]) -> Inventory:
         file=source.file,
         hosts=hosts,
         groups=groups,
-        network=Network(
-            **said.network.given(without=("rdma",)) | {"rdma": Rdma(**said.network.rdma.given())}
-        ),
+        network=Network(**said.network.given(without=_PER_HOST)),
         storage=tuple(Mount(**mount.given()) for mount in said.storage),
         paths=tuple(RequiredPath(**path.given()) for path in said.paths),
         require=said.require,
@@ -169,15 +171,34 @@ def _groups(source: Document, said: InventoryFile, known: list[str]) -> Groups:
 def _host(source: Document, said: InventoryFile, name: str, groups: Groups, own: list[HostSettings]) -> Host:
     """One host's final settings: defaults < its groups, in the file's order < its range < its own key."""
     layers = [*(group for key, group in said.groups.items() if name in groups[key]), *own]
-    settings = said.defaults.given(without=("env",))
+    settings = said.defaults.given(without=("env", "network"))
     ssh = said.ssh.given()
     env = said.env | said.defaults.env
     for layer in layers:
-        settings |= layer.given(without=("env", "ssh", "hosts", "address"))
+        settings |= layer.given(without=("env", "ssh", "hosts", "address", "network"))
         ssh |= layer.login()
         env |= layer.env
     address, _ = own[-1].address or (name, None)
+    networks = [said.network, said.defaults.network, *(layer.network for layer in layers)]
+    settings |= _network(source, name, networks)
     return Host(name=name, address=address, ssh=_ssh(source, ssh), env=env, **settings)
+
+
+def _network(source: Document, host: str, layers: Iterable[NodeNetworkSection]) -> dict[str, Any]:
+    """One host's `rdma`, `tuning` and `exclude`, from what is said of them, the strongest last."""
+    rdma: dict[str, Any] = {}
+    tuning: dict[str, Any] = {}
+    exclude: tuple[str, ...] = ()
+    for layer in layers:
+        rdma |= layer.rdma.given()
+        tuning |= layer.tuning.given()
+        exclude = layer.given().get("exclude", exclude)
+    threads, sockets = tuning.get("socket_nthreads") or 1, tuning.get("nsocks_perthread") or 1
+    if threads * sockets > _NCCL_MAX_SOCKETS:
+        message = f"network.tuning of {host}: {threads} threads of {sockets} sockets are {threads * sockets}"
+        at = ("network", "tuning") if ("network", "tuning") in source.lines else ("hosts", host)
+        raise source.error(at, message, fix=f"NCCL uses at most {_NCCL_MAX_SOCKETS} sockets a connection")
+    return {"rdma": Rdma(**rdma), "tuning": Tuning(**tuning), "exclude": exclude}
 
 
 def _ssh(source: Document, said: Mapping[str, Any]) -> Ssh:

@@ -24,6 +24,34 @@ class Ssh:
 
 
 @dataclass(frozen=True)
+class Rdma:
+    """Which RDMA devices train, and how. Empty or `auto`: chosen by `mnt.network.hca`."""
+
+    devices: tuple[str, ...] = ()
+    gid_index: int | str = "auto"
+    gdr_level: str | None = None
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What is asked of NCCL beyond what `mnt` computes. A None or () leaves it to NCCL."""
+
+    socket_nthreads: int | None = None
+    nsocks_perthread: int | None = None
+    buffer_size: int | None = None  # bytes
+    p2p_level: str | None = None  # LOC, NVL, PIX, PXB, PHB or SYS
+    cross_nic: int | None = None  # 0, 1 or 2
+    topo_file: str | None = None  # an absolute path on the host
+    debug: str | None = None  # VERSION, WARN, INFO or TRACE
+    debug_subsys: tuple[str, ...] = ()
+    ib_timeout: int | None = None  # 4.096 us x 2^n
+    ib_retry_count: int | None = None
+    ib_traffic_class: int | None = None
+    ib_service_level: int | None = None
+    ib_qps_per_connection: int | None = None
+
+
+@dataclass(frozen=True)
 class Host:
     """One bare-metal host, with the settings that hold for it."""
 
@@ -37,6 +65,9 @@ class Host:
     nic: str | None = None  # training NIC; None: chosen by mnt.network.nic
     env: Mapping[str, str] = field(default_factory=dict)  # cluster < group < host, merged
     keep: tuple[str, ...] = ("outputs",)  # directories of `shared/` linked into every release
+    rdma: Rdma = field(default_factory=Rdma)
+    tuning: Tuning = field(default_factory=Tuning)
+    exclude: tuple[str, ...] = ()  # patterns of NICs and RDMA devices that are taken only when named
 
     @property
     def slots(self) -> int:
@@ -45,19 +76,13 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Rdma:
-    devices: tuple[str, ...] = ()
-    gid_index: int | str = "auto"
-    gdr_level: str | None = None
-
-
-@dataclass(frozen=True)
 class Network:
+    """What holds for the training network as a whole; each `Host` has what may differ between hosts."""
+
     mode: str = "auto"  # tcp, rdma or auto
     subnet: str | None = None  # CIDR of the training network
     nic: str | None = None
     master_port: int = 29500
-    rdma: Rdma = field(default_factory=Rdma)
 
 
 @dataclass(frozen=True)

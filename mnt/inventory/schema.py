@@ -18,6 +18,12 @@ from mnt.inventory.spelling import did_you_mean
 
 UNKNOWN_KEY = "unknown_key"
 
+# Of NCCL_DEBUG_SUBSYS, in the user guide of NCCL 2.30.
+NCCL_SUBSYSTEMS = (
+    *("INIT", "COLL", "P2P", "SHM", "NET", "GRAPH", "TUNING", "ENV", "ALLOC", "CALL", "PROXY", "NVLS"),
+    *("BOOTSTRAP", "REG", "PROFILE", "RAS", "ALL"),
+)
+
 
 def _mapping(value: Any) -> dict[str, Any]:
     """A mapping; nothing at all is an empty one, so that `node1:` and an emptied section stand."""
@@ -102,6 +108,55 @@ class SshSection(Section):
     host_keys: Annotated[str | None, BeforeValidator(values.one_of("accept-new", "strict"))] = None
 
 
+class RdmaSection(Section):
+    devices: Annotated[
+        tuple[Annotated[str, BeforeValidator(values.rdma_device)], ...], BeforeValidator(_sequence)
+    ] = ()
+    gid_index: Annotated[int | str | None, BeforeValidator(values.gid_index)] = None
+    gdr_level: Annotated[
+        str | None, BeforeValidator(values.optional(values.one_of("LOC", "PIX", "PXB", "PHB", "SYS")))
+    ] = None
+
+
+class TuningSection(Section):
+    """Limits and words are those of NCCL 2.30; mnt.network.tuning has the variables."""
+
+    socket_nthreads: Annotated[int | None, BeforeValidator(values.optional(values.integer(1, 16)))] = None
+    nsocks_perthread: Annotated[int | None, BeforeValidator(values.optional(values.integer(1, 64)))] = None
+    buffer_size: Annotated[int | None, BeforeValidator(values.optional(values.integer(4096, 2**31 - 1)))] = (
+        None
+    )
+    p2p_level: Annotated[
+        str | None, BeforeValidator(values.optional(values.one_of("LOC", "NVL", "PIX", "PXB", "PHB", "SYS")))
+    ] = None
+    cross_nic: Annotated[int | None, BeforeValidator(values.optional(values.integer(0, 2)))] = None
+    topo_file: Annotated[str | None, BeforeValidator(values.optional(values.absolute_path))] = None
+    debug: Annotated[
+        str | None, BeforeValidator(values.optional(values.one_of("VERSION", "WARN", "INFO", "TRACE")))
+    ] = None
+    debug_subsys: Annotated[
+        tuple[Annotated[str, BeforeValidator(values.one_of(*NCCL_SUBSYSTEMS))], ...],
+        BeforeValidator(_sequence),
+    ] = ()
+    ib_timeout: Annotated[int | None, BeforeValidator(values.optional(values.integer(1, 31)))] = None
+    ib_retry_count: Annotated[int | None, BeforeValidator(values.optional(values.integer(0, 7)))] = None
+    ib_traffic_class: Annotated[int | None, BeforeValidator(values.optional(values.integer(0, 255)))] = None
+    ib_service_level: Annotated[int | None, BeforeValidator(values.optional(values.integer(0, 15)))] = None
+    ib_qps_per_connection: Annotated[int | None, BeforeValidator(values.optional(values.integer(1, 128)))] = (
+        None
+    )
+
+
+class NodeNetworkSection(Section):
+    """What of the training network may differ between hosts."""
+
+    rdma: RdmaSection = RdmaSection()
+    tuning: TuningSection = TuningSection()
+    exclude: Annotated[
+        tuple[Annotated[str, BeforeValidator(values.device_pattern)], ...], BeforeValidator(_sequence)
+    ] = ()
+
+
 class Settings(Section):
     """What can be said for all hosts, for a group and for a host."""
 
@@ -114,6 +169,7 @@ class Settings(Section):
     keep: Annotated[
         tuple[Annotated[str, BeforeValidator(values.directory_name)], ...], BeforeValidator(_sequence)
     ] = ()
+    network: NodeNetworkSection = NodeNetworkSection()
 
 
 class LoginSettings(Settings):
@@ -142,22 +198,11 @@ class HostSettings(LoginSettings):
         return self.ssh.given() | ({"port": port} if port else {})
 
 
-class RdmaSection(Section):
-    devices: Annotated[
-        tuple[Annotated[str, BeforeValidator(values.rdma_device)], ...], BeforeValidator(_sequence)
-    ] = ()
-    gid_index: Annotated[int | str | None, BeforeValidator(values.gid_index)] = None
-    gdr_level: Annotated[
-        str | None, BeforeValidator(values.optional(values.one_of("LOC", "PIX", "PXB", "PHB", "SYS")))
-    ] = None
-
-
-class NetworkSection(Section):
+class NetworkSection(NodeNetworkSection):
     mode: Annotated[str | None, BeforeValidator(values.one_of("tcp", "rdma", "auto"))] = None
     subnet: Annotated[str | None, BeforeValidator(values.optional(values.subnet))] = None
     nic: OptionalInterface = None
     master_port: Annotated[int | None, BeforeValidator(values.integer(1024, 65535))] = None
-    rdma: RdmaSection = RdmaSection()
 
 
 class MountSection(Section):

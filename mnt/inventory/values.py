@@ -113,6 +113,14 @@ def host_path(value: Any) -> str:
     return path
 
 
+def absolute_path(value: Any) -> str:
+    """An absolute path on a host, for programs that do not know what `~` means."""
+    path = text(value)
+    if not path.startswith("/"):
+        raise ValueError(f"{path!r} is not an absolute path")
+    return path
+
+
 def head_path(value: Any) -> str:
     """A path on this machine; a relative one is looked for beside the inventory."""
     path = text(value)
@@ -180,6 +188,14 @@ def interface(value: Any) -> str:
     name = text(value)
     if not _INTERFACE.fullmatch(name):
         raise ValueError(f"{name!r} is not the name of one network interface")
+    return name
+
+
+def device_pattern(value: Any) -> str:
+    """The name of a network interface or RDMA device, with `*` and `?` if need be: `docker*`."""
+    name = text(value)
+    if not _INTERFACE.fullmatch(name):
+        raise ValueError(f"{name!r} is not a name or pattern of one device, like usb0 or docker*")
     return name
 
 

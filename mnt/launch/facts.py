@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mnt.errors import NeverStarted
+from mnt.errors import HostError, NeverStarted
 from mnt.launch.plan import NodeFacts
 from mnt.network.nic import choose
 from mnt.preflight.gather import gather_facts
@@ -14,7 +14,7 @@ from mnt.tasks.push import find_release
 if TYPE_CHECKING:
     from mnt.fleet import Fleet
     from mnt.inventory.model import Host, Inventory
-    from mnt.preflight.facts import HostFacts
+    from mnt.preflight.facts import FleetFacts, HostFacts
 
 
 def launch_facts(
@@ -27,7 +27,7 @@ def launch_facts(
     """
     found = gather_facts(fleet, inventory, hosts)
     releases = fleet.run(find_release, None)
-    errors = {**releases.errors(), **found.errors}
+    errors = {**found.errors, **releases.errors(), **_without_home(found)}
     if errors:
         first = next(iter(errors.values()))
         raise NeverStarted("; ".join(error.message for error in errors.values()), fix=first.fix)
@@ -36,10 +36,24 @@ def launch_facts(
     return {
         host.name: NodeFacts(
             nic=nics[host.name],
-            home=found.facts[host.name].home,
+            home=_home(found.facts[host.name]) or "",
             release=held[host.name]["current"],
             release_path=held[host.name]["path"],
             manifest=held[host.name]["manifest_sha"],
+            probed=found.facts[host.name],
         )
         for host in hosts
     }, found.facts
+
+
+def _without_home(found: FleetFacts) -> dict[str, HostError]:
+    """Hosts where no interpreter could say where the user's files go."""
+    return {
+        name: HostError(name, "command", "no Python 3.8 or newer answered", fix="mnt preflight")
+        for name, facts in found.facts.items()
+        if _home(facts) is None
+    }
+
+
+def _home(facts: HostFacts) -> str | None:
+    return facts.login.home if facts.login else None

@@ -11,8 +11,9 @@ from typing import Any
 from mnt.errors import NeverStarted, UsageError
 from mnt.inventory.model import Host, Inventory
 from mnt.launch.engines import Engine, torchrun
-from mnt.network.env import network_environment
+from mnt.network.decision import NodeNetwork, decide
 from mnt.network.nic import NicChoice, NicProblem
+from mnt.preflight.facts import HostFacts
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -40,6 +41,7 @@ class NodeFacts:
     release: str | None  # what `current` points to
     release_path: str  # absolute path of that release
     manifest: str | None  # hash of its content
+    probed: HostFacts | None = None  # all that the probe found; None: nothing
 
 
 @dataclass(frozen=True)
@@ -126,10 +128,14 @@ def plan_launch(
     """Plan a job over `hosts`, in rank order; the first is the master.
 
     Raises:
-        NeverStarted: a host has no usable NIC, or the hosts do not hold one and the same release.
+        NeverStarted: a host has no usable NIC or, in mode rdma, no usable RDMA port; or the hosts do not
+            hold one and the same release.
     """
     release = _one_release(hosts, facts)
     nics = {host.name: _nic(host, facts[host.name].nic) for host in hosts}
+    network = decide(
+        inventory, hosts, nics, {name: node.probed for name, node in facts.items() if node.probed is not None}
+    )
     master = hosts[0]
     port = options.master_port or inventory.network.master_port
     warnings: list[str] = []
@@ -140,7 +146,7 @@ def plan_launch(
         computed = {
             "MASTER_ADDR": nics[master.name].address,
             "MASTER_PORT": str(port),
-            **{v.name: v.value for v in network_environment(inventory.network, nics[host.name])},
+            **_network_environment(host, network.nodes[host.name]),
             "PYTHONUNBUFFERED": "1",
             "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[rank${rank}] ",
         }
@@ -235,6 +241,12 @@ def _nic(host: Host, choice: NicChoice | NicProblem) -> NicChoice:
         listed = f" (there: {', '.join(choice.candidates)})" if choice.candidates else ""
         raise NeverStarted(f"{host.name}: training NIC: {choice.message}{listed}", fix=choice.fix)
     return choice
+
+
+def _network_environment(host: Host, network: NodeNetwork) -> dict[str, str]:
+    if network.problem is not None:
+        raise NeverStarted(f"{host.name}: RDMA: {network.problem}", fix=network.problem.fix)
+    return {variable.name: variable.value for variable in network.variables}
 
 
 def _one_release(hosts: Sequence[Host], facts: Mapping[str, NodeFacts]) -> str:

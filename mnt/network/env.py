@@ -1,50 +1,61 @@
 """The network environment of a node: which variables, which values, and why. Pure.
 
 Meanings of the variables: NCCL 2.30 user guide and source. `=` before a name makes NCCL match it exactly
-(`eth` alone would match eth1 too); gloo takes plain names.
+(`eth` alone would match eth1 too, and `mlx5_1` mlx5_10); gloo takes plain names.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
-from mnt.inventory.model import Network
+from mnt.inventory.model import Rdma, Tuning
+from mnt.network.hca import Hca
 from mnt.network.nic import NicChoice
+from mnt.network.tuning import tuning_variables
+from mnt.network.variable import Variable
 
 
-@dataclass(frozen=True)
-class Variable:
-    name: str
-    value: str
-    reason: str
+def tcp_environment(nic: NicChoice, tuning: Tuning, why: str) -> list[Variable]:
+    """What binds a node's collectives to the sockets of its training NIC.
 
-
-def network_environment(network: Network, nic: NicChoice) -> list[Variable]:
-    """The variables that bind a node's collectives to its training NIC."""
-    why = f"{nic.interface.name} {nic.address}: {nic.reason}"
-    variables = [
-        Variable("NCCL_SOCKET_IFNAME", f"={nic.interface.name}", why),
-        Variable("GLOO_SOCKET_IFNAME", nic.interface.name, why),
+    Args:
+        why: why the mode is tcp.
+    """
+    return [
+        *_interface(nic),
+        Variable("NCCL_IB_DISABLE", "1", f"{why}: sockets only"),
+        *tuning_variables(tuning, "tcp"),
     ]
-    if network.mode == "tcp":
-        variables.append(Variable("NCCL_IB_DISABLE", "1", "network.mode is tcp: sockets only"))
-    else:
-        variables += _rdma(network)
-    return variables
 
 
-def _rdma(network: Network) -> list[Variable]:
-    """What the inventory says of RDMA; what it leaves open, NCCL finds by itself (GIDs since 2.21)."""
-    rdma = network.rdma
-    variables = []
-    if rdma.devices:
-        variables.append(
-            Variable("NCCL_IB_HCA", "=" + ",".join(rdma.devices), "inventory: network.rdma.devices")
-        )
-    if rdma.gid_index != "auto":
-        variables.append(
-            Variable("NCCL_IB_GID_INDEX", str(rdma.gid_index), "inventory: network.rdma.gid_index")
-        )
+def rdma_environment(
+    nic: NicChoice, hcas: Sequence[Hca], rdma: Rdma, tuning: Tuning, gids: Sequence[Variable]
+) -> list[Variable]:
+    """What binds a node's collectives to its RDMA ports; NCCL's first contact goes over the NIC's sockets.
+
+    Args:
+        hcas: the ports that train; empty where the host did not say what it has.
+        gids: what `mnt.network.roce` decided for this node; empty on InfiniBand.
+    """
+    return [*_interface(nic), *_devices(hcas, rdma), *gids, *_gdr(rdma), *tuning_variables(tuning, "rdma")]
+
+
+def _interface(nic: NicChoice) -> Iterator[Variable]:
+    why = f"{nic.interface.name} {nic.address}: {nic.reason}"
+    yield Variable("NCCL_SOCKET_IFNAME", f"={nic.interface.name}", why)
+    yield Variable("GLOO_SOCKET_IFNAME", nic.interface.name, why)
+
+
+def _devices(hcas: Sequence[Hca], rdma: Rdma) -> Iterator[Variable]:
+    if hcas:
+        labels = dict.fromkeys(hca.label for hca in hcas)
+        kind = "InfiniBand" if hcas[0].gid is None else "RoCE"
+        yield Variable("NCCL_IB_HCA", "=" + ",".join(labels), f"{kind}; {hcas[0].reason}")
+    elif rdma.devices:
+        reason = "inventory: network.rdma.devices; the host did not say what it has"
+        yield Variable("NCCL_IB_HCA", "=" + ",".join(rdma.devices), reason)
+
+
+def _gdr(rdma: Rdma) -> Iterator[Variable]:
     if rdma.gdr_level is not None:
-        variables.append(Variable("NCCL_NET_GDR_LEVEL", rdma.gdr_level, "inventory: network.rdma.gdr_level"))
-    return variables
+        yield Variable("NCCL_NET_GDR_LEVEL", rdma.gdr_level, "inventory: network.rdma.gdr_level")

@@ -8,7 +8,8 @@ The rule, first that applies:
 4. on the master the NIC by which every worker reaches it, and on a worker the NIC in the subnet of the
    master's training address.
 
-Several candidates are never guessed between: they are listed, and the inventory decides.
+What `network.exclude` names is no candidate in 2 and 4. Several candidates are never guessed between: they
+are listed, and the inventory decides.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import ipaddress
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from mnt.inventory.model import Host, Inventory
 from mnt.preflight.facts import Interface
@@ -58,13 +60,13 @@ def choose(
     known = [host for host in hosts if host.name in interfaces]
     chosen: dict[str, NicChoice | NicProblem] = {}
     for host in known:
-        told = _told(inventory, host, interfaces[host.name])
+        told = _told(inventory, host, interfaces[host.name], _not_excluded(host, interfaces[host.name]))
         if told is not None:
             chosen[host.name] = told
     if len(chosen) == len(known):
         return {host.name: chosen[host.name] for host in known}
 
-    real = {host.name: _usable(host.name, interfaces) for host in known}
+    real = {host.name: _not_excluded(host, _usable(host.name, interfaces)) for host in known}
     master, *workers = known
     if master.name not in chosen:
         chosen[master.name] = _master(master, [real[worker.name] for worker in workers], real[master.name])
@@ -75,13 +77,20 @@ def choose(
     return {host.name: chosen[host.name] for host in known}
 
 
-def _told(inventory: Inventory, host: Host, nics: Sequence[Interface]) -> NicChoice | NicProblem | None:
+def _not_excluded(host: Host, nics: Sequence[Interface]) -> list[Interface]:
+    return [nic for nic in nics if not any(fnmatchcase(nic.name, pattern) for pattern in host.exclude)]
+
+
+def _told(
+    inventory: Inventory, host: Host, nics: Sequence[Interface], candidates: Sequence[Interface]
+) -> NicChoice | NicProblem | None:
     """What the inventory says of this host; None where it says nothing."""
     subnet = inventory.network.subnet
     if host.nic is not None:
         return _named(host, host.nic, nics, subnet, f"inventory: nic of {host.name}")
     if subnet is not None:
-        return _in_subnet(host, nics, ipaddress.ip_network(subnet), f"inventory: in network.subnet {subnet}")
+        reason = f"inventory: in network.subnet {subnet}"
+        return _in_subnet(host, candidates, ipaddress.ip_network(subnet), reason)
     if inventory.network.nic is not None:
         return _named(host, inventory.network.nic, nics, subnet, "inventory: network.nic")
     return None

@@ -8,7 +8,7 @@ import pytest
 
 from mnt.errors import InventoryError
 from mnt.inventory.loader import load
-from mnt.inventory.model import Host, Inventory, Mount, Network, Rdma, RequiredPath, Ssh
+from mnt.inventory.model import Host, Inventory, Mount, Network, Rdma, RequiredPath, Ssh, Tuning
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -51,11 +51,12 @@ env: {NCCL_DEBUG: WARN}
     ssh = Ssh(user="ubuntu", port=22, identity="~/.ssh/id_ed25519", gateway="bastion", host_keys="strict")
     python, workdir = ("/shared/env/bin/python",), "/shared/project"
     env = {"NCCL_DEBUG": "WARN"}
+    rdma = Rdma(("mlx5_6", "mlx5_7:1"), 3, "PIX")
     assert inventory == Inventory(
         cluster="barcelona",
         file=str(file),
         hosts=(
-            Host("node1", "node1", ssh=ssh, python=python, workdir=workdir, gpus=8, env=env),
+            Host("node1", "node1", ssh=ssh, python=python, workdir=workdir, gpus=8, env=env, rdma=rdma),
             Host(
                 "node2",
                 "10.11.7.51",
@@ -65,13 +66,43 @@ env: {NCCL_DEBUG: WARN}
                 gpus=4,
                 nic="enp26s0np0",
                 env={**env, "OMP_NUM_THREADS": "8"},
+                rdma=rdma,
             ),
         ),
         groups={"train": ("node1", "node2"), "spare": ("node2",)},
-        network=Network("rdma", "10.11.8.0/24", "eth0", 29600, Rdma(("mlx5_6", "mlx5_7:1"), 3, "PIX")),
+        network=Network("rdma", "10.11.8.0/24", "eth0", 29600),
         storage=(Mount("/shared", "nfs4", "head:/export/shared", ("rw", "hard")),),
         paths=(RequiredPath("/shared/models/llama", "dir"),),
         require={"torch": "==2.13.*"},
+    )
+
+
+def test_the_network_of_a_host_is_merged_from_cluster_defaults_groups_and_its_own(file: Path) -> None:
+    inventory = loaded(
+        file,
+        """
+network:
+  rdma: {devices: [mlx5_0], gdr_level: PIX}
+  tuning: {debug: WARN, cross_nic: 0}
+  exclude: ["docker*"]
+defaults: {network: {tuning: {debug: INFO}}}
+groups:
+  fast: {hosts: node2, network: {rdma: {gdr_level: SYS}, exclude: [usb0]}}
+hosts:
+  node[1-2]:
+  node2: {network: {rdma: {devices: [mlx5_6, mlx5_7]}, tuning: {cross_nic: null, debug_subsys: [INIT, NET]}}}
+""",
+    )
+    first, second = inventory.hosts
+    assert (first.rdma, first.tuning, first.exclude) == (
+        Rdma(("mlx5_0",), "auto", "PIX"),
+        Tuning(debug="INFO", cross_nic=0),
+        ("docker*",),
+    )
+    assert (second.rdma, second.tuning, second.exclude) == (
+        Rdma(("mlx5_6", "mlx5_7"), "auto", "SYS"),
+        Tuning(debug="INFO", debug_subsys=("INIT", "NET")),
+        ("usb0",),
     )
 
 
@@ -289,6 +320,26 @@ HOSTS = "hosts: [node1]\n"
         (HOSTS + "ssh: {gateway: 'u@'}", 2, "'u@' is not [user@]host[:port]"),
         (HOSTS + "ssh: {gateway: 'a,-x'}", 2, "'a,-x' is not [user@]host[:port]"),
         # network
+        (HOSTS + "network: {tuning: {p2p_levl: SYS}}", 2, "'p2p_levl' in network.tuning; did you mean"),
+        (HOSTS + "network: {tuning: {p2p_level: PBX}}", 2, "got 'PBX'; did you mean 'PXB'?"),
+        (HOSTS + "network: {tuning: {debug: info}}", 2, "expected VERSION, WARN, INFO or TRACE, got 'info'"),
+        (HOSTS + "network: {tuning: {debug_subsys: [NETT]}}", 2, "got 'NETT'; did you mean 'NET'?"),
+        (HOSTS + "network: {tuning: {topo_file: topo.xml}}", 2, "'topo.xml' is not an absolute path"),
+        (HOSTS + "network: {tuning: {ib_timeout: 32}}", 2, "expected a number from 1 to 31, got 32"),
+        (HOSTS + "network: {tuning: {socket_nthreads: 17}}", 2, "expected a number from 1 to 16, got 17"),
+        (
+            HOSTS + "network:\n  tuning: {socket_nthreads: 16, nsocks_perthread: 8}",
+            3,
+            "16 threads of 8 sockets are 128",
+        ),
+        (
+            "network: {tuning: {socket_nthreads: 16}}\nhosts:\n"
+            "  node1: {network: {tuning: {nsocks_perthread: 8}}}",
+            1,
+            "network.tuning of node1: 16 threads of 8 sockets are 128",
+        ),
+        (HOSTS + "network: {exclude: ['a,b']}", 2, "'a,b' is not a name or pattern of one device"),
+        (HOSTS + "defaults: {network: {mode: tcp}}", 2, "unknown key 'mode' in defaults.network"),
         (HOSTS + "network: {mode: tpc}", 2, "expected tcp, rdma or auto, got 'tpc'; did you mean 'tcp'?"),
         (HOSTS + "network: {subnet: 10.0.0.1/24}", 2, "not a network; did you mean '10.0.0.0/24'?"),
         (HOSTS + "network: {subnet: 10.0.0.0}", 2, "'10.0.0.0' has no prefix length"),

@@ -162,3 +162,15 @@ def test_no_facts_at_all() -> None:
 @pytest.mark.parametrize("missing", [{}, {"a": [LO]}])
 def test_one_host_without_a_nic(missing: dict[str, list[Interface]]) -> None:
     assert pick(missing) == ({"a": "! no NIC is up with an IPv4 address []"} if missing else {})
+
+
+def test_an_excluded_nic_is_no_candidate_but_may_be_named() -> None:
+    nics = [nic("eth0", "10.0.0.1/24"), nic("usb0", "10.0.0.9/24")]
+    host = Host("a", "a", exclude=("usb*",))
+    inventory = Inventory("c", "c.yaml", (host,), network=Network(subnet="10.0.0.0/24"))
+    chosen = choose(inventory, [host], {"a": nics})["a"]
+    assert isinstance(chosen, NicChoice)
+    assert chosen.interface.name == "eth0"
+    named = choose(inventory, [Host("a", "a", nic="usb0", exclude=("usb*",))], {"a": nics})["a"]
+    assert isinstance(named, NicChoice)
+    assert named.interface.name == "usb0"

@@ -1,0 +1,113 @@
+"""RDMA devices as a host described them, typed. `mnt/remote/rdma.py` gathers them from sysfs."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+INFINIBAND = "InfiniBand"
+ETHERNET = "Ethernet"  # RDMA over Ethernet is RoCE
+
+_ROCE_V2 = "RoCE v2"  # compared whole: the type of version 1, `IB/RoCE v1`, holds "RoCE" too
+
+
+@dataclass(frozen=True)
+class Gid:
+    """A slot of a port's GID table that is in use."""
+
+    index: int
+    gid: str  # eight groups of four hexadecimal digits
+    type: str | None = None  # `RoCE v2` or `IB/RoCE v1`; None: the kernel would not say
+    netdev: str | None = None  # the interface whose address it is made of
+
+    @property
+    def ipv6(self) -> ipaddress.IPv6Address | None:
+        """The GID as the address that it is; None where it is not one."""
+        try:
+            return ipaddress.IPv6Address(self.gid)
+        except ValueError:
+            return None
+
+    @property
+    def ipv4(self) -> str | None:
+        """The IPv4 address that the GID is the mapped form of."""
+        mapped = self.ipv6.ipv4_mapped if self.ipv6 else None
+        return str(mapped) if mapped else None
+
+    @property
+    def link_local(self) -> bool:
+        return self.ipv6 is not None and self.ipv6.is_link_local
+
+    @property
+    def roce_v2(self) -> bool:
+        return self.type == _ROCE_V2
+
+    def __str__(self) -> str:
+        address = self.ipv4 or str(self.ipv6 or self.gid)
+        return f"{self.index}: {address} {self.type or 'of unknown type'} {self.netdev or 'without netdev'}"
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port of an RDMA device. A None: the kernel does not say."""
+
+    number: int  # from 1
+    state: str | None = None  # ACTIVE, DOWN, INIT, ARMED
+    phys_state: str | None = None  # LinkUp, Polling, Disabled
+    link_layer: str | None = None  # INFINIBAND or ETHERNET
+    rate: float | None = None  # Gbit/s
+    gids: tuple[Gid, ...] = ()  # by index; empty slots are left out
+
+    @property
+    def active(self) -> bool:
+        return self.state == "ACTIVE"
+
+    def has_netdev(self, name: str) -> bool:
+        """Whether a GID is made of an address of that interface."""
+        return any(gid.netdev == name for gid in self.gids)
+
+    def __str__(self) -> str:
+        state = f"{self.state or 'in an unknown state'}"
+        return f"port {self.number} {state}" + (f" ({self.phys_state})" if self.phys_state else "")
+
+
+@dataclass(frozen=True)
+class Device:
+    """An RDMA device, or HCA: `mlx5_0`."""
+
+    name: str
+    firmware: str | None = None
+    netdevs: tuple[str, ...] = ()  # the Ethernet or IPoIB interfaces of the same hardware
+    usable: bool | None = None  # the user who logs in may open it; None: there is nothing to open
+    ports: tuple[Port, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.name} {', '.join(map(str, self.ports)) or 'without ports'}"
+
+
+@dataclass(frozen=True)
+class RdmaFacts:
+    """All RDMA devices of a host, in the order of their numbers. None at all is a fact, not an error."""
+
+    devices: tuple[Device, ...] = ()
+    lowers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # bond, VLAN -> directly below it
+    peermem: bool = False  # nvidia_peermem or nv_peer_mem is loaded
+    open_driver: bool | None = None  # NVIDIA's open kernel modules; None: no NVIDIA driver
+
+    def device(self, name: str) -> Device | None:
+        return next((device for device in self.devices if device.name == name), None)
+
+    def carrying(self, nic: str) -> tuple[Device, ...]:
+        """The devices that carry the traffic of a NIC, through bonds and VLANs."""
+        below = {nic, *self._below(nic)}
+        return tuple(
+            device
+            for device in self.devices
+            if below & {*device.netdevs} or any(port.has_netdev(nic) for port in device.ports)
+        )
+
+    def _below(self, nic: str) -> Iterator[str]:
+        for lower in self.lowers.get(nic, ()):
+            yield lower
+            yield from self._below(lower)

@@ -1,0 +1,40 @@
+"""The tuning that the inventory may ask of NCCL: names, limits and variables. Pure.
+
+NCCL takes a misspelt level for none, and lowers what is too high with a warning at most; so whatever is asked
+for is checked while the inventory is read. Names, values and limits: user guide and source of NCCL 2.30.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from mnt.inventory.model import Tuning
+from mnt.network.variable import Variable
+
+# Key of `network.tuning` -> variable, and the mode in which alone it has a meaning.
+VARIABLES: dict[str, tuple[str, str | None]] = {
+    "socket_nthreads": ("NCCL_SOCKET_NTHREADS", "tcp"),
+    "nsocks_perthread": ("NCCL_NSOCKS_PERTHREAD", "tcp"),
+    "buffer_size": ("NCCL_BUFFSIZE", None),
+    "p2p_level": ("NCCL_P2P_LEVEL", None),
+    "cross_nic": ("NCCL_CROSS_NIC", None),
+    "topo_file": ("NCCL_TOPO_FILE", None),
+    "debug": ("NCCL_DEBUG", None),
+    "debug_subsys": ("NCCL_DEBUG_SUBSYS", None),
+    "ib_timeout": ("NCCL_IB_TIMEOUT", "rdma"),
+    "ib_retry_count": ("NCCL_IB_RETRY_CNT", "rdma"),
+    "ib_traffic_class": ("NCCL_IB_TC", "rdma"),
+    "ib_service_level": ("NCCL_IB_SL", "rdma"),
+    "ib_qps_per_connection": ("NCCL_IB_QPS_PER_CONNECTION", "rdma"),
+}
+
+
+def tuning_variables(tuning: Tuning, mode: str) -> Iterator[Variable]:
+    """What the inventory asks for, less what has no meaning in this mode (`tcp` or `rdma`)."""
+    for field in fields(tuning):
+        value = getattr(tuning, field.name)
+        name, only = VARIABLES[field.name]
+        if value not in (None, ()) and only in (None, mode):
+            text = ",".join(value) if isinstance(value, tuple) else str(value)
+            yield Variable(name, text, f"inventory: network.tuning.{field.name}")
