@@ -6,22 +6,25 @@ Here one thread waits for whatever happens first on the channel: output, errors,
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 import paramiko
-from fabric import Connection
+from fabric.connection import Connection
 
 from mnt.errors import HostError
 from mnt.fleet.timeouts import Timeouts
 
-_READ = 1 << 16
+_READ = 1 << 16  # bytes
 _ERRORS_KEPT = 1 << 16  # bytes of standard error that are kept: its end
-_LINGER = 0.5  # seconds for the rest of the output once the command has ended but something holds its stdout
+_LINGER = 0.5  # seconds for the rest of the output, once the command has ended but something holds its stdout
+
+_CHANNEL_ERRORS = (paramiko.SSHException, EOFError, OSError)
 
 
 def host_name(connection: Connection) -> str:
@@ -31,12 +34,17 @@ def host_name(connection: Connection) -> str:
 
 
 def timeouts_of(connection: Connection) -> Timeouts:
+    """The limits of a HostConnection, the default ones for Fabric's own."""
     timeouts = getattr(connection, "timeouts", None)
     return timeouts if isinstance(timeouts, Timeouts) else Timeouts()
 
 
+class ReadTimeout(TimeoutError):
+    """Nothing came on standard output in time."""
+
+
 class _Wake(threading.Event):
-    """Set by whatever happens on a channel. Paramiko's pipes clear it when they run empty: not for them to say."""
+    """Set by whatever happens on a channel. Paramiko's pipes clear it when they run empty; here in vain."""
 
     def clear(self) -> None:
         pass
@@ -60,7 +68,8 @@ class _StatusEvent(threading.Event):
 class RemoteCommand:
     """A command that runs on a host. Leaving the `with` block closes the channel.
 
-    Standard input stays open until then: its end tells programs of mnt.remote that the head is gone.
+    Standard input stays open until then, or until `end_input`: its end tells programs of mnt.remote that the
+    head is gone.
 
     Args:
         connection: opened if it is not.
@@ -72,35 +81,38 @@ class RemoteCommand:
 
     def __init__(self, connection: Connection, command: str) -> None:
         self.host = host_name(connection)
-        self._timeouts = timeouts_of(connection)
+        self._limit = timeouts_of(connection).channel
         self._wake = _Wake()
         self._errors = bytearray()
         self._ended_at: float | None = None
         self._writer: _Writer | None = None
-        self._channel = self._open(connection, command)
+        self._channel = self._open(connection)
+        self._start(command)
 
-    def _open(self, connection: Connection, command: str) -> Any:
-        limit = self._timeouts.channel
+    def _open(self, connection: Connection) -> Any:
         try:
-            connection.open()
-            channel = connection.transport.open_session(timeout=limit)
-        except (paramiko.SSHException, EOFError, OSError) as error:
+            connection.open()  # type: ignore[no-untyped-call]
+            transport: Any = connection.transport
+            channel = transport.open_session(timeout=self._limit)
+        except _CHANNEL_ERRORS as error:
             raise HostError(self.host, "channel", f"no session: {_reason(error)}") from error
         channel.in_buffer.set_event(self._wake)
         channel.in_stderr_buffer.set_event(self._wake)
         channel.status_event = _StatusEvent(self._wake)
-        # The reply to an exec request has no timeout in paramiko: a timer closes the channel instead.
-        timer = threading.Timer(limit, channel.close)
+        return channel
+
+    def _start(self, command: str) -> None:
+        # Paramiko waits for the answer to an exec request for ever: a timer closes the channel instead.
+        timer = threading.Timer(self._limit, self._channel.close)
         timer.daemon = True
         timer.start()
         try:
-            channel.exec_command(command)
-        except (paramiko.SSHException, EOFError, OSError) as error:
-            channel.close()
+            self._channel.exec_command(command)
+        except _CHANNEL_ERRORS as error:
+            self._channel.close()
             raise HostError(self.host, "channel", f"the command was refused: {_reason(error)}") from error
         finally:
             timer.cancel()
-        return channel
 
     def __enter__(self) -> RemoteCommand:
         return self
@@ -112,10 +124,8 @@ class RemoteCommand:
 
     def close(self) -> None:
         """Close the channel; a writer that is at work ends."""
-        try:
+        with contextlib.suppress(*_CHANNEL_ERRORS):  # the loss of the connection has closed it
             self._channel.close()
-        except (paramiko.SSHException, EOFError, OSError):
-            pass  # it is closed by the loss of the connection
         if self._writer is not None:
             self._writer.join(1.0)
 
@@ -131,30 +141,42 @@ class RemoteCommand:
         return status if self._channel.status_event.is_set() and status >= 0 else None
 
     def write(self, chunks: Iterable[bytes]) -> None:
-        """Send `chunks` to standard input in the background, one writer after the other.
+        """Send `chunks` to standard input in the background, after what was written before.
 
         What iterating raises is raised by `read`.
         """
-        if self._writer is None and isinstance(chunks, (list, tuple)):
-            if sum(map(len, chunks)) <= self._channel.out_window_size:  # cannot block: spare the thread
-                for chunk in chunks:
-                    self._send(chunk)
-                return
+        if self._writer is None and isinstance(chunks, list) and self._has_room(chunks):
+            for chunk in chunks:
+                self._send(chunk)
+            return
         self._writer = _Writer(self._send, chunks, self._wake, after=self._writer)
         self._writer.start()
 
+    def _has_room(self, chunks: list[bytes]) -> bool:
+        """Whether sending cannot block, so that no thread is needed."""
+        return sum(map(len, chunks)) <= int(self._channel.out_window_size)
+
     def _send(self, data: bytes) -> None:
-        try:
+        # A command or a connection that has ended is the reader's to see.
+        with contextlib.suppress(OSError):
             self._channel.sendall(data)
-        except OSError:
-            # The command has ended, or the connection has: the reader will see which.
-            raise BrokenPipeError from None
+            return
+        raise BrokenPipeError
+
+    def end_input(self) -> None:
+        """Close standard input, after what was written before."""
+        self.write(self._nothing_more())
+
+    def _nothing_more(self) -> Iterator[bytes]:
+        with contextlib.suppress(*_CHANNEL_ERRORS):
+            self._channel.shutdown_write()
+        yield from ()
 
     def read(self, timeout: float | None = None) -> bytes:
         """The next piece of standard output; empty at its end.
 
         Raises:
-            TimeoutError: nothing came within `timeout` seconds.
+            ReadTimeout: nothing came within `timeout` seconds.
             HostError: phase `channel`: the connection is lost.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -170,7 +192,7 @@ class RemoteCommand:
                 return b""
             now = time.monotonic()
             if deadline is not None and now >= deadline:
-                raise TimeoutError
+                raise ReadTimeout
             self._wake.wait(self._next_look(now, deadline))
 
     def _drain_errors(self) -> None:
@@ -179,23 +201,28 @@ class RemoteCommand:
             del self._errors[:-_ERRORS_KEPT]
 
     def _at_end(self) -> bool:
+        """Whether nothing can come any more. What has come is looked for after that was decided."""
         channel = self._channel
-        if channel.eof_received and channel.status_event.is_set():
-            return not channel.recv_ready()
         if channel.closed:
             if self.exit_code is None and not channel.transport.is_active():
                 raise lost(self.host, channel.transport)
-            return not channel.recv_ready()
-        if channel.status_event.is_set():
-            self._ended_at = self._ended_at or time.monotonic()
-            return time.monotonic() - self._ended_at >= _LINGER
-        return False
+            return not self._ready()
+        if not channel.status_event.is_set():
+            return False
+        if channel.eof_received:
+            return not self._ready()
+        self._ended_at = self._ended_at or time.monotonic()
+        return time.monotonic() - self._ended_at >= _LINGER and not self._ready()
+
+    def _ready(self) -> bool:
+        return bool(self._channel.recv_ready() or self._channel.recv_stderr_ready())
 
     def _next_look(self, now: float, deadline: float | None) -> float | None:
-        ends = [] if deadline is None else [deadline]
+        """Seconds until something is due even if nothing happens."""
+        due = [] if deadline is None else [deadline]
         if self._ended_at is not None:
-            ends.append(self._ended_at + _LINGER)
-        return max(0.0, min(ends) - now) if ends else None
+            due.append(self._ended_at + _LINGER)
+        return max(0.0, min(due) - now) if due else None
 
 
 class _Writer(threading.Thread):
@@ -224,6 +251,9 @@ class _Writer(threading.Thread):
             self._wake.set()
 
     def check(self) -> None:
+        """Raise what went wrong in this writer or one before it."""
+        if self._after is not None:
+            self._after.check()
         if self._error is not None:
             raise self._error
 
@@ -234,7 +264,7 @@ class Completed:
 
     stdout: bytes
     stderr: str
-    exit_code: int | None
+    exit_code: int | None  # None: the host did not say
 
 
 def execute(
@@ -250,36 +280,34 @@ def execute(
     Args:
         command: for the login shell; quote what is data.
         timeout: seconds; None: `Timeouts.command`.
-        on_stdout: takes each piece of standard output as it comes, instead of `Completed.stdout`.
+        on_stdout: takes each piece of standard output as it comes; `Completed.stdout` is then empty.
 
-    Raises HostError: phase `command` when it takes too long, `channel` or an earlier one without a connection.
+    Raises HostError: phase `command` when it takes too long; `channel` or an earlier one for want of a
+    connection.
     """
     limit = timeouts_of(connection).command if timeout is None else timeout
     deadline = time.monotonic() + limit
     output = bytearray()
     take = output.extend if on_stdout is None else on_stdout
     with RemoteCommand(connection, command) as running:
-        running.write(_then_end(stdin, running))
+        if stdin:
+            running.write(stdin)
+        running.end_input()
         try:
             while data := running.read(max(0.0, deadline - time.monotonic())):
                 take(data)
-        except TimeoutError:
+        except ReadTimeout:
             raise HostError(running.host, "command", f"not done within {limit:g} s") from None
         return Completed(bytes(output), running.stderr, running.exit_code)
 
 
-def _then_end(chunks: Iterable[bytes], running: RemoteCommand) -> Iterable[bytes]:
-    yield from chunks
-    running._channel.shutdown_write()
-
-
-def lost(host: str, transport: paramiko.Transport) -> HostError:
+def lost(host: str, transport: Any) -> HostError:
     """The error for a connection that ended while it was in use."""
     reason = transport.saved_exception
     return HostError(host, "channel", "connection lost" + (f": {_reason(reason)}" if reason else ""))
 
 
-def _reason(error: BaseException | None) -> str:
+def _reason(error: BaseException) -> str:
     if isinstance(error, EOFError):
         return "closed by the host"
     if isinstance(error, OSError) and error.strerror:

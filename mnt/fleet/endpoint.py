@@ -54,13 +54,16 @@ def _endpoint(name: str, address: str, ssh: Ssh, found: Settings) -> Endpoint:
     hostname = _first(found, "hostname", address).replace("%h", address).strip("[]")
     port = ssh.port if ssh.port is not None else _port(_first(found, "port", "22"), name)
     user = ssh.user or _first(found, "user", getpass.getuser())
+    identities: tuple[str, ...]
     if ssh.identity is not None:
         identities, only = (ssh.identity,), True
     else:
         configured = [path for path in found.get("identityfile", ()) if path != "none"]
         identities = tuple(_expand(path, hostname, user) for path in configured)
         only = _is_yes(found, "identitiesonly")
-    known_hosts = () if ssh.known_hosts == _DEFAULT_KNOWN_HOSTS else (ssh.known_hosts,)
+    known_hosts: tuple[str, ...] = (ssh.known_hosts,)
+    if ssh.known_hosts == _DEFAULT_KNOWN_HOSTS:
+        known_hosts = found.get("userknownhostsfile", known_hosts)
     alias = _first(found, "hostkeyalias", "")
     strict = ssh.host_keys == "strict" or _first(found, "stricthostkeychecking", "") in ("yes", "true")
     return Endpoint(
@@ -70,7 +73,7 @@ def _endpoint(name: str, address: str, ssh: Ssh, found: Settings) -> Endpoint:
         user=user,
         identities=identities,
         only_identities=only,
-        known_hosts=known_hosts or found.get("userknownhostsfile", (_DEFAULT_KNOWN_HOSTS,)),
+        known_hosts=known_hosts,
         known_hosts_global=found.get("globalknownhostsfile", _GLOBAL_KNOWN_HOSTS),
         key_name=alias or (hostname if port == 22 else f"[{hostname}]:{port}"),
         strict=strict,
@@ -87,9 +90,11 @@ def _jumps(spec: str, ssh: Ssh, config: SshConfig, seen: tuple[str, ...]) -> tup
     for index, word in enumerate(spec.replace(" ", "").split(",")):
         user, address, port = _parse_hop(word)
         if len(seen) > _MOST_HOPS:
-            raise UsageError(f"ProxyJump {spec}: more than {_MOST_HOPS} hops", fix="is there a loop?")
+            raise UsageError(
+                f"ProxyJump {spec}: over {_MOST_HOPS} hops; is it a loop?", fix="mend ssh_config"
+            )
         found = config.lookup(address, address)
-        # The inventory's user and key are the cluster's; they serve where nothing else is said of the gateway.
+        # The inventory's user and key are the cluster's; they serve where nothing is said of the gateway.
         own = Ssh(
             user=user or (None if "user" in found else ssh.user),
             port=port,

@@ -76,7 +76,7 @@ class Fleet:
         task: Task[T],
         *args: Any,
         on_result: OnResult | None = None,
-        timeout: float | None | _Default = _DEFAULT,
+        timeout: float | _Default | None = _DEFAULT,
     ) -> Results[T]:
         """Run `task(connection, *args)` on every host. See `run_each`."""
         return self.run_each(task, dict.fromkeys(self._hosts, args), on_result=on_result, timeout=timeout)
@@ -87,18 +87,18 @@ class Fleet:
         arguments: Mapping[str, tuple[Any, ...]],
         *,
         on_result: OnResult | None = None,
-        timeout: float | None | _Default = _DEFAULT,
+        timeout: float | _Default | None = _DEFAULT,
     ) -> Results[T]:
         """Run `task(connection, *arguments[host])` on the hosts that `arguments` names.
 
         Args:
-            task: raises HostError; whatever else it raises becomes the cause of a HostError of phase `command`.
+            task: raises HostError; whatever else it raises becomes the cause of one, of phase `command`.
             on_result: called in this thread with each outcome as it comes.
-            timeout: seconds for the task on one host, logging in included; None: no limit of its own; left out:
-                `Timeouts.total`.
+            timeout: seconds for the task on one host, logging in included; None: no limit of its own; left
+                out: `Timeouts.total`.
 
-        Returns the outcomes in the order of the fleet's hosts. A KeyboardInterrupt closes every connection and
-        is raised again at once. Raises KeyError for a name that is no host of the fleet.
+        Returns the outcomes in the order of the fleet's hosts. A KeyboardInterrupt closes every connection
+        and is raised again at once. Raises KeyError for a name that is no host of the fleet.
         """
         for name in arguments:
             self._hosts[name]

@@ -100,7 +100,7 @@ def judge(known: Sequence[KnownKey], key: HostKey, *, strict: bool, fix: str) ->
 
 
 class KnownHosts:
-    """Known_hosts files, each parsed once and shared by all hosts of a fleet. Safe to use from several threads."""
+    """Known_hosts files, each parsed once and shared by all hosts of a fleet; for any number of threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

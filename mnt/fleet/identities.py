@@ -111,7 +111,10 @@ class Identities:
         return list(agent.get_keys())
 
 
-class _SharedAgent(AgentSSH):  # type: ignore[misc]
+_Agent: Any = AgentSSH  # the stubs leave its private parts out
+
+
+class _SharedAgent(_Agent):  # type: ignore[misc]
     """An agent that several threads ask: one question at a time. Paramiko's mixes them up."""
 
     def __init__(self, connection: socket.socket) -> None:

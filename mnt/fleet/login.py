@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import queue
 import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import paramiko
 
-from mnt.errors import HostError
 from mnt.fleet.endpoint import Endpoint
 from mnt.fleet.hostkeys import HostKey, HostKeyRefused, KnownHosts, KnownKey, judge
 from mnt.fleet.identities import Identities, Identity, Unusable
@@ -28,7 +28,7 @@ _CUT_OFF = (EOFError, ConnectionResetError, BrokenPipeError)
 
 
 class Failure(Exception):
-    """A login failed in a phase of mnt.errors.HostError; `login` makes it a HostError of a host."""
+    """A login failed, in a phase of mnt.errors.HostError."""
 
     def __init__(self, phase: str, message: str, *, fix: str | None = None, again: bool = False) -> None:
         super().__init__(message)
@@ -37,19 +37,21 @@ class Failure(Exception):
         self.fix = fix
         self.again = again  # the server cut the connection before authentication: worth another try
 
+    def at_gateway(self, name: str) -> Failure:
+        """The failure as the hosts behind a gateway see it."""
+        return Failure(self.phase, f"gateway {name}: {self.message}", fix=self.fix)
+
 
 class Cancelled(Exception):
     """The connection was closed while it was being opened."""
 
 
 class Login:
-    """One login that another thread may cancel.
+    """A login, which another thread may cancel; `phase` is what it is at.
 
     Args:
         endpoint: where and how.
         known_hosts, identities: shared by the whole fleet.
-        via: the transport of the last gateway; None: straight.
-        on_phase: told each phase as it begins.
     """
 
     def __init__(
@@ -58,18 +60,14 @@ class Login:
         timeouts: Timeouts,
         known_hosts: KnownHosts,
         identities: Identities,
-        *,
-        via: HostTransport | None = None,
-        on_phase: Callable[[str], None] = lambda phase: None,
     ) -> None:
         self._endpoint = endpoint
         self._timeouts = timeouts
         self._known_hosts = known_hosts
         self._identities = identities
-        self._via = via
-        self._on_phase = on_phase
+        self.phase = "resolve"
         self._cancelled = threading.Event()
-        self._socket: Any = None
+        self._socket: socket.socket | None = None
         self._transport: HostTransport | None = None
 
     def cancel(self) -> None:
@@ -77,17 +75,15 @@ class Login:
         self._cancelled.set()
         if self._transport is not None:
             self._transport.close()
-        if isinstance(self._socket, socket.socket):
-            try:
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)  # wakes a connect(); close() would not
-            except OSError:
-                pass
 
-    def run(self) -> HostTransport:
-        """An authenticated transport. Raises Failure, Cancelled."""
+    def run(self, via: HostTransport | None) -> HostTransport:
+        """An authenticated transport, through a gateway's if there is one. Raises Failure, Cancelled."""
         for attempt in range(_ATTEMPTS):
             try:
-                return self._once()
+                return self._once(via)
             except Failure as failure:
                 if self._cancelled.is_set():
                     raise Cancelled from None
@@ -97,8 +93,8 @@ class Login:
                 raise Cancelled
         raise AssertionError("unreachable")
 
-    def _once(self) -> HostTransport:
-        connected = self._connect() if self._via is None else self._tunnel(self._via)
+    def _once(self, via: HostTransport | None) -> HostTransport:
+        connected = self._connect() if via is None else self._tunnel(via)
         transport = self._transport = HostTransport(connected, self._timeouts)
         try:
             known = self._known_keys()
@@ -118,7 +114,7 @@ class Login:
     def _enter(self, phase: str) -> None:
         if self._cancelled.is_set():
             raise Cancelled
-        self._on_phase(phase)
+        self.phase = phase
 
     # -- resolve, connect
 
@@ -157,7 +153,8 @@ class Login:
         reason = (first.strerror or str(first)).lower()
         return Failure("connect", f"{reason}: {where}", fix="is the address right, and the host up?")
 
-    def _tunnel(self, via: HostTransport) -> paramiko.Channel:
+    def _tunnel(self, via: HostTransport) -> Any:
+        """A channel through the gateway, which serves as a socket."""
         self._enter("connect")
         where = f"{self._endpoint.hostname} port {self._endpoint.port}"
         try:
@@ -295,14 +292,8 @@ class Login:
         return Failure("authentication", message, fix=fix if len(tried) > 1 else None)
 
 
-def login_error(host: str, failure: Failure, gateway: str | None = None) -> HostError:
-    """The failure as the error of a host; `gateway` names the hop that failed where it is not the host."""
-    message = failure.message if gateway is None else f"gateway {gateway}: {failure.message}"
-    return HostError(host, failure.phase, message, fix=failure.fix)
-
-
 def prefer(offered: Sequence[str], known: set[str]) -> tuple[str, ...]:
-    """Host key algorithms in the order in which to ask for them: first those of the key types that are known."""
+    """Host key algorithms in the order in which to ask for them: first those of keys that are known."""
     first = [name for name in offered if ("ssh-rsa" if name.startswith("rsa-") else name) in known]
     return (*first, *(name for name in offered if name not in first))
 
@@ -310,7 +301,7 @@ def prefer(offered: Sequence[str], known: set[str]) -> tuple[str, ...]:
 def resolve(hostname: str, port: int, timeout: float) -> list[Address]:
     """The addresses of a host, at least one. Raises Failure.
 
-    getaddrinfo has no timeout, so it gets a thread, which is left alone with a name server that does not answer.
+    getaddrinfo has no timeout, so it gets a thread, which is left alone with a name server that is silent.
     """
     try:
         return _addresses(hostname, port, socket.AI_NUMERICHOST)

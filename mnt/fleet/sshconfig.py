@@ -1,9 +1,9 @@
 """The user's ssh_config: which settings hold for a host.
 
-The rules are those of ssh_config(5) of OpenSSH 9: the first value that is found wins, IdentityFile adds up, a
-`Host` line matches if one of its patterns does and none of its negated ones, an included file stands under the
-condition of the line that includes it. What needs more than names (`Match`, CanonicalizeHostname) is left to
-`ssh -G`, which knows.
+The rules are those of ssh_config(5) of OpenSSH 9: the first value that is found wins, IdentityFile adds up,
+a `Host` line matches if one of its patterns does and none of its negated ones, an included file stands under
+the condition of the line that includes it. What needs more than names (`Match`, CanonicalizeHostname) is left
+to `ssh -G`, which knows.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class SshConfig:
     """What a configuration file says; read once, asked by any number of threads.
 
     Args:
-        path: as the inventory's `ssh.config`; None: read none. The user's own file brings the system-wide one
-            with it, as it does for ssh; any other file stands alone, as with `ssh -F`. The user's own need not
-            exist.
+        path: as the inventory's `ssh.config`; None: read none. The user's own file brings the system-wide
+            one with it, as it does for ssh; any other file stands alone, as with `ssh -F`. The user's own
+            need not exist.
 
     Raises UsageError for a file that cannot be read or parsed.
     """
@@ -149,7 +149,7 @@ def _split(line: str, where: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _included(patterns: Sequence[str], path: str) -> Iterator[str]:
-    """The files that an Include line names. Relative ones lie in ~/.ssh, or in /etc/ssh for the system's file."""
+    """The files that an Include line names. Relative ones lie in ~/.ssh, or in /etc/ssh for those there."""
     base = "/etc/ssh" if path.startswith("/etc/ssh/") else os.path.expanduser("~/.ssh")
     for pattern in patterns:
         yield from sorted(glob.glob(os.path.join(base, os.path.expanduser(pattern))))

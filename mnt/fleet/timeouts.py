@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Limits in seconds, one a phase of mnt.errors.HostError, and one over a whole task.
+    """Limits in seconds: one a phase of mnt.errors.HostError, and one over a whole task.
 
-    A phase that is over its limit ends with a HostError of that phase. `authentication` is for each key that is
-    tried. `keepalive` is the silence after which a sign of life is asked for; after three that stay unanswered
-    the connection counts as lost.
+    A phase that is over its limit ends with a HostError of that phase. `authentication` is for each key that
+    is tried. `keepalive` is the silence after which a sign of life is asked for; after three that stay
+    unanswered the connection counts as lost.
     """
 
     resolve: float = 10.0

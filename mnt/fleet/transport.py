@@ -15,14 +15,17 @@ from mnt.fleet.timeouts import Timeouts
 # Paramiko logs each failure with a traceback; without a handler Python prints it. Ours are HostErrors.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
+# The stubs leave out what paramiko keeps to itself, which is what has to be mended here.
+_Transport: Any = paramiko.Transport
+
 _UNANSWERED = 3  # questions whether the host is alive, before it counts as lost
 
 
-class HostTransport(paramiko.Transport):
-    """An SSH transport over a connected socket, or over a channel through a gateway.
+class HostTransport(_Transport):  # type: ignore[misc]
+    """An SSH transport over a connected socket, or a channel through a gateway.
 
-    Paramiko does banner, key exchange and everything later in one thread; `banner_read` tells the first from the
-    rest. Its own keepalive asks for no answer, so it cannot notice that nobody is there: this one does.
+    Paramiko does banner, key exchange and everything later in one thread; `banner_read` tells the first from
+    the rest. Its own keepalive asks for no answer, so it cannot notice that nobody is there: this one does.
     """
 
     def __init__(self, sock: Any, timeouts: Timeouts) -> None:
@@ -52,7 +55,7 @@ class HostTransport(paramiko.Transport):
     def _ask_for_life(self) -> None:
         # In the transport's own thread: what is raised here ends the connection.
         if self._unanswered >= _UNANSWERED:
-            silent = self._keepalive * _UNANSWERED
+            silent = self._keepalive * (_UNANSWERED + 1)
             raise paramiko.SSHException(f"no sign of life for {silent:g} s")
         self._unanswered += 1
         question = paramiko.Message()
@@ -75,7 +78,7 @@ class HostTransport(paramiko.Transport):
         self.packetizer.complete_handshake()
 
 
-def _on_channel_request(channel: paramiko.Channel, message: paramiko.Message) -> None:
+def _on_channel_request(channel: Any, message: paramiko.Message) -> None:
     """Paramiko drops `exit-signal` (RFC 4254, 6.10): a command that a signal ended would have no status."""
     start = message.packet.tell()
     if message.get_text() == "exit-signal":
@@ -90,6 +93,6 @@ def _on_channel_request(channel: paramiko.Channel, message: paramiko.Message) ->
 
 
 HostTransport._channel_handler_table = {
-    **paramiko.Transport._channel_handler_table,
+    **_Transport._channel_handler_table,
     common.MSG_CHANNEL_REQUEST: _on_channel_request,
 }

@@ -1,10 +1,10 @@
-"""Second stage on a host: read the program from standard input, run its `main`, and report in frames.
+"""Second stage on a host: read a program from standard input, run its `main`, and report in frames.
 
-The stub that bootstrap.py sends has taken this source off standard input and calls `serve`. What follows there:
-a line with a length and that many bytes of JSON (the request), then the stream for the program in pieces, each
-`%08x` and that many bytes. A piece of length 0 ends the stream, so that the end of the data and the loss of the
-connection differ: standard input itself stays open until the head is done, and its end means that the head is
-gone.
+The stub that bootstrap.py sends has taken this source off standard input and calls `serve`. What follows
+there: a line with a length and that many bytes of JSON (the request), then the stream for the program in
+pieces, each `%08x` and that many bytes. A piece of length 0 ends the stream, so that the end of the data and
+the loss of the connection differ: standard input itself stays open until the head is done, and its end means
+that the head is gone.
 
 Frames go out on what was standard output, in chunks of one write each of at most PIPE_BUF bytes, so that no
 other writer can get into the middle of one: `MARK KIND LENGTH MORE\\n` and LENGTH bytes. Standard output and
@@ -23,8 +23,10 @@ import threading
 import types
 
 _CHUNK = 4000  # bytes of data in a chunk; with its header less than PIPE_BUF (4096 on Linux)
-_GRACE = 2.0  # seconds that a program has to clean up once the connection is lost
+_GRACE = 2.0  # seconds that a program has to clean up once the head is gone
 _HEAD_GONE = 98  # the exit status that makes boot.sh give up
+_LOST = "the connection to the head is lost"
+_TRACEBACK_KEPT = 1 << 16  # characters: its end
 
 
 class Frames:
@@ -40,14 +42,12 @@ class Frames:
         """Send `value` as JSON. Raises TypeError or ValueError where it is none, or too large."""
         data = json.dumps(value, allow_nan=False).encode()
         if len(data) > self._limit:
-            raise ValueError(
-                "%s of %d bytes: more than the %d that may be sent" % (kind, len(data), self._limit)
-            )
+            raise ValueError(f"{kind} of {len(data)} bytes: more than the {self._limit} that may be sent")
         with self._lock:
             for start in range(0, len(data), _CHUNK):
                 part = data[start : start + _CHUNK]
                 more = start + _CHUNK < len(data)
-                self._write(("%s %s %d %d\n" % (self._mark, kind, len(part), more)).encode() + part)
+                self._write(f"{self._mark} {kind} {len(part)} {more:d}\n".encode() + part)
 
     def _write(self, data):
         while data:
@@ -55,7 +55,7 @@ class Frames:
 
 
 class Stream(io.RawIOBase):
-    """The bytes that the head streams to the program. Raises ConnectionError where the head is lost midway."""
+    """The bytes that the head streams to the program. Raises ConnectionError once the head is gone."""
 
     def __init__(self, feed):
         self._feed = feed
@@ -69,20 +69,20 @@ class Stream(io.RawIOBase):
         if self._left == 0 and not self._ended:
             size = self._feed.read(8)
             if len(size) < 8:
-                raise ConnectionError("the connection to the head is lost")
+                raise ConnectionError(_LOST)
             self._left = int(size, 16)
             self._ended = self._left == 0
         if self._ended or not len(buffer):
             return 0
         count = self._feed.readinto1(memoryview(buffer)[: self._left])
         if not count:
-            raise ConnectionError("the connection to the head is lost")
+            raise ConnectionError(_LOST)
         self._left -= count
         return count
 
 
 class Source:
-    """The loader of a program: gives tracebacks their lines."""
+    """The loader of a module: gives tracebacks their lines."""
 
     def __init__(self, text):
         self._text = text
@@ -92,12 +92,12 @@ class Source:
 
 
 class Group:
-    """A process group for the program and what it starts; a process that calls setsid is no longer in it."""
+    """A process group for the program and what it starts; whoever calls setsid is no longer in it."""
 
     def __init__(self):
         self._outer = os.getpgrp()
         os.setpgid(0, 0)
-        self._own = os.getpgrp()
+        self._own = os.getpid()
 
     def terminate(self):
         os.killpg(self._own, signal.SIGTERM)
@@ -107,7 +107,7 @@ class Group:
         try:
             os.setpgid(0, self._outer)
             os.killpg(self._own, signal.SIGKILL)
-        except OSError:  # nothing is left, or a PID namespace hides the outer group
+        except OSError:  # nothing is left, or a container hides the outer group
             pass
 
 
@@ -116,7 +116,7 @@ def _exit_on_signal(signum, frame):
 
 
 def _reset_signals():
-    # What sh was started with is no business of the program: nohup, or a shell that ignores SIGINT.
+    """Undo what the login shell may ignore; let a program clean up when it is told to end."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, _exit_on_signal)
@@ -137,26 +137,36 @@ def _watch(fd, group, finished):
 
 
 def _load(modules):
-    """Make modules of (full name, source) pairs and run them in order; the last one."""
+    """Make modules of (full name, source) pairs, and run them in order; the last one."""
     for name, source in modules:
-        module = types.ModuleType(name)
+        module = _module(name)
         module.__file__ = name.replace(".", "/") + ".py"
         module.__loader__ = Source(source)
-        sys.modules[name] = module
         exec(compile(source, module.__file__, "exec"), module.__dict__)
+    return module
+
+
+def _module(name):
+    """A new module, an attribute of its package, which is made if there is none."""
+    module = sys.modules[name] = types.ModuleType(name)
+    parent, _, child = name.rpartition(".")
+    if parent:
+        package = sys.modules.get(parent) or _module(parent)
+        package.__path__ = []
+        setattr(package, child, module)
     return module
 
 
 def _failure(error):
     import traceback
 
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    summary = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()[-1]
-    return {"error": summary, "traceback": text[-65536:]}
+    lines = traceback.format_exception(type(error), error, error.__traceback__)
+    summary = traceback.format_exception_only(type(error), error)[-1].strip()
+    return {"error": summary, "traceback": "".join(lines)[-_TRACEBACK_KEPT:]}
 
 
 def serve(feed, why, python):
-    """Run one program and exit.
+    """Run one program and exit: with 0 once it has been answered, with 98 if the head is gone.
 
     Args:
         feed: standard input, binary and buffered, at the request; on a descriptor of its own.
@@ -173,19 +183,20 @@ def serve(feed, why, python):
     threading.Thread(target=_watch, args=(feed.fileno(), group, finished), daemon=True).start()
 
     args = dict(request["args"], _boot={"python": python, "configured": not why, "why": why})
-    sys.argv = ["mnt/remote/%s.py" % request["name"]]
+    sys.argv = [f"mnt/remote/{request['name']}.py"]
     try:
         program = _load(request["modules"])
         stream = io.BufferedReader(Stream(feed), 1 << 16)
         kind, value = "answer", program.main(args, lambda frame: frames.send("frame", frame), stream)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the head shall see it
         kind, value = "error", _failure(error)
-    group.sweep()
     finished.set()
+    group.sweep()  # before the answer: who has it may rely on nothing being left
     try:
-        frames.send(kind, value)
-    except (TypeError, ValueError) as error:
-        frames.send("error", _failure(error))
+        try:
+            frames.send(kind, value)
+        except (TypeError, ValueError) as error:
+            frames.send("error", _failure(error))
     except OSError:
         os._exit(_HEAD_GONE)
     sys.stdout.flush()

@@ -13,14 +13,14 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-# Passed on unharmed by sh, bash, zsh, fish, csh and tcsh: no backslash, `!` or newline within the quotes.
+# Passed on unharmed by sh, bash, zsh, ksh, fish and tcsh: no backslash, `!` or newline in the quotes.
 COMMAND = "exec sh -c 'IFS= read -r line; eval \"$line\"'"
 
 # The largest frame, in bytes of JSON.
 FRAME_LIMIT = 64 * 1024 * 1024
 
-# Valid Python 2 too: an old interpreter has to say that it is old. Standard input moves to a descriptor of its
-# own, so that nothing that the program starts can read from it.
+# Valid Python 2 too: an old interpreter has to say that it is old. Standard input moves to a descriptor of
+# its own, so that nothing that the program starts can read from it.
 _STUB = """\
 import os, sys
 if sys.version_info < (3, 8):
@@ -121,8 +121,8 @@ def piece(data: bytes) -> bytes:
 class Frame:
     """A message from the host.
 
-    `kind` is one of `sh`, `tried`, `fact`, `none` (from boot.sh, `value` is text) or `hello`, `frame`, `answer`,
-    `error` (from boot.py, `value` is what the JSON said).
+    `kind` is one of `sh`, `tried`, `fact`, `none` (from boot.sh, `value` is text) or `hello`, `frame`,
+    `answer`, `error` (from boot.py, `value` is what the JSON said).
     """
 
     kind: str

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
-from fabric import Connection
+from fabric.connection import Connection
 
 from mnt.errors import HostError
-from mnt.fleet.channel import RemoteCommand, host_name, timeouts_of
+from mnt.fleet.channel import ReadTimeout, RemoteCommand, host_name, timeouts_of
 from mnt.remote import bootstrap
 from mnt.remote.bootstrap import BadFrame, Frame, FrameReader
-from mnt.tasks.bundle import program_modules
+from mnt.tasks import bundle
 
 OnFrame = Callable[[dict[str, Any]], None]
+
+_DEFAULT_PYTHON = ("python3",)  # of a host that is not of an inventory
+
+
+class ProgramError(HostError):
+    """A program raised on the host. `traceback` is its traceback there."""
+
+    def __init__(self, host: str, message: str, traceback: str) -> None:
+        super().__init__(host, "command", message)
+        self.traceback = traceback
 
 
 class NoPython(HostError):
     """The host has no Python >= 3.8.
 
-    `tried` names the interpreters that were tried and what became of them; `facts` is what plain `sh` can tell of
-    the host: `hostname`, `os`, `kernel`, as far as they are known.
+    `tried` names the interpreters that were tried, with what became of them; `facts` is what plain `sh` can
+    tell of the host: `hostname`, `os`, `kernel`, as far as they are known.
     """
 
     def __init__(self, host: str, tried: Sequence[str], facts: dict[str, str]) -> None:
@@ -30,18 +40,10 @@ class NoPython(HostError):
             host,
             "command",
             "no Python 3.8 or newer; tried " + ", ".join(tried),
-            fix="install python3 there, or name the interpreter in the inventory: python: /path/to/python",
+            fix="install python3 there, or name an interpreter in the inventory: python: /path/to/python",
         )
         self.tried = tuple(tried)
         self.facts = facts
-
-
-class _Stuck(Exception):
-    """The login shell is through, but no interpreter has started; `group` is their process group."""
-
-    def __init__(self, group: int) -> None:
-        super().__init__(group)
-        self.group = group
 
 
 def run_program(
@@ -65,155 +67,180 @@ def run_program(
     Closing the connection, from any thread, ends the call, and the program with it.
 
     Raises:
-        NoPython: see there.
-        HostError: phase `command`: the program raised (its traceback is a note of the error), or took too long;
-            `answer`: what came is no answer; `channel`: the connection was lost; or one from logging in.
+        NoPython: no interpreter.
+        ProgramError: the program raised.
+        HostError: phase `command`: the program died, or took too long; `answer`: what came is no answer;
+            `channel`: the connection was lost; or one from logging in.
     """
     host = host_name(connection)
     deadline = None if timeout is None else time.monotonic() + timeout
     target = getattr(connection, "target", None)
-    python: tuple[str, ...] = ("python3",) if target is None else target.python
-    run = _Run(connection, name, args, stdin, deadline, on_frame)
+    python: tuple[str, ...] = _DEFAULT_PYTHON if target is None else target.python
+    modules = _modules(name)
+
+    def attempt(words: Sequence[str], why: str = "", stale: int | None = None) -> dict[str, Any]:
+        mark = bootstrap.new_mark()
+        opening = bootstrap.opening(mark, words, name, modules, args, why=why, stale=stale)
+        with RemoteCommand(connection, bootstrap.COMMAND) as command:
+            command.write([opening])
+            run = _Run(command, name, FrameReader(mark), deadline, timeouts_of(connection).interpreter)
+            return run.answer(stdin, on_frame)
+
     try:
         try:
-            return run.attempt(python)
+            return attempt(python)
         except _Stuck as stuck:
-            patience = timeouts_of(connection).interpreter
-            why = f"did not start within {patience:g} s: {' '.join(python)}"
-            return run.attempt((), why=why, stale=stuck.group)
+            why = f"did not start within {timeouts_of(connection).interpreter:g} s: {' '.join(python)}"
+            return attempt((), why, stuck.group)
     except _Stuck as stuck:
-        _end(connection, stuck.group)
-        raise HostError(host, "command", "no Python starts; each takes too long") from None
-    except TimeoutError:
+        _kill(connection, stuck.group)
+        raise HostError(host, "command", "no Python starts there: each takes too long") from None
+    except _TooLate as late:
+        if late.group is not None:
+            _kill(connection, late.group)
         raise HostError(host, "command", f"{name}: no answer within {timeout:g} s") from None
     except BadFrame as error:
         raise HostError(host, "answer", f"{name}: {error}") from None
 
 
-def _end(connection: Connection, group: int) -> None:
-    """Kill the processes of an attempt that hangs."""
-    with RemoteCommand(connection, bootstrap.COMMAND) as command:
-        command.write([bootstrap.opening(bootstrap.new_mark(), (), "", [], {}, stale=group)])
-        command.read(timeouts_of(connection).channel)
+@cache  # one reading of the sources for all hosts
+def _modules(name: str) -> list[tuple[str, str]]:
+    return bundle.program_modules(name)
+
+
+class _Stuck(Exception):
+    """The login shell is through, but no interpreter starts; `group` is their process group."""
+
+    def __init__(self, group: int) -> None:
+        super().__init__(group)
+        self.group = group
+
+
+class _TooLate(Exception):
+    """The deadline has passed; `group` as in _Stuck, None once a program has started (it ends by itself)."""
+
+    def __init__(self, group: int | None) -> None:
+        super().__init__(group)
+        self.group = group
 
 
 class _Run:
-    """One call of `run_program`: up to two attempts, with and without the configured interpreter."""
+    """The conversation with one started COMMAND.
+
+    Args:
+        deadline: on time.monotonic()'s clock.
+        patience: seconds that each interpreter has to start.
+    """
 
     def __init__(
-        self,
-        connection: Connection,
-        name: str,
-        args: dict[str, Any],
-        stdin: Iterable[bytes] | None,
-        deadline: float | None,
-        on_frame: OnFrame | None,
+        self, command: RemoteCommand, name: str, reader: FrameReader, deadline: float | None, patience: float
     ) -> None:
-        self._connection = connection
-        self._host = host_name(connection)
+        self._command = command
+        self._host = command.host
         self._name = name
-        self._args = args
-        self._stdin = stdin
+        self._reader = reader
         self._deadline = deadline
-        self._on_frame = on_frame
+        self._patience = patience
+        self._group: int | None = None  # of sh, while no program has started
+        self._impatient: float | None = None  # when to give the interpreter up that is being started
 
-    def attempt(self, python: Sequence[str], *, why: str = "", stale: int | None = None) -> dict[str, Any]:
-        mark = bootstrap.new_mark()
-        opening = bootstrap.opening(
-            mark, python, self._name, program_modules(self._name), self._args, why=why, stale=stale
-        )
-        with RemoteCommand(self._connection, bootstrap.COMMAND) as command:
-            command.write([opening])
-            return self._serve(command, FrameReader(mark))
-
-    def _serve(self, command: RemoteCommand, reader: FrameReader) -> dict[str, Any]:
+    def answer(self, stdin: Iterable[bytes] | None, on_frame: OnFrame | None) -> dict[str, Any]:
         tried: list[str] = []
         facts: dict[str, str] = {}
         started = False
-        for frame in self._frames(command, reader):
+        for frame in self._frames():
             if frame.kind == "answer":
-                return self._answer(frame.value)
+                if not isinstance(frame.value, dict):
+                    raise BadFrame("the answer is no JSON object")
+                return frame.value
             if frame.kind == "error":
-                raise self._raised(frame.value)
+                raise ProgramError(
+                    self._host, f"{self._name}: {frame.value['error']}", frame.value["traceback"]
+                )
             if frame.kind == "frame":
-                if self._on_frame is not None:
-                    self._on_frame(frame.value)
+                if on_frame is not None:
+                    on_frame(frame.value)
             elif frame.kind == "hello":
                 started = True
-                command.write(_pieces(self._stdin or ()))
+                self._command.write([bootstrap.END_OF_STREAM] if stdin is None else _pieces(stdin))
             elif frame.kind == "tried":
                 if started:
-                    raise self._died(frame.value.partition(" ")[0], command)
-                tried.append(_told(frame.value))
+                    raise self._died(frame.value.partition(" ")[0])
+                tried.append(frame.value)
             elif frame.kind == "fact":
                 key, _, value = frame.value.partition(" ")
                 facts[key] = value
             elif frame.kind == "none":
-                raise NoPython(self._host, tried, facts)
-        raise self._ended(command, reader)
+                raise NoPython(self._host, _told(tried), facts)
+        raise self._ended()
 
-    def _frames(self, command: RemoteCommand, reader: FrameReader) -> Iterator[Frame]:
-        """Frames until the command ends. Raises _Stuck, and TimeoutError past the deadline."""
-        patience = timeouts_of(self._connection).interpreter
-        group = 0
-        impatient: float | None = None  # when to give up on the interpreter that is being tried
+    def _frames(self) -> Iterator[Frame]:
+        """Frames until the command ends. Raises _Stuck, _TooLate."""
         while True:
-            now = time.monotonic()
-            limits = [limit - now for limit in (self._deadline, impatient) if limit is not None]
+            due = [limit for limit in (self._deadline, self._impatient) if limit is not None]
             try:
-                data = command.read(max(0.0, min(limits)) if limits else None)
-            except TimeoutError:
-                if impatient is not None and time.monotonic() >= impatient:
-                    raise _Stuck(group) from None
-                raise
+                data = self._command.read(max(0.0, min(due) - time.monotonic()) if due else None)
+            except ReadTimeout:
+                if self._impatient is not None and self._group is not None and min(due) == self._impatient:
+                    raise _Stuck(self._group) from None
+                raise _TooLate(self._group) from None
             if not data:
                 return
-            for frame in reader.feed(data):
-                if frame.kind == "sh":
-                    group = int(frame.value)
-                if frame.kind in ("sh", "tried"):
-                    impatient = time.monotonic() + patience
-                else:
-                    impatient = None
+            for frame in self._reader.feed(data):
+                self._note(frame)
                 yield frame
 
-    def _answer(self, value: Any) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise BadFrame("the answer is no JSON object")
-        return value
+    def _note(self, frame: Frame) -> None:
+        """Follow what is being started: interpreters from `sh` on, none any more after `hello`."""
+        if frame.kind == "sh" and frame.value.isdecimal():
+            self._group = int(frame.value)
+        if frame.kind in ("sh", "tried"):
+            self._impatient = time.monotonic() + self._patience
+        else:
+            self._impatient = self._group = None
 
-    def _raised(self, value: dict[str, str]) -> HostError:
-        error = HostError(self._host, "command", f"{self._name}: {value['error']}")
-        error.add_note(value["traceback"]) if hasattr(error, "add_note") else None
-        return error
+    def _died(self, code: str) -> HostError:
+        """The program ended without a word: sh goes on to the next interpreter, which nobody wants."""
+        return HostError(
+            self._host,
+            "command",
+            f"{self._name}: it died, exit code {code}{_last_line(self._command.stderr)}",
+        )
 
-    def _died(self, code: str, command: RemoteCommand) -> HostError:
-        last = command.stderr.strip().splitlines()
-        why = f": {last[-1]}" if last else ""
-        return HostError(self._host, "command", f"{self._name}: the program died, exit code {code}{why}")
-
-    def _ended(self, command: RemoteCommand, reader: FrameReader) -> HostError:
-        said = (command.stderr.strip() or reader.noise.strip()).splitlines()
-        code = "" if command.exit_code is None else f", exit code {command.exit_code}"
-        why = f": {said[-1]}" if said else ""
-        return HostError(self._host, "answer", f"{self._name}: ended without an answer{code}{why}")
-
-
-def _told(text: str) -> str:
-    code, _, words = text.partition(" ")
-    what = {"97": "too old", "126": "cannot be run", "127": "not found"}.get(code, f"exit code {code}")
-    return f"{words} ({what})"
+    def _ended(self) -> HostError:
+        code = self._command.exit_code
+        ended = "ended without an answer" + ("" if code is None else f", exit code {code}")
+        said = self._command.stderr.strip() or self._reader.noise
+        return HostError(self._host, "answer", f"{self._name}: {ended}{_last_line(said)}")
 
 
-def _pieces(chunks: Iterable[bytes]) -> Iterable[bytes]:
-    """The program's stream, framed. A list where nothing has to be waited for."""
-    if not chunks:
-        return [bootstrap.END_OF_STREAM]
-    return _framed(chunks)
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return f": {lines[-1]}" if lines else ""
 
 
-def _framed(chunks: Iterable[bytes]) -> Iterator[bytes]:
+def _told(tried: Sequence[str]) -> list[str]:
+    """The attempts, which boot.sh reports as `CODE WORDS`, for people: what was configured or was there."""
+    meanings = {"97": "too old", "126": "cannot be run", "127": "not found"}
+    told = []
+    for index, attempt in enumerate(tried):
+        code, _, words = attempt.partition(" ")
+        if index == 0 or code != "127":
+            told.append(f"{words} ({meanings.get(code, f'exit code {code}')})")
+    return [*told, "the usual names and places"]
+
+
+def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The program's stream, as boot.py reads it."""
     for chunk in chunks:
         for start in range(0, len(chunk), bootstrap.PIECE):
             yield bootstrap.piece(chunk[start : start + bootstrap.PIECE])
     yield bootstrap.END_OF_STREAM
+
+
+def _kill(connection: Connection, group: int) -> None:
+    """Kill the processes of an attempt that hangs; sh does it before anything else."""
+    opening = bootstrap.opening(bootstrap.new_mark(), (), "", [], {}, stale=group)
+    with RemoteCommand(connection, bootstrap.COMMAND) as command:
+        command.write([opening])
+        command.read(timeouts_of(connection).channel)
