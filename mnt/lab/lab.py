@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import secrets
+import signal
 import socket
 import subprocess
 import time
@@ -18,7 +19,7 @@ from mnt.lab import boot, processes, store, system
 from mnt.lab import spec as specs
 from mnt.lab.files import HOME
 from mnt.lab.processes import Process
-from mnt.lab.spec import USER, HostSpec, LabRequest, LabSpec
+from mnt.lab.spec import MANAGEMENT_NIC, USER, HostSpec, LabRequest, LabSpec
 
 _CACHE = "/var/cache/mnt"  # MNT_CACHE: where scripts/train-venv.sh builds what training needs
 _PYTHON = "/usr/bin/python3"  # the one that every user can run
@@ -86,10 +87,13 @@ class LabHost:
         )
 
     def kill(self) -> None:
-        """Cut the host's power: all its processes and NICs are gone at once. Raises MntError if it is off."""
-        if not self.alive:
-            raise MntError(f"{self.name} is off already")
-        os.kill(self.init.pid, 9)
+        """Cut the host's power: no process and no NIC is left. Raises MntError if it is off.
+
+        The NICs go first: a host without power says no goodbye to its peers.
+        """
+        for nic in (MANAGEMENT_NIC, self.spec.nic):
+            self.exec(["ip", "link", "set", nic, "down"])
+        os.kill(self.init.pid, signal.SIGKILL)
         while self.alive:
             time.sleep(0.01)
 

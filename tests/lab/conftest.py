@@ -6,33 +6,16 @@ A lab's name tells which test session made it: labs of one that was killed are r
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from itertools import count
 from typing import Any
 
 import pytest
+import sessions
 
 from mnt.errors import MntError
-from mnt.lab import Lab, LabRequest, down, processes, store, system
-
-_NAME = re.compile(r"pytest-(\d+)-(\d+)-\d+")  # pid and start of the test session, number of the lab
-_numbers = count(1)
-
-
-def _new_name() -> str:
-    own = processes.identify(os.getpid())
-    return f"pytest-{own.pid}-{own.started}-{next(_numbers)}"
-
-
-def _reclaim() -> None:
-    """Remove the labs of test sessions that are no more."""
-    for name in store.names():
-        match = _NAME.fullmatch(name)
-        if match and not processes.Process(int(match[1]), int(match[2])).alive:
-            down(name)
+from mnt.lab import Lab, LabRequest, down, system
 
 
 @pytest.fixture(scope="session")
@@ -42,13 +25,13 @@ def lab_support() -> None:
         system.require_lab_support(shaping=True)
     except MntError as error:
         pytest.skip(f"no lab can be made here: {error}")
-    _reclaim()
+    sessions.reclaim()
 
 
 @pytest.fixture(scope="session")
 def lab(lab_support: None) -> Iterator[Lab]:
     """Four hosts for the whole session. Leave them as you found them."""
-    name = _new_name()
+    name = sessions.new_name()
     try:
         yield Lab.up(LabRequest(name=name, count=4))
     finally:
@@ -61,7 +44,7 @@ def make_lab(lab_support: None) -> Iterator[Callable[..., Lab]]:
     names: list[str] = []
 
     def make(*, python: str | None = None, **request: Any) -> Lab:
-        names.append(_new_name())
+        names.append(sessions.new_name())
         return Lab.up(LabRequest(**{"name": names[-1], "count": 2, **request}), python=python)
 
     try:

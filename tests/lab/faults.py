@@ -41,7 +41,8 @@ def start_sshd(host: LabHost, *options: str) -> None:
 def configure_sshd(host: LabHost, text: str) -> None:
     """Put words of sshd_config(5) before the lab's own, and have sshd take them up."""
     write_file(host, "/etc/ssh/sshd_config.d/test.conf", text)
-    _run(host, "sh", "-c", 'kill -HUP "$(cat /run/sshd.pid)"')
+    restart = 'pid=$(cat "$1"); rm "$1"; kill -HUP "$pid"; until [ -s "$1" ]; do sleep 0.01; done'
+    _run(host, "sh", "-c", restart, "sh", "/run/sshd.pid")
 
 
 def unmount_shared(host: LabHost) -> None:
