@@ -1,8 +1,20 @@
-"""What the probe found on a host, typed. `HostFacts.parse` is the only reader of the probe's JSON."""
+"""What the probe found on the hosts, typed. `HostFacts.parse` is the only reader of the probe's JSON."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from mnt.errors import HostError
+from mnt.network.nccl import ConfFile
+from mnt.network.rdma import RdmaFacts
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+    from mnt.inventory.model import Host, Inventory
 
 
 @dataclass(frozen=True)
@@ -19,3 +31,173 @@ class Interface:
     mac: str | None = None
     speed: int | None = None  # Mbit/s
     loopback: bool = False
+
+
+@dataclass(frozen=True)
+class OsRelease:
+    """What os-release(5) says: `debian`, `12`, `Debian GNU/Linux 12 (bookworm)`."""
+
+    id: str
+    version: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Login:
+    """Who the SSH session runs as. A None is not known to the host's user database."""
+
+    uid: int
+    user: str | None = None
+    home: str | None = None
+    shell: str | None = None
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """The Python that ran the probe."""
+
+    argv: tuple[str, ...]  # how it was started
+    configured: bool  # it is the one of the inventory
+    version: str  # 3.11.2
+    implementation: str  # cpython
+    executable: str
+    why: str | None = None  # why it is not the configured one
+
+
+@dataclass(frozen=True)
+class Mounted:
+    """A line of /proc/self/mounts."""
+
+    point: str
+    source: str
+    type: str
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class MountPoint:
+    """What is mounted at a path, the last on top; and the mount that holds the path."""
+
+    stack: tuple[Mounted, ...]
+    inside: Mounted | None
+
+
+@dataclass(frozen=True)
+class PathFacts:
+    """What a path is, as the user who logged in sees it."""
+
+    kind: str  # file, dir, other, missing, unreadable or hung
+    real: str | None = None  # without symbolic links; None: it hangs
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """What nvidia-smi says. A host without it has no GPUs: a fact, not an error."""
+
+    tool: str | None = None  # path of nvidia-smi
+    found: tuple[Mapping[str, str], ...] = ()  # by field of --query-gpu, as printed
+    error: str | None = None  # nvidia-smi failed
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A socket that LISTENs on the master port. pid and command are those of our own processes only."""
+
+    address: str
+    uid: int
+    user: str | None = None
+    pid: int | None = None
+    command: str | None = None
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """What one host answered. A None, an empty mapping: the host did not say, which is never a verdict.
+
+    A host without any Python answers with its name, kernel and OS alone: `python` is None, and `tried` says
+    which interpreters were looked for.
+    """
+
+    hostname: str
+    kernel: str | None = None
+    os: OsRelease | None = None
+    machine: str | None = None  # x86_64
+    boot_id: str | None = None
+    time: float | None = None  # seconds since the epoch, by the host's clock
+    login: Login | None = None
+    python: Interpreter | None = None
+    packages: Mapping[str, str] = field(default_factory=dict)  # canonical name (PEP 503) -> version
+    torch_cuda: str | None = None  # "13.0"; "none": a CPU build
+    nccl_library: str | None = None  # of the file that torch loads
+    interfaces: tuple[Interface, ...] = ()  # with `lo`; none at all: a sandbox hides them
+    paths: Mapping[str, PathFacts] = field(default_factory=dict)  # required paths and mount points
+    mounts: Mapping[str, MountPoint] = field(default_factory=dict)
+    gpus: Gpus | None = None
+    listeners: tuple[Listener, ...] | None = None  # on the master port
+    rdma: RdmaFacts | None = None
+    nccl_conf: tuple[ConfFile, ...] = ()  # those there are, the strongest first
+    tried: str | None = None
+
+    @classmethod
+    def parse(cls, host: str, document: Mapping[str, Any]) -> HostFacts:
+        """The probe's answer. Raises HostError (phase `answer`) where it is not what a probe says."""
+        from pydantic import ValidationError
+
+        try:
+            return _adapter().validate_python(document)
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            place = ".".join(str(part) for part in problem["loc"])
+            raise HostError(
+                host,
+                "answer",
+                f"the probe's {place or 'answer'} is not usable: {problem['msg']}",
+                fix="run it again; if it stays so, look at what replaces Python or /proc on that host",
+            ) from None
+
+    @property
+    def home(self) -> str:
+        """The home directory of the user who logged in, absolute where the host knows it."""
+        return (self.login and self.login.home) or "~"
+
+    @property
+    def trains_with(self) -> Interpreter | None:
+        """The configured interpreter; None where it does not run, so that its packages are not known."""
+        return self.python if self.python and self.python.configured else None
+
+
+@cache
+def _adapter() -> TypeAdapter[HostFacts]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(HostFacts)
+
+
+@dataclass(frozen=True)
+class FleetFacts:
+    """All that the checks judge.
+
+    Every selected host has either `facts` or an `errors` entry. `mesh` says by worker why the master could
+    not log in to it, None for success; it is None itself where nobody tried, or the master did not answer.
+    """
+
+    inventory: Inventory
+    hosts: Sequence[Host]  # in rank order; the first is the master
+    facts: Mapping[str, HostFacts]
+    errors: Mapping[str, HostError] = field(default_factory=dict)
+    mesh: Mapping[str, str | None] | None = None
+
+    @property
+    def master(self) -> Host:
+        return self.hosts[0]
+
+    def answers(self) -> Iterator[tuple[Host, HostFacts]]:
+        """The hosts that answered, in rank order."""
+        for host in self.hosts:
+            if host.name in self.facts:
+                yield host, self.facts[host.name]
+
+    def interfaces(self) -> dict[str, tuple[Interface, ...]]:
+        """By host, as `mnt.network.nic.choose` takes them; hosts that did not say are left out."""
+        return {host.name: facts.interfaces for host, facts in self.answers() if facts.interfaces}

@@ -1,0 +1,46 @@
+"""Can a job bind the ports that it needs?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mnt.preflight.facts import FleetFacts, Listener
+from mnt.preflight.findings import Problem, Severity
+from mnt.preflight.registry import check
+
+
+@check("port-free")
+def port_free(fleet: FleetFacts) -> Iterator[Problem]:
+    """Nobody listens on the master port.
+
+    On the master that fails: the rendezvous could not bind it. On a worker it is a warning: only a job that
+    is led from there would fail, but often it is what an earlier job left. The holder is named as far as the
+    user may see it: of another user's process, the user only. A connection in TIME_WAIT holds nothing.
+    """
+    port = fleet.inventory.network.master_port
+    for host, facts in fleet.answers():
+        leads = host == fleet.master
+        for listener in facts.listeners or ():
+            yield Problem(
+                hosts=(host.name,),
+                message=f"port {port} is taken by {_holder(listener)}",
+                found=f"{_holder(listener)} listens on {listener.address}",
+                expected=f"port {port} free (inventory: network.master_port)",
+                fix=_fix(listener),
+                severity=None if leads else Severity.WARN,
+            )
+
+
+def _holder(listener: Listener) -> str:
+    user = listener.user or f"uid {listener.uid}"
+    if listener.pid is None:
+        return f"a process of {user}"
+    return f"pid {listener.pid} of {user}: {listener.command or 'a process without a command line'}"
+
+
+def _fix(listener: Listener) -> str:
+    if listener.pid is None:
+        end = f"ask {listener.user or f'uid {listener.uid}'} to end it"
+    else:
+        end = f"if it is left over: mnt stop, or kill {listener.pid}"
+    return f"{end}; else set network.master_port to another port"

@@ -1,0 +1,244 @@
+"""Do all hosts run the same software?
+
+A pin (`require` in the inventory) decides; without one, the majority of the selected hosts does.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+
+from packaging.utils import canonicalize_name
+
+from mnt.preflight.facts import FleetFacts, HostFacts
+from mnt.preflight.findings import Problem, Severity
+from mnt.preflight.parity import Subject, parity, pinned
+from mnt.preflight.registry import Needs, check
+
+# Keys of `require` that name no Python package.
+NOT_PACKAGES = frozenset({"python", "os-release", "cuda", "nccl", "driver"})
+# Packages with a check of their own.
+OWN_CHECK = ("torch", "deepspeed", "transformers")
+
+# What torch's wheels append to tell one release's builds apart; which CUDA it is, `cuda-version` judges.
+_BUILD = re.compile(r"\+(?:cpu|cu\d+|rocm[\d.]+|xpu)$")
+
+
+def packages_to_look_up(require: Mapping[str, str]) -> list[str]:
+    """The distributions that the probe must look for, by canonical name."""
+    pins = (canonicalize_name(key) for key in require)
+    return list(dict.fromkeys([*OWN_CHECK, *(name for name in pins if name not in NOT_PACKAGES)]))
+
+
+@check("os-release")
+def os_release(fleet: FleetFacts) -> Iterator[Problem]:
+    """Every host runs the same release of the same distribution.
+
+    `require: {os-release: "==12"}` pins the release, by os-release(5)'s VERSION_ID.
+    """
+    releases = {host.name: facts.os for host, facts in fleet.answers() if facts.os is not None}
+    if pinned(fleet, "os-release"):
+        values = {name: release.version for name, release in releases.items()}
+    else:
+        values = {name: f"{release.id} {release.version or ''}".strip() for name, release in releases.items()}
+    subject = Subject(
+        "the OS",
+        "os-release",
+        fix=lambda host, _: "reinstall it with the release that is wanted, or leave it out with -x",
+        exactly=lambda value: f"=={value.split()[-1]}",
+    )
+    yield from parity(fleet, subject, values)
+
+
+@check("python-version", needs=Needs.ANSWER)
+def python_version(fleet: FleetFacts) -> Iterator[Problem]:
+    """The interpreter of the inventory runs on every host, and is the same Python.
+
+    Where it does not run, the finding says what was tried and what there is. Another minor version fails;
+    another patch release is a warning.
+    """
+    for host, facts in fleet.answers():
+        if facts.trains_with is None:
+            yield _no_interpreter(host.name, shlex.join(host.python), facts)
+    versions = {
+        host.name: facts.trains_with.version
+        for host, facts in fleet.answers()
+        if facts.trains_with is not None
+    }
+    subject = Subject(
+        "Python",
+        "python",
+        fix=lambda host, specifier: (
+            f"install Python {specifier}, or set `python` in the inventory to where one is"
+        ),
+        same=_minor,
+    )
+    yield from parity(fleet, subject, versions)
+    if not pinned(fleet, "python") and len({_minor(version) for version in versions.values()}) == 1:
+        yield from parity(fleet, subject._replace(same=str), versions, severity=Severity.WARN)
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _no_interpreter(host: str, configured: str, facts: HostFacts) -> Problem:
+    if facts.python is None:
+        found = f"no Python 3.8 or newer; tried {facts.tried}" if facts.tried else "no Python 3.8 or newer"
+        way_out = "install one, or set `python` of the host in the inventory to where one is"
+    else:
+        found = f"{configured} does not run" + (f" ({facts.python.why})" if facts.python.why else "")
+        there = f"{facts.python.executable} ({facts.python.version})"
+        way_out = f"make {configured}, or set `python` of the host in the inventory; there is {there}"
+    return Problem(
+        hosts=(host,),
+        message=f"the interpreter of the inventory is missing: {found}",
+        found=found,
+        expected=f"{configured} (inventory: python)",
+        fix=way_out,
+    )
+
+
+@check("torch-version", needs=Needs.PACKAGES)
+def torch_version(fleet: FleetFacts) -> Iterator[Problem]:
+    """Every host trains with the same torch.
+
+    Judged by `require: {torch: ..}` in the inventory, else by the majority of the hosts. The version comes
+    from the metadata of the host's interpreter; nothing is imported. Builds of one release (+cu130, +cpu) are
+    told apart by `cuda-version`. No torch anywhere is a warning.
+    """
+    values = _package(fleet, "torch")
+    yield from parity(
+        fleet, _package_subject(fleet, "torch", same=lambda version: _BUILD.sub("", version)), values
+    )
+    if values and not any(values.values()) and not pinned(fleet, "torch"):
+        yield Problem(
+            hosts=tuple(values),
+            message="no host has torch, so that none can train",
+            found="not installed",
+            expected="torch in the interpreter of the inventory",
+            fix="install it, or set `python` in the inventory to the interpreter that has it",
+            severity=Severity.WARN,
+        )
+
+
+@check("cuda-version", needs=Needs.PACKAGES)
+def cuda_version(fleet: FleetFacts) -> Iterator[Problem]:
+    """Every host's torch is built for the same CUDA.
+
+    Read from torch's own version file; a CPU build counts as `none`. `require: {cuda: "13.*"}` pins it.
+    """
+    values = {host.name: facts.torch_cuda for host, facts in fleet.answers() if facts.torch_cuda is not None}
+    subject = Subject(
+        "the CUDA of torch",
+        "cuda",
+        fix=lambda host, specifier: (
+            f"install the torch build for CUDA {specifier}: pip install --force-reinstall, "
+            "with the index that the other hosts use"
+        ),
+    )
+    yield from parity(fleet, subject, values)
+
+
+@check("nccl-version", needs=Needs.PACKAGES)
+def nccl_version(fleet: FleetFacts) -> Iterator[Problem]:
+    """Every host's torch loads the same NCCL.
+
+    Judged by the library that is really there, else by the nvidia-nccl-* package. Two such packages side by
+    side overwrite each other's library: a warning. A CPU build of torch has none.
+    """
+    values = {host.name: _nccl(facts) for host, facts in fleet.answers()}
+    subject = Subject(
+        "NCCL",
+        "nccl",
+        fix=lambda host, specifier: f"bring its NCCL to {specifier}: reinstall torch as on the others",
+    )
+    yield from parity(fleet, subject, {host: value for host, value in values.items() if value is not None})
+    for host, facts in fleet.answers():
+        packages = _nccl_packages(facts)
+        if len(packages) > 1:
+            yield _two_nccls(host.name, facts, packages, shlex.join(host.python))
+
+
+def _nccl_packages(facts: HostFacts) -> dict[str, str]:
+    return {
+        name: version for name, version in sorted(facts.packages.items()) if name.startswith("nvidia-nccl-")
+    }
+
+
+def _nccl(facts: HostFacts) -> str | None:
+    """The NCCL that torch loads; None where there is nothing to judge."""
+    if facts.nccl_library:
+        return facts.nccl_library
+    packages = _nccl_packages(facts)
+    if packages:
+        return " or ".join(sorted(set(packages.values())))
+    return "built into torch" if facts.torch_cuda not in (None, "none") else None
+
+
+def _two_nccls(host: str, facts: HostFacts, packages: Mapping[str, str], python: str) -> Problem:
+    major = (facts.torch_cuda or "").split(".")[0]
+    keep = next((name for name in packages if name.endswith(f"-cu{major}")), max(packages))
+    others = " ".join(name for name in packages if name != keep)
+    listed = ", ".join(f"{name} {version}" for name, version in packages.items())
+    loaded = f"; the library there is {facts.nccl_library}" if facts.nccl_library else ""
+    return Problem(
+        hosts=(host,),
+        message="several NCCL packages share one directory: which one torch loads is chance",
+        found=listed + loaded,
+        expected=f"{keep} alone",
+        fix=f"{python} -m pip uninstall -y {others} && "
+        f"{python} -m pip install --force-reinstall --no-deps {keep}=={packages[keep]}",
+        severity=Severity.WARN,
+    )
+
+
+@check("deepspeed-version", needs=Needs.PACKAGES)
+def deepspeed_version(fleet: FleetFacts) -> Iterator[Problem]:
+    """Every host has the same DeepSpeed, or none has one."""
+    yield from parity(fleet, _package_subject(fleet, "deepspeed"), _package(fleet, "deepspeed"))
+
+
+@check("transformers-version", needs=Needs.PACKAGES)
+def transformers_version(fleet: FleetFacts) -> Iterator[Problem]:
+    """Every host has the same transformers, or none has one."""
+    yield from parity(fleet, _package_subject(fleet, "transformers"), _package(fleet, "transformers"))
+
+
+@check("package-version", needs=Needs.PACKAGES)
+def package_version(fleet: FleetFacts) -> Iterator[Problem]:
+    """Every host has the other packages that the inventory requires: `require: {peft: ">=0.10"}`."""
+    for name in packages_to_look_up(fleet.inventory.require):
+        if name not in OWN_CHECK:
+            yield from parity(fleet, _package_subject(fleet, name), _package(fleet, name))
+
+
+@check("driver-version")
+def driver_version(fleet: FleetFacts) -> Iterator[Problem]:
+    """Every host with GPUs has the same NVIDIA driver; `require: {driver: ">=550"}` pins it."""
+    values = {
+        host.name: " and ".join(sorted({gpu["driver_version"] for gpu in facts.gpus.found}))
+        for host, facts in fleet.answers()
+        if facts.gpus is not None
+        and all("driver_version" in gpu for gpu in facts.gpus.found)
+        and facts.gpus.found
+    }
+    subject = Subject(
+        "the NVIDIA driver", "driver", fix=lambda host, specifier: f"install driver {specifier} and reboot it"
+    )
+    yield from parity(fleet, subject, values)
+
+
+def _package(fleet: FleetFacts, name: str) -> dict[str, str | None]:
+    return {host.name: facts.packages.get(name) for host, facts in fleet.answers()}
+
+
+def _package_subject(fleet: FleetFacts, name: str, same: Callable[[str], str] = str) -> Subject:
+    def fix(host: str, specifier: str | None) -> str:
+        python = shlex.join(fleet.inventory.host(host).python)
+        if specifier is None:
+            return f"{python} -m pip uninstall {name}, or install it on the others too"
+        return f"{python} -m pip install {shlex.quote(name + specifier)}"
+
+    return Subject(name, name, fix, same)

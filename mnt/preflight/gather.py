@@ -1,0 +1,86 @@
+"""The edge of preflight: asks the hosts, and puts what they answer into typed facts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mnt.errors import HostError
+from mnt.fleet import Fleet, Outcome
+from mnt.inventory.model import Host, Inventory
+from mnt.preflight.checks.versions import packages_to_look_up
+from mnt.preflight.facts import FleetFacts, HostFacts
+from mnt.tasks.mesh import check_mesh
+from mnt.tasks.probe import probe
+from mnt.tasks.program import NoPython
+
+
+def gather_facts(
+    fleet: Fleet, inventory: Inventory, hosts: Sequence[Host], *, with_mesh: bool = False
+) -> FleetFacts:
+    """Probe all of `hosts` at once, one round trip each; a host that cannot be probed becomes an error.
+
+    Args:
+        fleet: holds a connection to each of `hosts`.
+        hosts: in rank order; the first is the master.
+        with_mesh: also log in from the master to every worker that answered.
+    """
+    facts: dict[str, HostFacts] = {}
+    errors: dict[str, HostError] = {}
+    arguments = probe_arguments(inventory)
+    outcomes = fleet.run_each(probe, {host.name: (arguments,) for host in hosts})
+    for name, outcome in outcomes.items():
+        try:
+            facts[name] = _facts(outcome)
+        except HostError as error:
+            errors[name] = error
+    return FleetFacts(
+        inventory=inventory,
+        hosts=tuple(hosts),
+        facts=facts,
+        errors=errors,
+        mesh=_mesh(fleet, facts, hosts) if with_mesh and len(hosts) > 1 else None,
+    )
+
+
+def probe_arguments(inventory: Inventory) -> dict[str, Any]:
+    """What the probe has to look at because the inventory speaks of it."""
+    return {
+        "packages": packages_to_look_up(inventory.require),
+        "mounts": [mount.path for mount in inventory.storage],
+        "paths": [required.path for required in inventory.paths],
+        "port": inventory.network.master_port,
+    }
+
+
+def _facts(outcome: Outcome[dict[str, Any]]) -> HostFacts:
+    """Raises HostError."""
+    if isinstance(outcome.error, NoPython):
+        said = outcome.error.facts
+        return HostFacts(
+            hostname=said.get("hostname", outcome.host),
+            kernel=said.get("kernel"),
+            tried=", ".join(outcome.error.tried),
+        )
+    if outcome.error is not None:
+        raise outcome.error
+    assert outcome.value is not None
+    return HostFacts.parse(outcome.host, outcome.value)
+
+
+def _mesh(
+    fleet: Fleet, facts: Mapping[str, HostFacts], hosts: Sequence[Host]
+) -> dict[str, str | None] | None:
+    """What came of the master's logins to the workers that answered; None where it cannot be asked."""
+    master, *others = hosts
+    workers = [worker for worker in others if worker.name in facts]
+    if master.name not in facts or facts[master.name].python is None:
+        return None
+    outcome = fleet.run_each(check_mesh, {master.name: (workers,)})[master.name]
+    if outcome.value is None:
+        # The master has just answered the probe: what it cannot do now is log in.
+        return {worker.name: str(outcome.error) for worker in workers}
+    return {
+        name: None if login["ok"] else login["error"] or "no reason given"
+        for name, login in outcome.value.items()
+    }

@@ -1,0 +1,146 @@
+"""The checks there are, and how one becomes a check: `@check` on a function of `mnt/preflight/checks/`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cache
+
+from mnt.errors import UsageError
+from mnt.inventory.spelling import did_you_mean
+from mnt.preflight import checks as families
+from mnt.preflight.facts import FleetFacts
+from mnt.preflight.findings import Finding, Problem, Severity
+
+Judge = Callable[[FleetFacts], Iterator[Problem]]
+
+
+class Needs(Enum):
+    """What a check must know of a host before it can judge it; of others it is not told."""
+
+    NOTHING = "nothing"  # it judges unreachable hosts too
+    ANSWER = "an answer"  # the host answered, if only to say that it has no Python
+    PROBE = "the probe"  # some Python ran the probe
+    PACKAGES = "packages"  # the configured interpreter ran it: its packages are known
+    MESH = "the mesh"  # the master tried to log in to it
+
+
+@dataclass(frozen=True)
+class Check:
+    """A pure function over facts; its docstring is its documentation."""
+
+    id: str
+    severity: Severity  # of what it finds, unless the finding says otherwise
+    needs: Needs
+    judge: Judge
+
+    @property
+    def family(self) -> str:
+        """The name of its module."""
+        return self.judge.__module__.rpartition(".")[2]
+
+    @property
+    def summary(self) -> str:
+        return self._documentation[0]
+
+    @property
+    def details(self) -> str:
+        """What follows the first line of the docstring; may be empty."""
+        return self._documentation[1]
+
+    @property
+    def _documentation(self) -> tuple[str, str]:
+        summary, _, details = inspect.cleandoc(self.judge.__doc__ or "").partition("\n\n")
+        return " ".join(summary.split()), details.strip()
+
+    def judges(self, fleet: FleetFacts) -> frozenset[str]:
+        """The hosts that it can judge."""
+        if self.needs is Needs.NOTHING:
+            return frozenset(host.name for host in fleet.hosts)
+        if self.needs is Needs.MESH:
+            return frozenset(fleet.mesh or ())
+        return frozenset(
+            host.name
+            for host, facts in fleet.answers()
+            if self.needs is Needs.ANSWER
+            or (self.needs is Needs.PROBE and facts.python is not None)
+            or (self.needs is Needs.PACKAGES and facts.trains_with is not None)
+        )
+
+    def run(self, fleet: FleetFacts) -> list[Finding]:
+        """What it finds. The same problem on several hosts is one finding, in rank order."""
+        judged = self.judges(fleet)
+        known = {name: facts for name, facts in fleet.facts.items() if name in judged}
+        hosts: dict[Problem, list[str]] = {}
+        for problem in self.judge(replace(fleet, facts=known)):
+            hosts.setdefault(replace(problem, hosts=()), []).extend(problem.hosts)
+        rank = {host.name: i for i, host in enumerate(fleet.hosts)}
+        return [
+            Finding(
+                check=self.id,
+                severity=problem.severity or self.severity,
+                hosts=tuple(sorted(names, key=rank.__getitem__)),
+                found=problem.found,
+                expected=problem.expected,
+                message=problem.message,
+                fix=problem.fix,
+            )
+            for problem, names in hosts.items()
+        ]
+
+
+_REGISTERED: dict[str, Check] = {}
+
+# Every other check rests on the login: these two run whatever is asked for.
+_ALWAYS = ("ssh", "host-key")
+
+
+def check(
+    id: str, *, severity: Severity = Severity.FAIL, needs: Needs = Needs.PROBE
+) -> Callable[[Judge], Judge]:
+    """Make a function a check.
+
+    Args:
+        id: its stable name, `torch-version`.
+        severity: of what it finds, unless a problem says otherwise.
+        needs: what must be known of a host; the function sees the facts of such hosts only.
+    """
+
+    def register(judge: Judge) -> Judge:
+        assert id not in _REGISTERED, f"two checks are called {id}"
+        _REGISTERED[id] = Check(id, severity, needs, judge)
+        return judge
+
+    return register
+
+
+@cache
+def all_checks() -> tuple[Check, ...]:
+    """Every check, family by family, in the order of `mnt.preflight.checks.ORDER`."""
+    for module in pkgutil.iter_modules(families.__path__):
+        importlib.import_module(f"{families.__name__}.{module.name}")
+    return tuple(sorted(_REGISTERED.values(), key=lambda item: families.ORDER.index(item.family)))
+
+
+def select(*, only: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[Check, ...]:
+    """The checks to run, in order: all of them, or `only` those and the login that they rest on, less `skip`.
+
+    Raises:
+        UsageError: an id that no check has.
+    """
+    ids = [item.id for item in all_checks()]
+    _refuse_unknown([*only, *skip], ids)
+    wanted = {*only, *_ALWAYS} if only else set(ids)
+    return tuple(item for item in all_checks() if item.id in wanted and item.id not in skip)
+
+
+def _refuse_unknown(asked: Iterable[str], ids: Sequence[str]) -> None:
+    for id in asked:
+        if id not in ids:
+            raise UsageError(
+                f"no check is called {id!r}{did_you_mean(id, ids)}", fix=f"checks: {', '.join(ids)}"
+            )

@@ -1,0 +1,92 @@
+"""What preflight answers: findings, hosts by status, and a table that folds hosts which look alike. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mnt.inventory.hostlist import fold
+from mnt.preflight.checks import ORDER
+from mnt.preflight.facts import FleetFacts
+from mnt.preflight.findings import Finding, Severity
+from mnt.preflight.registry import Check
+
+NOT_JUDGED = "-"
+_WORST_FIRST = (Severity.FAIL, Severity.WARN)
+# Phases of HostError in which the host was reached, and what went wrong is the probe.
+_AFTER_LOGIN = ("command", "answer")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A family of checks on a host: `ok`, `-` (nothing was judged), or the checks that found something."""
+
+    text: str
+    status: str  # ok, warn, fail or unknown
+
+
+@dataclass(frozen=True)
+class Report:
+    """A preflight that has run."""
+
+    fleet: FleetFacts
+    checks: tuple[Check, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.count(Severity.FAIL)
+
+    def count(self, severity: Severity) -> int:
+        return sum(finding.severity is severity for finding in self.findings)
+
+    def status(self, host: str) -> str:
+        """ok, warn, fail or unreachable."""
+        error = self.fleet.errors.get(host)
+        if error is not None and error.phase not in _AFTER_LOGIN:
+            return "unreachable"
+        severities = {finding.severity for finding in self.findings if host in finding.hosts}
+        return next((severity.value for severity in _WORST_FIRST if severity in severities), "ok")
+
+    def document(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        return {
+            "ok": self.ok,
+            "hosts": {host.name: {"status": self.status(host.name)} for host in self.fleet.hosts},
+            "findings": [finding.document() for finding in self.findings],
+            "checks": [check.id for check in self.checks],
+        }
+
+    def families(self) -> list[str]:
+        """The columns of the table: those families that have a check in this run."""
+        return [family for family in ORDER if any(check.family == family for check in self.checks)]
+
+    def table(self) -> list[tuple[str, list[Cell]]]:
+        """(hostlist, a cell a family), in rank order; hosts with equal cells share a row."""
+        rows: dict[tuple[Cell, ...], list[str]] = {}
+        judged = {check.id: check.judges(self.fleet) for check in self.checks}
+        for host in self.fleet.hosts:
+            cells = tuple(self._cell(host.name, family, judged) for family in self.families())
+            rows.setdefault(cells, []).append(host.name)
+        return [(fold(hosts), list(cells)) for cells, hosts in rows.items()]
+
+    def _cell(self, host: str, family: str, judged: dict[str, frozenset[str]]) -> Cell:
+        ids = [check.id for check in self.checks if check.family == family]
+        found = [
+            finding
+            for severity in _WORST_FIRST
+            for finding in self.findings
+            if finding.severity is severity and finding.check in ids and host in finding.hosts
+        ]
+        if found:
+            names = dict.fromkeys(finding.check for finding in found)
+            return Cell(", ".join(names), found[0].severity.value)
+        if any(host in judged[id] for id in ids):
+            return Cell("ok", "ok")
+        return Cell(NOT_JUDGED, "unknown")
+
+
+def run_checks(fleet: FleetFacts, checks: Sequence[Check]) -> Report:
+    """Judge the facts; findings in the order of the checks."""
+    return Report(fleet, tuple(checks), tuple(finding for check in checks for finding in check.run(fleet)))

@@ -1,0 +1,90 @@
+"""Fleets of made-up facts, for tests of checks: healthy ones, to be changed in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mnt.errors import HostError
+from mnt.inventory.model import Host, Inventory, Network
+from mnt.preflight.facts import FleetFacts, HostFacts, Interface, Interpreter, Login, OsRelease
+from mnt.preflight.findings import Finding
+from mnt.preflight.registry import all_checks
+
+PYTHON = "/shared/env/bin/python"
+
+
+def python(version: str = "3.11.2") -> Interpreter:
+    return Interpreter((PYTHON,), True, version, "cpython", PYTHON)
+
+
+def nic(name: str, *ipv4: str, up: bool = True, carrier: bool | None = True) -> Interface:
+    return Interface(name, up=up, carrier=carrier, mtu=1500, ipv4=ipv4, loopback=name == "lo")
+
+
+def healthy(number: int) -> HostFacts:
+    """A host with torch, without GPUs; its NIC has an address in 10.0.0.0/24."""
+    return HostFacts(
+        hostname=f"node{number}",
+        os=OsRelease("debian", "12", "Debian GNU/Linux 12 (bookworm)"),
+        login=Login(1000, "ubuntu", "/home/ubuntu", "/bin/bash"),
+        python=python(),
+        packages={"torch": "2.13.0+cpu", "transformers": "5.1.0"},
+        torch_cuda="none",
+        interfaces=(nic("lo", "127.0.0.1/8"), nic(f"eth{number}", f"10.0.0.{number}/24")),
+        listeners=(),
+    )
+
+
+def make_fleet(
+    changes: Mapping[str, Mapping[str, Any] | HostError] | None = None,
+    *,
+    count: int = 4,
+    everywhere: Mapping[str, Any] | None = None,
+    host: Mapping[str, Any] | None = None,
+    mesh: Mapping[str, str | None] | None = None,
+    **inventory: Any,
+) -> FleetFacts:
+    """node1 to node`count`.
+
+    Args:
+        changes: by host, the facts that differ from a healthy host's, or why there are none.
+        everywhere: facts that all hosts have.
+        host: settings of every Host.
+        mesh: as FleetFacts has it.
+        inventory: settings of the Inventory.
+    """
+    names = [f"node{number}" for number in range(1, count + 1)]
+    hosts = tuple(Host(name, name, **{"python": (PYTHON,), **(host or {})}) for name in names)
+    cluster = Inventory("test", "test.yaml", hosts, **{"network": Network(subnet="10.0.0.0/24"), **inventory})
+    facts: dict[str, HostFacts] = {}
+    errors: dict[str, HostError] = {}
+    for number, name in enumerate(names, start=1):
+        change = (changes or {}).get(name, {})
+        if isinstance(change, HostError):
+            errors[name] = change
+        else:
+            facts[name] = replace(healthy(number), **{**(everywhere or {}), **change})
+    return FleetFacts(cluster, hosts, facts, errors, mesh)
+
+
+def findings(fleet: FleetFacts) -> list[Finding]:
+    """What all checks together find."""
+    return [finding for check in all_checks() for finding in check.run(fleet)]
+
+
+def only_finding(fleet: FleetFacts, check: str, *hosts: str) -> Finding:
+    """The one finding there must be: of this check, on these hosts."""
+    found = findings(fleet)
+    assert [(finding.check, finding.hosts) for finding in found] == [(check, hosts)], found
+    finding = found[0]
+    assert finding.found
+    assert finding.expected
+    assert finding.fix
+    return finding
+
+
+def texts(found: Sequence[Finding]) -> list[str]:
+    """`check hosts severity`, for tables."""
+    return [f"{finding.check} {','.join(finding.hosts)} {finding.severity.value}" for finding in found]

@@ -1,0 +1,284 @@
+"""SSH, storage, NIC, GPU and port checks: healthy, and each way to fail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fleets import findings, healthy, make_fleet, nic, only_finding, texts
+
+from mnt.errors import HostError
+from mnt.inventory.model import Mount, Network, RequiredPath
+from mnt.preflight.facts import Gpus, Listener, Mounted, MountPoint, PathFacts
+from mnt.preflight.findings import Severity
+
+# --- ssh -------------------------------------------------------------------------------------------------
+
+
+def test_an_unreachable_host_is_one_finding_with_its_phase() -> None:
+    error = HostError("node3", "connect", "connection refused", fix="start sshd there")
+    finding = only_finding(make_fleet({"node3": error}), "ssh", "node3")
+    assert finding.message == "connect: connection refused"
+    assert finding.fix == "start sshd there"
+
+
+def test_a_failure_without_a_way_out_gets_one() -> None:
+    error = HostError("node1", "answer", "ended without an answer")
+    assert (
+        only_finding(make_fleet({"node1": error}), "ssh", "node1").fix == "ssh -v -o BatchMode=yes node1 true"
+    )
+
+
+def test_a_changed_host_key_has_a_check_of_its_own() -> None:
+    error = HostError(
+        "node2", "host key", "it has changed: SHA256:aa is now SHA256:bb", fix="ssh-keygen -R node2"
+    )
+    finding = only_finding(make_fleet({"node2": error}), "host-key", "node2")
+    assert "SHA256:bb" in finding.found
+
+
+def test_the_master_being_down_blames_no_worker() -> None:
+    error = HostError("node1", "connect", "timed out")
+    only_finding(make_fleet({"node1": error}, network=Network()), "ssh", "node1")
+
+
+MESH: dict[str, str | None] = {"node2": None, "node3": None, "node4": None}
+
+
+@pytest.mark.parametrize(
+    ("failed", "blamed"),
+    [
+        ({}, []),
+        ({"node3": "Permission denied (publickey)"}, ["ssh-mesh node3 fail"]),
+        (dict.fromkeys(MESH, "Permission denied (publickey)"), ["ssh-mesh node1 fail"]),
+        (
+            {"node2": "Connection refused", "node4": "timed out"},
+            ["ssh-mesh node2 fail", "ssh-mesh node4 fail"],
+        ),
+    ],
+)
+def test_the_mesh(failed: dict[str, str], blamed: list[str]) -> None:
+    assert texts(findings(make_fleet(mesh={**MESH, **failed}))) == blamed
+
+
+def test_one_worker_that_the_master_cannot_reach_is_the_workers_matter() -> None:
+    finding = only_finding(make_fleet(count=2, mesh={"node2": "Permission denied"}), "ssh-mesh", "node2")
+    assert finding.message == "node1 cannot log in here: Permission denied"
+
+
+# --- storage ---------------------------------------------------------------------------------------------
+
+ROOT = Mounted("/", "overlay", "overlay", ("rw",))
+GOOD = Mounted("/shared", "head:/export/shared", "nfs4", ("rw", "relatime", "hard", "vers=4.2"))
+WANTED = Mount("/shared", type="nfs4", source="head:/export/shared", options=("rw", "hard"))
+DIR = PathFacts("dir", "/shared")
+
+
+def storage(*stack: Mounted, seen: PathFacts = DIR) -> dict[str, Any]:
+    return {
+        "mounts": {"/shared": MountPoint(stack, stack[-1] if stack else ROOT)},
+        "paths": {"/shared": seen},
+    }
+
+
+HUNG = PathFacts("hung", None, "no answer in 5 s")
+STALE = PathFacts("unreadable", "/shared", "Stale file handle")
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        (storage(), "/shared is not mounted"),
+        (storage(replace(GOOD, type="tmpfs")), "/shared is not what it should be: type tmpfs"),
+        (storage(replace(GOOD, type="nfs")), "/shared is not what it should be: type nfs"),
+        (
+            storage(replace(GOOD, source="old:/export/shared")),
+            "/shared is not what it should be: source old:/export/shared",
+        ),
+        (storage(replace(GOOD, options=("ro", "soft"))), "/shared is not what it should be: without rw,hard"),
+        (storage(GOOD, replace(GOOD, type="tmpfs", source="x")), "type tmpfs, source x"),
+        (storage(GOOD, seen=HUNG), "/shared is mounted and cannot be used: no answer in 5 s"),
+        (storage(GOOD, seen=STALE), "/shared is mounted and cannot be used: Stale file handle"),
+    ],
+)
+def test_storage_that_is_wrong(facts: dict[str, Any], message: str) -> None:
+    fleet = make_fleet({"node2": facts}, everywhere=storage(GOOD), storage=(WANTED,))
+    finding = only_finding(fleet, "storage-mount", "node2")
+    assert message in finding.message
+    assert finding.expected == "nfs4 from head:/export/shared (rw,hard)"
+    assert "mount -t nfs4 -o rw,hard head:/export/shared /shared" in finding.fix
+
+
+def test_not_mounted_tells_what_is_there_instead() -> None:
+    fleet = make_fleet({"node2": storage()}, everywhere=storage(GOOD), storage=(WANTED,))
+    assert (
+        only_finding(fleet, "storage-mount", "node2").found == "not mounted; it lies on / (overlay, overlay)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "top"),
+    [
+        (WANTED, GOOD),
+        (Mount("/shared"), replace(GOOD, type="ext4", source="/dev/sda1")),
+        (replace(WANTED, type="nfs"), GOOD),
+        (replace(WANTED, source="head:/export/shared/"), GOOD),
+    ],
+)
+def test_storage_that_is_right(wanted: Mount, top: Mounted) -> None:
+    assert findings(make_fleet(everywhere=storage(top), storage=(wanted,))) == []
+
+
+def test_storage_stacked_the_right_way_round() -> None:
+    below = replace(GOOD, type="autofs", source="/etc/auto.shared")
+    assert findings(make_fleet(everywhere=storage(below, GOOD), storage=(WANTED,))) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "seen", "message"),
+    [
+        ("any", PathFacts("missing", "/m", "No such file or directory"), "/m does not exist"),
+        ("dir", PathFacts("file", "/m"), "/m is no dir"),
+        ("file", PathFacts("dir", "/m"), "/m is no file"),
+        (
+            "dir",
+            PathFacts("unreadable", "/m", "Permission denied"),
+            "ubuntu cannot read /m: Permission denied",
+        ),
+        ("any", PathFacts("hung", None, "no answer in 5 s"), "/m does not answer: no answer in 5 s"),
+    ],
+)
+def test_a_path_that_is_wrong(kind: str, seen: PathFacts, message: str) -> None:
+    fleet = make_fleet(
+        {"node4": {"paths": {"/m": seen}}},
+        everywhere={"paths": {"/m": PathFacts("dir" if kind == "any" else kind, "/m")}},
+        paths=(RequiredPath("/m", kind),),
+    )
+    assert only_finding(fleet, "path", "node4").message == message
+
+
+def test_a_path_on_storage_that_is_not_mounted_is_the_storages_matter() -> None:
+    path = {"/shared/model": PathFacts("missing", "/shared/model", "No such file or directory")}
+    odd = storage()
+    fleet = make_fleet(
+        {"node2": {**odd, "paths": {**odd["paths"], **path}}},
+        everywhere={
+            **storage(GOOD),
+            "paths": {"/shared": DIR, "/shared/model": PathFacts("dir", "/shared/model")},
+        },
+        storage=(WANTED,),
+        paths=(RequiredPath("/shared/model"),),
+    )
+    only_finding(fleet, "storage-mount", "node2")
+
+
+# --- NIC -------------------------------------------------------------------------------------------------
+
+LO = nic("lo", "127.0.0.1/8")
+
+
+@pytest.mark.parametrize(
+    ("interfaces", "message"),
+    [
+        ((LO, nic("eth2", "10.0.0.2/24", up=False, carrier=None)), "the training NIC eth2 is down"),
+        ((LO, nic("eth2", "10.0.0.2/24", carrier=False)), "the training NIC eth2 has no link"),
+        ((LO, nic("eth2", "192.168.0.2/24")), "no NIC has an address in 10.0.0.0/24"),
+        (
+            (LO, nic("eth2", "10.0.0.2/24"), nic("eth3", "10.0.0.3/24")),
+            "several NICs have an address in 10.0.0.0/24",
+        ),
+    ],
+)
+def test_a_nic_that_will_not_do(interfaces: tuple[Any, ...], message: str) -> None:
+    fleet = make_fleet({"node2": {"interfaces": interfaces}})
+    assert only_finding(fleet, "nic", "node2").message == message
+
+
+def test_a_nic_whose_driver_tells_no_carrier_is_well() -> None:
+    assert findings(make_fleet({"node2": {"interfaces": (LO, nic("e", "10.0.0.2/24", carrier=None))}})) == []
+
+
+def test_a_nic_that_is_named_but_absent_lists_what_there_is() -> None:
+    fleet = make_fleet()
+    hosts = tuple(replace(host, nic="ib9") if host.name == "node2" else host for host in fleet.hosts)
+    finding = only_finding(replace(fleet, hosts=hosts), "nic", "node2")
+    assert finding.message == "there is no NIC ib9"
+    assert finding.found == "eth2 10.0.0.2/24"
+
+
+def test_a_masters_nic_problem_is_not_its_workers() -> None:
+    nics = (LO, nic("eth1", "10.0.0.1/24"), nic("eth9", "10.0.0.9/24"))
+    fleet = make_fleet({"node1": {"interfaces": nics}}, network=Network())
+    only_finding(fleet, "nic", "node1")
+
+
+def test_unknown_interfaces_are_no_verdict() -> None:
+    assert findings(make_fleet({"node2": {"interfaces": ()}})) == []
+
+
+# --- GPUs ------------------------------------------------------------------------------------------------
+
+
+def gpus(count: int, tool: str | None = "/usr/bin/nvidia-smi", error: str | None = None) -> dict[str, Any]:
+    return {
+        "gpus": Gpus(tool, tuple({"index": str(i), "driver_version": "580"} for i in range(count)), error)
+    }
+
+
+@pytest.mark.parametrize(
+    ("facts", "severity", "found"),
+    [
+        (gpus(7), Severity.FAIL, "7"),
+        (gpus(9), Severity.WARN, "9"),
+        (gpus(0, tool=None), Severity.FAIL, "0: there is no nvidia-smi"),
+        (
+            gpus(0, error="Driver/library version mismatch"),
+            Severity.FAIL,
+            "0: Driver/library version mismatch",
+        ),
+    ],
+)
+def test_gpus_that_do_not_match(facts: dict[str, Any], severity: Severity, found: str) -> None:
+    fleet = make_fleet({"node3": facts}, everywhere=gpus(8), host={"gpus": 8})
+    finding = only_finding(fleet, "gpu-count", "node3")
+    assert (finding.severity, finding.found) == (severity, found)
+
+
+@pytest.mark.parametrize(
+    "facts", [gpus(0, tool=None), gpus(0, error="No devices were found"), {"gpus": None}]
+)
+def test_no_gpus_wanted_and_none_there_is_well(facts: dict[str, Any]) -> None:
+    assert findings(make_fleet(everywhere=facts)) == []
+
+
+# --- ports -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("listener", "found", "fix"),
+    [
+        (
+            Listener("0.0.0.0", 1000, "ubuntu", 4242, "python train.py"),
+            "pid 4242 of ubuntu: python train.py listens on 0.0.0.0",
+            "kill 4242",
+        ),
+        (Listener("::", 1001, "eve"), "a process of eve listens on ::", "ask eve"),
+        (Listener("::", 1001), "a process of uid 1001 listens on ::", "ask uid 1001"),
+    ],
+)
+def test_a_port_that_is_taken_names_its_holder(listener: Listener, found: str, fix: str) -> None:
+    finding = only_finding(make_fleet({"node1": {"listeners": (listener,)}}), "port-free", "node1")
+    assert (finding.severity, finding.found) == (Severity.FAIL, found)
+    assert fix in finding.fix
+    on_worker = only_finding(make_fleet({"node2": {"listeners": (listener,)}}), "port-free", "node2")
+    assert on_worker.severity is Severity.WARN
+
+
+def test_one_holder_that_listens_twice_is_two_findings_on_one_host() -> None:
+    listeners = tuple(Listener(address, 0, "root", 7, "x") for address in ("0.0.0.0", "::"))
+    assert texts(findings(make_fleet({"node1": {"listeners": listeners}}))) == ["port-free node1 fail"] * 2
+
+
+def test_the_fixture_is_a_healthy_host() -> None:
+    assert healthy(1).trains_with is not None
