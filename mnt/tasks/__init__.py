@@ -1,0 +1,25 @@
+"""Tasks: each takes a Fabric `Connection` and does one thing on one host. A fleet runs them on many.
+
+`fab` runs some of them by hand, on hosts of no inventory; this prints what the host answers, as JSON:
+
+    fab -r mnt -c tasks --list
+    fab -r mnt -c tasks -H user@host probe
+    fab -r mnt -c tasks -H user@host mesh --workers node2,node3
+    fab -r mnt -c tasks -H user@host program --name jobctl --args '{"action": "list", ..}'
+
+`-r mnt` is this package's directory (in a checkout: as written). Fabric's own rules hold then, not the
+inventory's: `-i` names a key, and host keys are not checked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    """`ns`, the collection that `fab` asks for; made only then, for Fabric is slow to import."""
+    if name != "ns":
+        raise AttributeError(name)
+    from mnt.tasks.by_hand import collection
+
+    return collection()

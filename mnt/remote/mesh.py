@@ -1,0 +1,59 @@
+"""Can this host log in to others without being asked anything?
+
+Runs on a host: standard library only, Python 3.8 and newer. Uses the host's own `ssh`, with its user's own
+configuration and keys, as DeepSpeed, pdsh and mpirun would.
+
+Arguments:
+    workers: [{"name": str, "address": str, "user": str | None, "port": int | None}, ..]
+    timeout: float     seconds for each login; default 10
+    at_once: int       logins at the same time; default 16
+
+Answer: {"results": {NAME: {"ok": bool, "error": str | None}}}
+"""
+
+import concurrent.futures
+import math
+import subprocess
+
+
+def main(args, emit, stdin):
+    """Log in to every worker, several at once. A worker whose answer is no has the last line that ssh said."""
+    workers = args["workers"]
+    timeout = float(args.get("timeout", 10.0))
+    with concurrent.futures.ThreadPoolExecutor(max_workers=int(args.get("at_once", 16))) as pool:
+        errors = pool.map(lambda worker: log_in(worker, timeout), workers)
+        results = {
+            worker["name"]: {"ok": error is None, "error": error} for worker, error in zip(workers, errors)
+        }
+    return {"results": results}
+
+
+def log_in(worker, timeout):
+    """None if ssh gets in, else why not, in one line."""
+    try:
+        done = subprocess.run(
+            command(worker, timeout),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=2 * timeout,  # ConnectTimeout ends with the banner; what comes after may hang, too
+            check=False,
+        )
+    except FileNotFoundError:
+        return "this host has no ssh client"
+    except subprocess.TimeoutExpired:
+        return f"not done within {2 * timeout:g} s"
+    if done.returncode == 0:
+        return None
+    lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else f"ssh: exit code {done.returncode}"
+
+
+def command(worker, timeout):
+    """The argv that logs in to a worker. Never a prompt; whether to trust a host key is the host's own choice."""
+    argv = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, math.ceil(timeout))}", "-T"]
+    if worker.get("user"):
+        argv += ["-o", f"User={worker['user']}"]
+    if worker.get("port"):
+        argv += ["-p", str(int(worker["port"]))]
+    return [*argv, "--", worker["address"], "true"]
