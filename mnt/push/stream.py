@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import tarfile
@@ -26,23 +27,26 @@ class Spool:
     """
 
     def __init__(self, root: Path, manifest: Manifest) -> None:
-        self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
-        try:
-            for entry in manifest.entries:
-                if entry.path:
-                    _write_member(self._file, root, entry)
-            self._file.write(tarfile.NUL * 2 * tarfile.BLOCKSIZE)
-            self._file.flush()
-        except OSError as error:
-            self._file.close()
-            raise MntError(
-                f"{tempfile.gettempdir()}: {error.strerror}: no room for a copy of the tree",
-                fix="Name a directory with room: TMPDIR=/path mnt push",
-            ) from error
-        except BaseException:
-            self._file.close()
-            raise
+        with contextlib.ExitStack() as on_failure:
+            try:
+                self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
+                on_failure.callback(self._close)
+                for entry in manifest.entries:
+                    if entry.path:
+                        _write_member(self._file, root, entry)
+                self._file.write(tarfile.NUL * 2 * tarfile.BLOCKSIZE)
+                self._file.flush()
+            except OSError as error:
+                raise MntError(
+                    f"no place for a copy of the tree: {tempfile.gettempdir()}: {error.strerror}",
+                    fix="Name a directory with room: TMPDIR=/path mnt push",
+                ) from error
+            on_failure.pop_all()
         self.size = self._file.tell()  # bytes
+
+    def _close(self) -> None:
+        with contextlib.suppress(OSError):  # what a full disk did not take is of no use
+            self._file.close()
 
     def __enter__(self) -> Spool:
         return self
@@ -50,7 +54,7 @@ class Spool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        self._close()
 
     def chunks(self) -> Iterator[bytes]:
         """The stream from its beginning; any number of threads may read it at once."""

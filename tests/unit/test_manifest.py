@@ -1,0 +1,139 @@
+"""The manifest, and the stream that is made of it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import subprocess
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mnt.errors import MntError
+from mnt.push import manifest as manifests
+from mnt.push.manifest import Manifest
+from mnt.push.stream import Spool
+from mnt.push.tree import walk
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    root = tmp_path / "source"
+    (root / "sub" / "empty").mkdir(parents=True)
+    (root / "a.py").write_text("print(1)\n")
+    (root / "sub" / "run.sh").write_text("exit\n")
+    (root / "sub" / "run.sh").chmod(0o755)
+    (root / "link").symlink_to("sub/run.sh")
+    (root / os.fsdecode(b"caf\xe9\n" + b"x" * 120)).write_bytes(b"\0\1\2")
+    return root
+
+
+def build(root: Path) -> Manifest:
+    return manifests.build(walk(root))
+
+
+def test_says_what_the_tree_is_made_of(source: Path) -> None:
+    entries = {entry.path: entry for entry in build(source).entries}
+    assert entries["a.py"].value == hashlib.sha256(b"print(1)\n").hexdigest()
+    assert (entries["a.py"].kind, entries["a.py"].size) == ("file", 9)
+    assert (entries["sub/run.sh"].mode, entries["sub/empty"].kind) == (0o755, "dir")
+    assert (entries["link"].kind, entries["link"].value) == ("link", "sub/run.sh")
+
+
+def test_counts_files_and_bytes(source: Path) -> None:
+    manifest = build(source)
+    assert (manifest.files, manifest.size) == (3, 9 + 5 + 3)
+
+
+def test_is_the_same_for_the_same_tree(source: Path, tmp_path: Path) -> None:
+    subprocess.run(["cp", "-a", str(source), str(tmp_path / "copy")], check=True)
+    os.utime(tmp_path / "copy" / "a.py", (1, 1))
+    assert build(source).document == build(tmp_path / "copy").document
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda root: (root / "a.py").write_text("print(2)\n"),
+        lambda root: (root / "a.py").chmod(0o755),
+        lambda root: (root / "sub").chmod(0o700),
+        lambda root: (root / "a.py").rename(root / "b.py"),
+        lambda root: (root / "sub" / "empty").rmdir(),
+        lambda root: [(root / "link").unlink(), (root / "link").symlink_to("a.py")],
+        lambda root: root.chmod(0o700),
+    ],
+)
+def test_differs_for_another_tree(source: Path, change: Callable[[Path], object]) -> None:
+    before = build(source).sha
+    change(source)
+    assert build(source).sha != before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path: path.write_bytes(b"y" * (3 << 20)),
+        lambda path: path.open("ab").write(b"more"),
+        lambda path: os.truncate(path, 10),
+    ],
+)
+def test_a_file_that_changes_while_it_is_read(source: Path, change: Callable[[Path], object]) -> None:
+    path = source / "big"
+    path.write_bytes(b"x" * (3 << 20))
+    blocks = manifests.read_steadily(source, "big")
+    next(blocks)
+    change(path)
+    with pytest.raises(MntError, match="big changed while it was read"):
+        list(blocks)
+
+
+def test_a_file_that_is_gone_before_it_is_read(source: Path) -> None:
+    tree = walk(source)
+    (source / "a.py").unlink()
+    with pytest.raises(MntError, match=r"a\.py: No such file"):
+        manifests.build(tree)
+
+
+def test_a_file_that_became_a_link_is_not_followed(source: Path) -> None:
+    tree = walk(source)
+    (source / "a.py").unlink()
+    (source / "a.py").symlink_to("/etc/passwd")
+    with pytest.raises(MntError, match=r"a\.py: "):
+        manifests.build(tree)
+
+
+def test_the_stream_is_a_tar_of_the_tree(source: Path, tmp_path: Path) -> None:
+    manifest = build(source)
+    with Spool(source, manifest) as spool:
+        data = b"".join(spool.chunks())
+        assert len(data) == spool.size
+        assert data == b"".join(spool.chunks())
+    subprocess.run(["tar", "-x", "-C", str(tmp_path), "--one-top-level=copy"], input=data, check=True)
+    (tmp_path / "copy").chmod(source.stat().st_mode)
+    assert build(tmp_path / "copy").document == manifest.document
+
+
+def test_the_stream_says_nothing_of_this_machine(source: Path) -> None:
+    with (
+        Spool(source, build(source)) as spool,
+        tarfile.open(fileobj=io.BytesIO(b"".join(spool.chunks()))) as tar,
+    ):
+        assert {(m.uid, m.gid, m.uname, m.gname, m.mtime) for m in tar.getmembers()} == {(0, 0, "", "", 0)}
+
+
+def test_the_stream_is_not_made_of_a_tree_that_has_changed(source: Path) -> None:
+    manifest = build(source)
+    (source / "a.py").write_text("print(2)\n")
+    with pytest.raises(MntError, match=r"a\.py changed"):
+        Spool(source, manifest)
+
+
+def test_no_room_for_the_stream(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = build(source)
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda: Path("/dev/full").open("wb"))
+    with pytest.raises(MntError, match="No space left on device") as caught:
+        Spool(source, manifest)
+    assert "TMPDIR" in str(caught.value.fix)

@@ -1,0 +1,127 @@
+"""What a push decides."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from mnt.push.manifest import Entry
+from mnt.push.plan import Delivery, Survey, choose_release, deliver, in_the_way, leaders, likely_shared
+from mnt.push.report import HostReport, Report
+
+NOW = datetime(2026, 1, 2, 3, 4, 5)
+SHA = "0123456789abcdef"
+NEW = "20260102-030405-01234567"
+OLD, OLDER, OTHER = "20250101-000000-01234567", "20240101-000000-01234567", "20250505-000000-ffffffff"
+
+
+@pytest.mark.parametrize(
+    ("sees", "expected"),
+    [
+        ({"a": ["a"], "b": ["b"]}, {"a": "a", "b": "b"}),
+        ({"a": ["a", "b"], "b": ["a", "b"]}, {"a": "a", "b": "a"}),
+        ({"b": ["b", "a"], "a": ["b", "a"]}, {"b": "b", "a": "b"}),
+        # One sees the other, not the other way round: a cache is late, and they share nevertheless.
+        ({"a": ["a"], "b": ["b", "a"]}, {"a": "a", "b": "a"}),
+        ({"a": ["a"], "b": ["b"], "c": ["c", "b"], "d": ["a"]}, {"a": "a", "b": "b", "c": "b", "d": "a"}),
+        ({"a": ["c"], "b": ["b"], "c": ["b"]}, {"a": "a", "b": "a", "c": "a"}),
+    ],
+)
+def test_who_receives_for_whom(sees: dict[str, list[str]], expected: dict[str, str]) -> None:
+    assert leaders(sees) == expected
+
+
+def test_only_equal_marks_are_worth_waiting_for() -> None:
+    marks = {"a": [1, 2], "b": [1, 2], "c": [1, 3], "d": None, "e": None}
+    assert likely_shared(marks) == {"a": ["b"], "b": ["a"], "c": [], "d": [], "e": []}
+
+
+EMPTY = Survey(None, (), {})
+
+
+@pytest.mark.parametrize(
+    ("surveys", "release"),
+    [
+        ([EMPTY, EMPTY], NEW),
+        ([Survey(OTHER, (OTHER,), {})], NEW),
+        # The same tree is there: its release is used, and a host that lacks it gets it.
+        ([Survey(OLD, (OLD,), {OLD: True}), EMPTY], OLD),
+        ([Survey(OTHER, (OTHER, OLD), {OLD: True})], OLD),
+        # Of two the one that is current on more hosts, then the newer.
+        ([Survey(OLDER, (OLD, OLDER), {OLD: True, OLDER: True})], OLDER),
+        ([Survey(OTHER, (OTHER, OLD, OLDER), {OLD: True, OLDER: True})], OLD),
+        # Damaged somewhere: never again.
+        ([Survey(OLD, (OLD,), {OLD: True}), Survey(OLD, (OLD,), {OLD: False})], NEW),
+        ([Survey(OLD, (OLD, OLDER), {OLD: False, OLDER: True})], OLDER),
+        # No id is given twice.
+        ([Survey(NEW, (NEW,), {NEW: False})], "20260102-030406-01234567"),
+    ],
+)
+def test_all_end_at_one_release(surveys: list[Survey], release: str) -> None:
+    assert choose_release(surveys, SHA, NOW) == release
+
+
+@pytest.mark.parametrize(
+    ("survey", "delivery"),
+    [
+        (EMPTY, Delivery("stage")),
+        (Survey(OLD, (OLD,), {OLD: True}), Delivery("adopt")),
+        (Survey(OLD, (OLD,), {OLD: False}), Delivery("stage")),
+        (Survey(OTHER, (OTHER, OLDER), {OLDER: True}), Delivery("copy", OLDER)),
+    ],
+)
+def test_nothing_is_sent_that_is_there(survey: Survey, delivery: Delivery) -> None:
+    assert deliver(survey, OLD) == delivery
+
+
+def entries(*paths: str) -> list[Entry]:
+    return [
+        Entry(
+            path.rstrip("/@"),
+            "dir" if path.endswith("/") else "link" if path.endswith("@") else "file",
+            0o755,
+            0,
+            "",
+        )
+        for path in paths
+    ]
+
+
+@pytest.mark.parametrize(
+    ("paths", "obstacle"),
+    [
+        (["/"], None),
+        (["/", "outputs2/", "outputs2/x"], None),
+        (["/", "outputs/"], None),
+        (["/", "outputs/", "outputs/.gitkeep"], None),
+        (["/", "outputs/", "outputs/x"], "outputs/x"),
+        (["/", "outputs/", "outputs/.gitkeep", "outputs/sub/"], "outputs/sub"),
+        (["/", "outputs"], "outputs"),
+        (["/", "outputs@"], "outputs"),
+    ],
+)
+def test_what_is_in_the_way_of_shared(paths: list[str], obstacle: str | None) -> None:
+    assert in_the_way(entries(*paths), "outputs") == obstacle
+
+
+def test_a_file_above_a_kept_directory_is_in_the_way() -> None:
+    assert in_the_way(entries("/", "runs"), "runs/logs") == "runs"
+    assert in_the_way(entries("/", "runs/", "runs/x"), "runs/logs") is None
+
+
+@pytest.mark.parametrize(
+    ("statuses", "ok", "mixed"),
+    [
+        (["pushed", "pushed"], True, False),
+        (["pushed", "unchanged"], True, False),
+        (["failed", "untouched"], False, False),
+        (["failed", "switched"], False, True),
+        (["unknown", "untouched"], False, True),
+        (["unknown", "pushed"], False, True),
+    ],
+)
+def test_the_verdict(statuses: list[str], ok: bool, mixed: bool) -> None:
+    report = Report(NEW, {str(i): HostReport(status) for i, status in enumerate(statuses)})
+    assert (report.ok, report.mixed) == (ok, mixed)
+    assert (report.document()["ok"], report.document()["mixed"]) == (ok, mixed)
