@@ -13,6 +13,8 @@ standard input of the program, and of what it starts, are standard error and /de
 Runs on the host; standard library only, Python 3.8 and newer.
 """
 
+from __future__ import annotations
+
 import io
 import json
 import os
@@ -21,6 +23,11 @@ import signal
 import sys
 import threading
 import types
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING costs an import
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any, NoReturn
 
 _CHUNK = 4000  # bytes of data in a chunk; with its header less than PIPE_BUF (4096 on Linux)
 _GRACE = 2.0  # seconds that a program has to clean up once the head is gone
@@ -32,13 +39,13 @@ _TRACEBACK_KEPT = 1 << 16  # characters: its end
 class Frames:
     """Writes frames; safe to use from several threads."""
 
-    def __init__(self, fd, mark, limit):
+    def __init__(self, fd: int, mark: str, limit: int) -> None:
         self._fd = fd
         self._mark = mark
         self._limit = limit  # bytes of one frame
         self._lock = threading.Lock()
 
-    def send(self, kind, value):
+    def send(self, kind: str, value: Any) -> None:
         """Send `value` as JSON. Raises TypeError or ValueError where it is none, or too large."""
         data = json.dumps(value, allow_nan=False).encode()
         if len(data) > self._limit:
@@ -49,7 +56,7 @@ class Frames:
                 more = start + _CHUNK < len(data)
                 self._write(f"{self._mark} {kind} {len(part)} {more:d}\n".encode() + part)
 
-    def _write(self, data):
+    def _write(self, data: bytes) -> None:
         while data:
             data = data[os.write(self._fd, data) :]
 
@@ -57,15 +64,15 @@ class Frames:
 class Stream(io.RawIOBase):
     """The bytes that the head streams to the program. Raises ConnectionError once the head is gone."""
 
-    def __init__(self, feed):
+    def __init__(self, feed: io.BufferedReader) -> None:
         self._feed = feed
         self._left = 0  # bytes left of the current piece
         self._ended = False
 
-    def readable(self):
+    def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer):
+    def readinto(self, buffer: Any) -> int:
         if self._left == 0 and not self._ended:
             size = self._feed.read(8)
             if len(size) < 8:
@@ -84,25 +91,25 @@ class Stream(io.RawIOBase):
 class Source:
     """The loader of a module: gives tracebacks their lines."""
 
-    def __init__(self, text):
+    def __init__(self, text: str) -> None:
         self._text = text
 
-    def get_source(self, name):
+    def get_source(self, name: str) -> str:
         return self._text
 
 
 class Group:
     """A process group for the program and what it starts; whoever calls setsid is no longer in it."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._outer = os.getpgrp()
         os.setpgid(0, 0)
         self._own = os.getpid()
 
-    def terminate(self):
+    def terminate(self) -> None:
         os.killpg(self._own, signal.SIGTERM)
 
-    def sweep(self):
+    def sweep(self) -> None:
         """Kill whatever is left in the group but this process, which leaves the group first."""
         try:
             os.setpgid(0, self._outer)
@@ -111,11 +118,11 @@ class Group:
             pass
 
 
-def _exit_on_signal(signum, frame):
+def _exit_on_signal(signum: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + signum)
 
 
-def _reset_signals():
+def _reset_signals() -> None:
     """Undo what the login shell may ignore; let a program clean up when it is told to end."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
@@ -123,7 +130,7 @@ def _reset_signals():
     signal.signal(signal.SIGHUP, _exit_on_signal)
 
 
-def _watch(fd, group, finished):
+def _watch(fd: int, group: Group, finished: threading.Event) -> None:
     """Wait until the head hangs up; then end the program: SIGTERM, a moment to clean up, SIGKILL."""
     poll = select.poll()
     poll.register(fd, select.POLLRDHUP)  # no POLLIN: what the program has not read yet does not matter
@@ -136,28 +143,27 @@ def _watch(fd, group, finished):
     os._exit(_HEAD_GONE)
 
 
-def _load(modules):
+def _load(modules: list[list[str]]) -> Any:
     """Make modules of (full name, source) pairs, and run them in order; the last one."""
     for name, source in modules:
         module = _module(name)
-        module.__file__ = name.replace(".", "/") + ".py"
-        module.__loader__ = Source(source)
-        exec(compile(source, module.__file__, "exec"), module.__dict__)
+        file = name.replace(".", "/") + ".py"
+        vars(module).update(__file__=file, __loader__=Source(source))
+        exec(compile(source, file, "exec"), module.__dict__)
     return module
 
 
-def _module(name):
+def _module(name: str) -> types.ModuleType:
     """A new module, an attribute of its package, which is made if there is none."""
     module = sys.modules[name] = types.ModuleType(name)
     parent, _, child = name.rpartition(".")
     if parent:
         package = sys.modules.get(parent) or _module(parent)
-        package.__path__ = []
-        setattr(package, child, module)
+        vars(package).update({"__path__": [], child: module})
     return module
 
 
-def _failure(error):
+def _failure(error: BaseException) -> dict[str, str]:
     import traceback
 
     lines = traceback.format_exception(type(error), error, error.__traceback__)
@@ -165,7 +171,7 @@ def _failure(error):
     return {"error": summary, "traceback": "".join(lines)[-_TRACEBACK_KEPT:]}
 
 
-def serve(feed, why, python):
+def serve(feed: io.BufferedReader, why: str, python: list[str]) -> NoReturn:
     """Run one program and exit: with 0 once it has been answered, with 98 if the head is gone.
 
     Args:

@@ -11,13 +11,20 @@ Arguments:
 Answer: {"results": {NAME: {"ok": bool, "error": str | None}}}
 """
 
+from __future__ import annotations
+
 import concurrent.futures
 import math
 import subprocess
 
+TYPE_CHECKING = False  # typing.TYPE_CHECKING costs an import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, BinaryIO
 
-def main(args, emit, stdin):
-    """Log in to every worker, several at once. A worker whose answer is no has the last line that ssh said."""
+
+def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, Any]:
+    """Log in to every worker, several at once."""
     workers = args["workers"]
     timeout = float(args.get("timeout", 10.0))
     with concurrent.futures.ThreadPoolExecutor(max_workers=int(args.get("at_once", 16))) as pool:
@@ -28,8 +35,8 @@ def main(args, emit, stdin):
     return {"results": results}
 
 
-def log_in(worker, timeout):
-    """None if ssh gets in, else why not, in one line."""
+def log_in(worker: dict[str, Any], timeout: float) -> str | None:
+    """None if ssh gets in, else why not, in one line: the last that ssh said."""
     try:
         done = subprocess.run(
             command(worker, timeout),
@@ -49,8 +56,8 @@ def log_in(worker, timeout):
     return lines[-1] if lines else f"ssh: exit code {done.returncode}"
 
 
-def command(worker, timeout):
-    """The argv that logs in to a worker. Never a prompt; whether to trust a host key is the host's own choice."""
+def command(worker: dict[str, Any], timeout: float) -> list[str]:
+    """The argv that logs in to a worker. It never asks; which host keys to trust is the host's own choice."""
     argv = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, math.ceil(timeout))}", "-T"]
     if worker.get("user"):
         argv += ["-o", f"User={worker['user']}"]
