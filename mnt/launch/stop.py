@@ -21,12 +21,13 @@ def stop_jobs(fleet: Fleet, jobs: Sequence[Job], *, grace: float) -> dict[str, A
     """
     from mnt.tasks.job import stop_node
 
+    known = {host.name for host in fleet.hosts}
     documents = []
     for job in jobs:
         targets = {
             node.host: (fleet.host(node.host).jobs_dir, job.job, node.host)
             for node in job.nodes
-            if node.host in fleet
+            if node.host in known
         }
         outcomes = fleet.run_each(partial(stop_node, grace=grace), targets)
         hosts = {node.host: stop_document(outcomes.get(node.host)) for node in job.nodes}
