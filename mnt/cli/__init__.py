@@ -16,6 +16,7 @@ from mnt.errors import MntError
 COMMANDS: dict[str, tuple[str, str]] = {
     "inventory": ("inventory", "Show the inventories there are, and what one says."),
     "preflight": ("preflight", "Check that the hosts can train together."),
+    "net": ("net", "Show each node's training NIC and network environment, with the reasons."),
     "hostfile": ("hostfile", "Write the hostfile that DeepSpeed reads."),
     "push": ("push", "Send the code tree to every host as a new release."),
     "launch": ("launch", "Start a job: the master first, then the workers."),

@@ -6,13 +6,16 @@ Meanings of the variables: NCCL 2.30 user guide and source. `=` before a name ma
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mnt.inventory.model import Rdma, Tuning
 from mnt.network.hca import Hca
 from mnt.network.nic import NicChoice
 from mnt.network.tuning import tuning_variables
 from mnt.network.variable import Variable
+
+# Variables of the libraries that carry a job's traffic.
+_PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_", "TP_", "UCX_")
 
 
 def tcp_environment(nic: NicChoice, tuning: Tuning, why: str) -> list[Variable]:
@@ -38,6 +41,26 @@ def rdma_environment(
         gids: what `mnt.network.roce` decided for this node; empty on InfiniBand.
     """
     return [*_interface(nic), *_devices(hcas, rdma), *gids, *_gdr(rdma), *tuning_variables(tuning, "rdma")]
+
+
+def with_inventory(variables: Iterable[Variable], env: Mapping[str, str]) -> list[Variable]:
+    """What a job gets: the computed variables under the inventory's `env`, and what that says of networks."""
+    computed = list(variables)
+    names = {variable.name for variable in computed}
+    return [
+        *(_overridden(variable, env.get(variable.name, variable.value)) for variable in computed),
+        *(
+            Variable(name, value, "inventory: env")
+            for name, value in env.items()
+            if name not in names and name.startswith(_PREFIXES)
+        ),
+    ]
+
+
+def _overridden(variable: Variable, value: str) -> Variable:
+    if value == variable.value:
+        return variable
+    return Variable(variable.name, value, f"inventory: env; computed was {variable.value}: {variable.reason}")
 
 
 def _interface(nic: NicChoice) -> Iterator[Variable]:

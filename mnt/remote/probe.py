@@ -21,10 +21,12 @@ import pwd
 import sys
 import time
 
+from mnt.remote import rdma
 from mnt.remote.distributions import nccl_library, packages, torch_cuda
 from mnt.remote.files import read
 from mnt.remote.filesystems import describe_mounts, look_at, parse_mounts
 from mnt.remote.interfaces import interfaces
+from mnt.remote.nccl import conf_files
 from mnt.remote.nvidia import gpus
 from mnt.remote.sockets import listeners
 
@@ -57,6 +59,8 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
         "paths": looked_at,
         "mounts": describe_mounts(mounts, looked_at, parse_mounts(read("/proc/self/mounts"))),
         "gpus": gpus(deadline),
+        "rdma": rdma.gather(),
+        "nccl_conf": conf_files(),
         "listeners": listeners(args["port"]) if "port" in args else None,
     }
 

@@ -1,0 +1,99 @@
+"""`mnt net`: the training NIC and network environment of each node, with the reasons."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from mnt.cli.options import Selection, json_option, selection_options
+from mnt.errors import MntError, UsageError
+
+if TYPE_CHECKING:
+    from mnt.network.report import NetworkReport, NodeReport
+
+
+@click.command()
+@selection_options
+@json_option
+@click.option("--shell", "node", metavar="NODE", help="Print export lines for one of the hosts.")
+def net(selection: Selection, as_json: bool, node: str | None) -> int:
+    """Show each node's training NIC and network environment, with the reasons.
+
+    Beside it stands what NCCL would choose by itself: a prediction, by the order that it documents. Exits
+    with 1 when a host cannot be reached, or has not what the mode needs.
+    """
+    from mnt import ui
+    from mnt.fleet import Fleet
+    from mnt.network.report import network_report
+    from mnt.preflight.gather import gather_facts
+
+    if node is not None:
+        _check_selected(selection, node)
+    with Fleet(selection.hosts) as fleet:
+        report = network_report(gather_facts(fleet, selection.inventory, selection.hosts))
+    if as_json:
+        ui.document(report.document())
+    elif node is not None:
+        _show_shell(report, node)
+        return 0
+    else:
+        _show(report)
+    return 0 if report.ok else 1
+
+
+def _check_selected(selection: Selection, node: str) -> None:
+    from mnt.inventory.hostlist import fold
+    from mnt.inventory.spelling import did_you_mean
+
+    names = [host.name for host in selection.hosts]
+    if node not in names:
+        raise UsageError(
+            f"--shell {node}: not one of the selected hosts{did_you_mean(node, names)}", fix=fold(names)
+        )
+
+
+def _show_shell(report: NetworkReport, node: str) -> None:
+    from mnt import ui
+
+    if node in report.errors:
+        raise report.errors[node]
+    if problem := report.nodes[node].problem:
+        raise MntError(f"{node}: {problem[0]}", fix=problem[1])
+    for line in report.nodes[node].shell():
+        ui.plain(line)
+
+
+def _show(report: NetworkReport) -> None:
+    from mnt import ui
+
+    ui.plain(f"mode {report.decision.mode} ({report.decision.reason})")
+    for node in report.nodes.values():
+        ui.plain("")
+        _show_node(node)
+    for error in report.errors.values():
+        ui.plain("")
+        ui.error(error)
+
+
+def _show_node(node: NodeReport) -> None:
+    from mnt import ui
+    from mnt.network.nic import NicChoice
+    from mnt.ui.console import clean
+
+    nic = node.network.nic
+    if isinstance(nic, NicChoice):
+        ui.plain(clean(f"{node.host}: {nic.interface.name} {nic.address} ({nic.reason})"))
+    if node.problem is not None:
+        ui.plain(clean(f"{node.host}: {node.problem[0]}"), "red")
+        ui.plain(clean(f"  fix: {node.problem[1]}"))
+    if node.variables:
+        ui.table(
+            ["  VARIABLE", "VALUE", "WHY"],
+            [[f"  {variable.name}", variable.value, variable.reason] for variable in node.variables],
+        )
+    ui.plain(clean(f"  NCCL by itself, expected: {node.expected} ({node.expected.reason})"))
+    for conflict in node.conflicts:
+        colour = "yellow" if conflict.harmful else "cyan"
+        ui.plain(clean(f"  {conflict.variable}: {conflict.message}"), colour)
+        ui.plain(clean(f"    found {conflict.found}, expected {conflict.expected}; fix: {conflict.fix}"))

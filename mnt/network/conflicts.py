@@ -1,0 +1,201 @@
+"""What fights the variables that `mnt` computes: NCCL's files, and the inventory's own `env`. Pure.
+
+The environment wins over the configuration files, so a file cannot change what `mnt` sets. But it adds what
+nobody set, and some variables make others void.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from mnt.inventory.model import Host
+from mnt.network.decision import NetworkDecision, NodeNetwork
+from mnt.network.nccl import Setting, effective, settings
+from mnt.network.nic import NicChoice
+from mnt.preflight.facts import HostFacts
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Something that a person should know about a node's variables."""
+
+    host: str
+    variable: str
+    harmful: bool  # the job does not get what was decided; else it is only worth knowing
+    message: str
+    found: str
+    expected: str
+    fix: str
+
+
+def conflicts(
+    decision: NetworkDecision, hosts: Sequence[Host], facts: Mapping[str, HostFacts]
+) -> list[Conflict]:
+    """Every conflict on every node that has variables, in rank order."""
+    found: list[Conflict] = []
+    for host in hosts:
+        node = decision.nodes.get(host.name)
+        if node is not None and isinstance(node.nic, NicChoice) and host.name in facts:
+            found += _overridden(host, node)
+            found += _of_files(decision.mode, host, node, facts[host.name])
+            found += _of_inventory(decision.mode, host, node)
+            found += _other_address(host, node.nic)
+    return [*found, *_one_host_id(decision, hosts, facts)]
+
+
+def _overridden(host: Host, node: NodeNetwork) -> Iterator[Conflict]:
+    for variable in node.variables:
+        value = host.env.get(variable.name, variable.value)
+        if value != variable.value:
+            yield Conflict(
+                host.name,
+                variable.name,
+                True,
+                f"the inventory's env overrides the computed {variable.name}",
+                f"{variable.name}={value}",
+                f"{variable.name}={variable.value} ({variable.reason})",
+                f"take {variable.name} out of `env` in the inventory",
+            )
+
+
+def _of_files(mode: str, host: Host, node: NodeNetwork, facts: HostFacts) -> Iterator[Conflict]:
+    job = {**{variable.name: variable.value for variable in node.variables}, **host.env}
+    for setting in settings(facts.nccl_conf).values():
+        where, found = f"{setting.path} line {setting.line}", f"{setting.name}={setting.value}"
+        fix = f"take {setting.name} out of {setting.path}"
+        name = setting.name.strip()
+        if not name.startswith("NCCL_"):
+            continue
+        if name != setting.name:
+            message = f"{where} does nothing: NCCL takes the blanks for a part of the name"
+            yield Conflict(host.name, name, False, message, found, "no blanks around `=`", fix)
+        elif name in job:
+            yield from _beaten(host, setting, job[name], where, fix)
+        elif effect := _effect(mode, node, name, setting.value):
+            yield Conflict(host.name, name, True, f"{where}: {effect}", found, f"no {name}", fix)
+        else:
+            message = f"{where} adds a variable to every job"
+            yield Conflict(host.name, name, False, message, found, f"no {name}, or in the inventory", fix)
+
+
+def _beaten(host: Host, setting: Setting, value: str, where: str, fix: str) -> Iterator[Conflict]:
+    if setting.value != value:
+        yield Conflict(
+            host.name,
+            setting.name,
+            False,
+            f"{where} is not followed: the environment of the job wins",
+            f"{setting.name}={setting.value}",
+            f"{setting.name}={value}",
+            fix,
+        )
+
+
+def _of_inventory(mode: str, host: Host, node: NodeNetwork) -> Iterator[Conflict]:
+    """What the inventory's `env` adds, and what that makes void."""
+    computed = {variable.name for variable in node.variables}
+    for name, value in host.env.items():
+        effect = None if name in computed else _effect(mode, node, name, value)
+        if effect:
+            yield Conflict(
+                host.name,
+                name,
+                True,
+                f"the inventory's env: {effect}",
+                f"{name}={value}",
+                f"no {name}",
+                f"take {name} out of `env` in the inventory",
+            )
+
+
+def _other_address(host: Host, nic: NicChoice) -> Iterator[Conflict]:
+    first = nic.interface.ipv4[0].split("/")[0] if nic.interface.ipv4 else nic.address
+    if first != nic.address:
+        yield Conflict(
+            host.name,
+            "NCCL_SOCKET_IFNAME",
+            True,
+            f"NCCL uses the first address of {nic.interface.name}: it can only be told a NIC's name",
+            f"{nic.interface.name} {first}",
+            f"{nic.interface.name} {nic.address}",
+            f"make {nic.address} the first address of {nic.interface.name}, or give it a NIC of its own",
+        )
+
+
+def _one_host_id(
+    decision: NetworkDecision, hosts: Sequence[Host], facts: Mapping[str, HostFacts]
+) -> Iterator[Conflict]:
+    """NCCL takes nodes of one NCCL_HOSTID for one machine."""
+    ids = {}
+    for host in hosts:
+        if host.name in decision.nodes and host.name in facts:
+            value = effective(host.env, facts[host.name].nccl_conf).get("NCCL_HOSTID")
+            if value:
+                ids[host.name] = value
+    nodes_with = Counter(ids.values())
+    for name, value in ids.items():
+        if nodes_with[value] > 1:
+            yield Conflict(
+                name,
+                "NCCL_HOSTID",
+                True,
+                f"{nodes_with[value]} nodes have one NCCL_HOSTID: NCCL takes them for one machine",
+                f"NCCL_HOSTID={value}",
+                "no NCCL_HOSTID, or another on each node",
+                "take NCCL_HOSTID out of `env` in the inventory, and out of ~/.nccl.conf and /etc/nccl.conf",
+            )
+
+
+def _effect(mode: str, node: NodeNetwork, name: str, value: str) -> str | None:
+    """What a variable that `mnt` does not set does to those that it sets; None: nothing."""
+    rule = _EFFECTS.get(name)
+    return rule(mode, node, value) if rule else None
+
+
+def _gid_index(mode: str, node: NodeNetwork, value: str) -> str | None:
+    ranged = any(variable.name == "NCCL_IB_ADDR_FAMILY" for variable in node.variables)
+    if ranged and not value.strip().startswith("-"):
+        return f"a fixed index makes the address range void: every RoCE port uses GID {value}"
+    return None
+
+
+def _disable(mode: str, node: NodeNetwork, value: str) -> str | None:
+    return "NCCL leaves RDMA alone and uses sockets" if mode == "rdma" and value.strip() != "0" else None
+
+
+def _net(mode: str, node: NodeNetwork, value: str) -> str | None:
+    meant = "socket" if mode == "tcp" else "ib"
+    return f"NCCL uses the network {value} or fails" if value.lower() != meant else None
+
+
+def _plugin(mode: str, node: NodeNetwork, value: str) -> str | None:
+    if value == "none":
+        return None
+    return "a network plugin takes the place of NCCL's own sockets and RDMA, and has variables of its own"
+
+
+def _family(mode: str, node: NodeNetwork, value: str) -> str | None:
+    if value == "AF_INET6":
+        return "NCCL looks for IPv6 addresses, and the training NIC was chosen by its IPv4"
+    return None
+
+
+def _comm_id(mode: str, node: NodeNetwork, value: str) -> str | None:
+    return f"NCCL meets at {value}, whatever torch says"
+
+
+def _conf_file(mode: str, node: NodeNetwork, value: str) -> str | None:
+    return f"NCCL reads {value} in place of ~/.nccl.conf, and mnt has not looked at it"
+
+
+_EFFECTS: dict[str, Callable[[str, NodeNetwork, str], str | None]] = {
+    "NCCL_COMM_ID": _comm_id,
+    "NCCL_CONF_FILE": _conf_file,
+    "NCCL_IB_DISABLE": _disable,
+    "NCCL_IB_GID_INDEX": _gid_index,
+    "NCCL_NET": _net,
+    "NCCL_NET_PLUGIN": _plugin,
+    "NCCL_SOCKET_FAMILY": _family,
+}

@@ -1,0 +1,168 @@
+"""What NCCL would choose by itself: the order that NCCL 2.28 to 2.30 documents and follows. Pure.
+
+A prediction, to be shown as one: the truth is what NCCL_DEBUG=INFO prints. Sources: `ncclFindInterfaces`,
+`ncclOsFindInterfaces`, `ncclIbInitDevices` and `ncclIbGetGidIndex` in NCCL 2.30.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from mnt.network.gid import EVERYWHERE, FINDS_GIDS, index_nccl_takes
+from mnt.network.rdma import ETHERNET, INFINIBAND, Port, RdmaFacts
+from mnt.preflight.facts import Interface
+
+# Tried in this order where nobody says anything, with NCCL_COMM_ID's subnet after the first.
+_GUESSES = ("^docker,lo,virbr", "docker", "lo", "virbr")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """NCCL's own choice. `interfaces` are `name address`: the first for the bootstrap, all for sockets."""
+
+    interfaces: tuple[str, ...]
+    hcas: tuple[str, ...]  # `mlx5_0:1 GID 3`; empty: sockets
+    reason: str
+
+    def __str__(self) -> str:
+        first, *others = self.interfaces or ("no interface: it fails",)
+        if self.hcas:
+            return f"RDMA over {', '.join(self.hcas)}; bootstrap over {first}"
+        return f"sockets over {first}" + (f", and {', '.join(others)}" if others else "")
+
+
+def expect(
+    interfaces: Sequence[Interface],
+    rdma: RdmaFacts | None,
+    environment: Mapping[str, str],
+    version: tuple[int, ...] | None,
+) -> Expected:
+    """What NCCL would choose on a host.
+
+    Args:
+        environment: what NCCL sees there: the variables, and what its configuration files add.
+        version: of NCCL; None: a current one.
+    """
+    chosen, reason = expect_interfaces(interfaces, environment)
+    hcas = () if rdma is None else tuple(_expect_hcas(rdma, environment, version))
+    return Expected(tuple(chosen), hcas, reason)
+
+
+def expect_interfaces(
+    interfaces: Sequence[Interface], environment: Mapping[str, str]
+) -> tuple[list[str], str]:
+    """The interfaces as `name address`, in the order in which NCCL would take them, and why these."""
+    running = list(_in_order(interfaces, environment.get("NCCL_SOCKET_FAMILY")))
+    told = environment.get("NCCL_SOCKET_IFNAME", "")
+    if len(told) > 1:
+        return _matching(running, told), f"NCCL_SOCKET_IFNAME={told}"
+    if found := _matching(running, "ib"):
+        return found, "its name begins with ib"
+    if found := _near(running, environment.get("NCCL_COMM_ID", "")):
+        return found, "in the subnet of NCCL_COMM_ID"
+    for names in _GUESSES:
+        if found := _matching(running, names):
+            return found, f"the first that is {_in_words(names)}"
+    return [], "no interface is up"
+
+
+def matcher(names: str) -> Callable[[str, int | None], bool]:
+    """NCCL's test of a name, and of a port, against a list: `eth`, `=eth0,eth1`, `^docker`, `^=mlx5_0:1`.
+
+    `^`, then `=`, hold for the whole list. Without `=`, a name is matched by any of its beginnings.
+    """
+    excluding = names.startswith("^")
+    names = names.removeprefix("^")
+    exact = names.startswith("=")
+    entries = [entry.partition(":")[::2] for entry in names.removeprefix("=").split(",") if entry]
+
+    def matches(name: str, port: int | None = None) -> bool:
+        hit = not entries or any(
+            (name == wanted if exact else name.startswith(wanted))
+            and (port is None or not number or number == str(port))
+            for wanted, number in entries
+        )
+        return hit != excluding
+
+    return matches
+
+
+def _in_order(interfaces: Sequence[Interface], family: str | None) -> Iterator[tuple[str, str]]:
+    """(name, CIDR) of what runs, as getifaddrs(3) lists it: every IPv4 address, then every IPv6."""
+    running = [nic for nic in interfaces if nic.up and nic.carrier is not False]
+    if family != "AF_INET6":
+        yield from ((nic.name, address) for nic in running for address in nic.ipv4)
+    if family != "AF_INET":
+        yield from (
+            (nic.name, address) for nic in running for address in nic.ipv6 if not address.startswith("::1/")
+        )
+
+
+def _matching(running: Sequence[tuple[str, str]], names: str) -> list[str]:
+    """The interfaces that a list matches, each with its first address."""
+    matches = matcher(names)
+    first: dict[str, str] = {}
+    for name, address in running:
+        if matches(name, None):
+            first.setdefault(name, address.split("/")[0])
+    return [f"{name} {address}" for name, address in first.items()]
+
+
+def _near(running: Sequence[tuple[str, str]], comm_id: str) -> list[str]:
+    """The first interface in the subnet of `IP:PORT` or `[IPv6]:PORT`; a name cannot be resolved here."""
+    text = comm_id.partition("]")[0].removeprefix("[") if comm_id.startswith("[") else comm_id.split(":")[0]
+    try:
+        meeting = ipaddress.ip_address(text)
+    except ValueError:
+        return []
+    inside = (
+        f"{name} {address.split('/')[0]}"
+        for name, address in running
+        if meeting in ipaddress.ip_network(address, strict=False)
+    )
+    return list(inside)[:1]
+
+
+def _in_words(names: str) -> str:
+    return f"not {names[1:].replace(',', '*, ')}*" if names.startswith("^") else f"{names}*"
+
+
+def _expect_hcas(
+    rdma: RdmaFacts, environment: Mapping[str, str], version: tuple[int, ...] | None
+) -> Iterator[str]:
+    if _number(environment.get("NCCL_IB_DISABLE", "0")) != 0:
+        return
+    matches = matcher(environment.get("NCCL_IB_HCA", ""))
+    for device in rdma.devices:
+        if device.usable is False:
+            continue
+        for port in device.ports:
+            if (
+                port.active
+                and port.link_layer in (INFINIBAND, ETHERNET)
+                and matches(device.name, port.number)
+            ):
+                yield f"{device.name}:{port.number}{_gid(port, environment, version)}"
+
+
+def _gid(port: Port, environment: Mapping[str, str], version: tuple[int, ...] | None) -> str:
+    """` GID 3` on RoCE."""
+    if port.link_layer == INFINIBAND:
+        return ""
+    finds = version is None or version >= FINDS_GIDS
+    told = _number(environment.get("NCCL_IB_GID_INDEX", "-1" if finds else "0"))
+    if told >= 0:
+        return f" GID {told}"
+    try:
+        return f" GID {index_nccl_takes(port.gids, environment.get('NCCL_IB_ADDR_RANGE', EVERYWHERE))}"
+    except ValueError:
+        return f" GID {index_nccl_takes(port.gids)}"  # a range that is none is ignored
+
+
+def _number(text: str) -> int:
+    """As strtoll(3) reads a decimal number: what it cannot read is 0."""
+    digits = re.match(r"\s*([+-]?\d+)", text)
+    return int(digits[1]) if digits else 0
