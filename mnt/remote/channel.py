@@ -126,7 +126,7 @@ def parse_line(payload: bytes) -> dict[str, Any]:
     """Raises Broken unless it is a JSON object."""
     try:
         message = json.loads(payload)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Broken("not JSON") from error
     if not isinstance(message, dict):
         raise Broken("not an object")

@@ -1,0 +1,191 @@
+"""Who failed first: judged over what torchrun 2.13 left (tests/data/torchrun), and over made-up cases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mnt.remote.channel import Event
+from mnt.remote.failures import (
+    Failure,
+    RankFiles,
+    find_failure,
+    last_exception,
+    parse_summary,
+    read_ranks,
+    tail,
+)
+from mnt.remote.supervisor import reason_of, verdict
+
+SAMPLES = Path(__file__).parent.parent / "data" / "torchrun"
+
+GLOO = (
+    "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer "
+    "[127.0.0.1]:4004. This is typically caused by a remote worker crashing."
+)
+
+
+def sample(name: str) -> Failure:
+    directory = SAMPLES / name
+    return find_failure(
+        tail(str(directory / "output.log")), read_ranks(str(directory / "ranks")), first_rank, 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "exit_code", "signal", "message"),
+    [
+        ("plain-raise", 1, None, "ValueError: the loss is nan"),
+        ("plain-exit3", 3, None, "rank 1 exited with code 3"),
+        ("plain-kill", 137, "SIGKILL", "rank 1 was killed by SIGKILL"),
+        ("rec-raise", 1, None, "ValueError: the loss is nan"),
+        ("rec-exit3", 3, None, "rank 1 exited with code 3"),
+    ],
+)
+def test_the_culprit_of_two_ranks(name: str, exit_code: int, signal: str | None, message: str) -> None:
+    """In each sample rank 1 fails; rank 0 dies of it, by gloo or by torchrun's TERM."""
+    failure = sample(name)
+    assert (failure.rank, failure.local_rank, failure.victim) == (1, 1, False)
+    assert (failure.exit_code, failure.signal, failure.message) == (exit_code, signal, message)
+    assert failure.time is not None
+
+
+@pytest.mark.parametrize("name", ["plain-raise", "rec-raise"])
+def test_the_traceback_is_the_culprits_own(name: str) -> None:
+    traceback = sample(name).traceback
+    assert traceback is not None
+    assert traceback.startswith("Traceback (most recent call last):\n  File ")
+    assert traceback.rstrip().endswith("ValueError: the loss is nan")
+    assert "[rank1]" not in traceback
+
+
+def test_the_summary_names_every_process() -> None:
+    reports = parse_summary((SAMPLES / "plain-kill" / "output.log").read_text())
+    assert [(report.rank, report.local_rank, report.code) for report in reports] == [(0, 0, -15), (1, 1, -9)]
+    assert parse_summary("no summary\n  exitcode  : 3 (pid: 1)\n") == []
+
+
+def error_file(message: str) -> str:
+    return f'{{"message": {{"message": "{message}", "extraInfo": {{"py_callstack": "Traceback"}}}}}}'
+
+
+def test_without_a_summary_the_error_files_tell() -> None:
+    """The agent was ended before it could say anything."""
+    ranks = {
+        0: RankFiles(error=error_file(GLOO), error_time=10.5),
+        1: RankFiles(error=error_file("KeyError: 'x'"), error_time=10.9),
+    }
+    failure = find_failure("", ranks, first_rank=6, code=-15)
+    assert (failure.rank, failure.local_rank, failure.exit_code) == (7, 1, 1)
+    assert (failure.message, failure.victim, failure.time) == ("KeyError: 'x'", False, 10.9)
+
+
+def test_what_comes_after_the_order_to_end_does_not_count() -> None:
+    ranks = {0: RankFiles(error=error_file("KeyError: 'x'"), error_time=20.0)}
+    assert find_failure("", ranks, 0, 1, before=21.0).rank == 0
+    assert find_failure("", ranks, 0, 1, before=19.0).rank is None
+
+
+def test_of_two_culprits_the_first() -> None:
+    ranks = {
+        0: RankFiles(error=error_file("ValueError: late"), error_time=10.9),
+        1: RankFiles(error=error_file("ValueError: early"), error_time=10.5),
+    }
+    assert find_failure("", ranks, 0, 1).message == "ValueError: early"
+
+
+@pytest.mark.parametrize(
+    ("message", "victim"),
+    [
+        (GLOO, True),
+        ("torch.distributed.DistBackendError: NCCL error: ncclRemoteError: A call failed", True),
+        ("torch.distributed.DistNetworkError: failed to recv, got 0 bytes", True),
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", False),  # reading data, perhaps
+        ("BrokenPipeError: [Errno 32] Broken pipe", False),
+        ("torch.OutOfMemoryError: CUDA out of memory.", False),
+    ],
+)
+def test_victims(message: str, victim: bool) -> None:
+    failure = find_failure("", {0: RankFiles(error=error_file(message), error_time=1.0)}, 0, 1)
+    assert failure.victim is victim
+
+
+def test_an_abort_by_nccls_watchdog_is_a_victims() -> None:
+    output = (
+        "ChildFailedError: \n[0]:\n  time      : 2026-11-27_22:37:51\n  rank      : 0 (local_rank: 0)\n"
+        "  exitcode  : -6 (pid: 12)  (SIGABRT)\n"
+    )
+    said = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)\nterminate called\n"
+    failure = find_failure(output, {0: RankFiles(stderr=said, stderr_time=1.0)}, 0, 1)
+    assert (failure.exit_code, failure.victim) == (134, True)
+    assert failure.message == "rank 0 was killed by SIGABRT: terminate called"
+    assert not find_failure(output, {0: RankFiles(stderr="Aborted\n", stderr_time=1.0)}, 0, 1).victim
+
+
+def test_torchrun_itself_may_fail() -> None:
+    output = "/usr/bin/python3: Error while finding module specification for 'torch.distributed.run'\n\n"
+    failure = find_failure(output, {}, 0, 1)
+    assert (failure.rank, failure.exit_code) == (None, 1)
+    assert failure.message == output.strip()
+
+
+def test_messages_and_tracebacks_are_bounded() -> None:
+    stderr = "Traceback (most recent call last):\n" + "  deep\n" * 10_000 + "ValueError: " + "x" * 10_000
+    failure = find_failure(stderr, {}, 0, 1)
+    assert len(failure.message) == 500
+    assert failure.traceback is not None
+    assert len(failure.traceback) == 8192
+
+
+def test_the_last_of_chained_exceptions() -> None:
+    stderr = (
+        "Traceback (most recent call last):\n  File 'a', line 1\nKeyError: 1\n\n"
+        "During handling of the above exception, another exception occurred:\n\n"
+        "Traceback (most recent call last):\n  File 'b', line 2\nRuntimeError: two\nlines\nsome warning\n"
+    )
+    assert last_exception(stderr) == (
+        "RuntimeError: two",
+        "Traceback (most recent call last):\n  File 'b', line 2\nRuntimeError: two",
+    )
+    assert last_exception("nothing here") is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"message": 3}', "null"])
+def test_error_files_that_are_none(text: str) -> None:
+    assert find_failure("", {0: RankFiles(error=text, error_time=1.0)}, 0, 5).exit_code == 5
+
+
+# --- the node's verdict ------------------------------------------------------------------------------------
+
+
+def failure_of(rank: int | None, *, victim: bool) -> Failure:
+    return Failure(rank, 0, 3, None, "why", None, 10.0, victim)
+
+
+CULPRIT, VICTIM = failure_of(1, victim=False), failure_of(1, victim=True)
+AGENT = failure_of(None, victim=False)
+
+
+@pytest.mark.parametrize(
+    ("code", "event", "failure", "state", "exit_code"),
+    [
+        (0, None, None, "finished", 0),
+        (1, None, CULPRIT, "failed", 3),
+        (1, None, VICTIM, "failed", 3),
+        (-15, "failed", VICTIM, "stopped", None),
+        (1, "failed", CULPRIT, "failed", 3),  # it had failed by itself before it heard of the other
+        (1, "failed", AGENT, "stopped", None),  # what torchrun says after our TERM proves nothing
+        (0, "stopped", AGENT, "stopped", None),
+        (-9, "lost", VICTIM, "failed", None),
+    ],
+)
+def test_the_nodes_verdict(
+    code: int, event: str | None, failure: Failure | None, state: str, exit_code: int | None
+) -> None:
+    lost = "lost contact with node2 over 10.0.0.1 for 20 s"
+    reason = None if event is None else reason_of(Event("node2", event, message=lost), now=11.0)
+    ended = verdict(code, reason, failure)
+    assert (ended["state"], ended["exit_code"]) == (state, exit_code)
+    if event == "lost":
+        assert (ended["failure"]["message"], ended["failure"]["time"]) == (lost, 11.0)

@@ -1,0 +1,358 @@
+"""The link between a job's supervisors: one node's end is the end of all, with no head in sight."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from job_host import JobHost, alive, new_directory, wait_for
+
+from mnt.remote import peers
+from mnt.remote.channel import LINE_BYTES, Broken, Channel, Event
+from mnt.remote.peers import Hub, Spoke
+
+SLEEPER = "import time; time.sleep(600)"
+WHEN_TOLD = """
+import os, sys, time
+while not os.path.exists("go"):
+    time.sleep(0.02)
+raise SystemExit(int(sys.argv[1]))
+"""
+IMPATIENT = {"LOST_AFTER = 20.0": "LOST_AFTER = 2.0", "BEAT = 2.0": "BEAT = 0.4"}
+
+
+# --- whole supervisors -------------------------------------------------------------------------------------
+
+
+class TwoNodes:
+    """A job of two nodes with one home; what each of them runs is the test's choice."""
+
+    def __init__(self) -> None:
+        directory = new_directory()
+        self.hosts = [JobHost(directory, name) for name in ("node1", "node2")]
+        self.job = ""
+
+    def start(self, *programs: tuple[str, str], **options: Any) -> list[int]:
+        """Start (source, argument) on each node. Returns the supervisors' pids."""
+        nodes = [{"host": h.name, "node_rank": rank, "nproc": 1} for rank, h in enumerate(self.hosts)]
+        pids: list[int] = []
+        peer = None
+        for rank, (host, (source, argument)) in enumerate(zip(self.hosts, programs, strict=True)):
+            host.script(source, f"train{rank}.py")
+            script = f"train{rank}.py"
+            spec = host.spec(
+                nodes=nodes,
+                node_rank=rank,
+                peer=peer,
+                script=script,
+                argv=[host.python, script, argument],
+                **({"job": self.job} if self.job else {}),
+            )
+            self.job = spec["job"]
+            answer = host.start(spec, **options)
+            peer = peer or answer["peer"]
+            pids.append(answer["pid"])
+        return pids
+
+    def connected(self) -> None:
+        first, second = self.hosts
+        wait_for(lambda: second.state(self.job)["peer"] == "connected")
+        wait_for(lambda: first.state(self.job)["peer"] == "1 of 1 other nodes got through")
+
+    def go(self) -> None:
+        (self.hosts[0].directory / "go").touch()
+
+
+@pytest.fixture
+def two() -> Iterator[TwoNodes]:
+    nodes = TwoNodes()
+    yield nodes
+    for host in nodes.hosts:
+        host.clean_up()
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_the_failure_of_one_node_ends_the_other(two: TwoNodes, bad: int) -> None:
+    programs = [(SLEEPER, ""), (SLEEPER, "")]
+    programs[bad] = (WHEN_TOLD, "3")
+    pids = two.start(*programs)
+    two.connected()
+    failing, healthy = two.hosts[bad], two.hosts[1 - bad]
+    began = time.monotonic()
+    two.go()
+    state = healthy.ended(two.job)
+    assert time.monotonic() - began < 3
+    assert (state["state"], state["exit_code"]) == ("stopped", None)
+    assert state["reason"]["peer"] == failing.name
+    assert state["reason"]["failure"]["exit_code"] == 3
+    assert (failing.ended(two.job)["state"], failing.state(two.job)["exit_code"]) == ("failed", 3)
+    wait_for(lambda: not any(alive(pid) for pid in pids))
+
+
+def test_nodes_that_finish_one_after_the_other_raise_no_alarm(two: TwoNodes) -> None:
+    pids = two.start(("pass", ""), (WHEN_TOLD, "0"), changes=IMPATIENT)
+    assert two.hosts[0].ended(two.job)["state"] == "finished"
+    time.sleep(3)  # longer than IMPATIENT's patience
+    assert two.hosts[1].state(two.job)["state"] == "running"
+    two.go()
+    assert two.hosts[1].ended(two.job)["state"] == "finished"
+    assert two.hosts[0].state(two.job)["state"] == "finished"
+    wait_for(lambda: not any(alive(pid) for pid in pids))
+
+
+def test_a_node_that_fails_after_node_0_has_finished_still_ends_the_rest(two: TwoNodes) -> None:
+    two.start(("pass", ""), (WHEN_TOLD, "5"))
+    two.hosts[0].ended(two.job)
+    two.connected()
+    two.go()
+    assert two.hosts[1].ended(two.job)["exit_code"] == 5
+
+
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_a_stop_on_one_node_ends_the_job_on_the_other(two: TwoNodes, stopped: int) -> None:
+    two.start((SLEEPER, ""), (SLEEPER, ""))
+    two.connected()
+    asked, other = two.hosts[stopped], two.hosts[1 - stopped]
+    assert asked.stop(two.job)["status"] == "stopped"
+    state = other.ended(two.job, within=5)
+    assert (state["state"], state["reason"]) == ("stopped", {"request": True, "peer": asked.name})
+    assert asked.state(two.job)["reason"] == {"request": True}
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_lost_node_ends_the_job(two: TwoNodes, lost: int, signum: signal.Signals) -> None:
+    """Its supervisor was killed, or says no more: as seen from here, a host that died, or a pulled cable."""
+    pids = two.start((SLEEPER, ""), (SLEEPER, ""), changes=IMPATIENT)
+    two.connected()
+    os.kill(pids[lost], signum)
+    state = two.hosts[1 - lost].ended(two.job)
+    gone = two.hosts[lost].name
+    assert (state["state"], state["exit_code"], state["reason"]["lost"]) == ("failed", None, gone)
+    assert state["failure"]["message"] == f"lost contact with {gone} over 127.0.0.1 for 2 s"
+    assert state["failure"]["victim"] is False
+
+
+def test_a_job_goes_on_without_the_link(two: TwoNodes) -> None:
+    """Behind a firewall the nodes still train; the state says that they do not hear each other."""
+    first, second = two.hosts
+    first.script(SLEEPER)
+    nodes = [{"host": host.name, "node_rank": rank, "nproc": 1} for rank, host in enumerate(two.hosts)]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        closed = listener.getsockname()[1]
+    spec = second.spec(nodes=nodes, node_rank=1, peer={"addr": "127.0.0.1", "port": closed})
+    second.start(spec, changes={"FIRST_CONTACT = 30.0": "FIRST_CONTACT = 1.0"})
+    expected = f"unreachable: 127.0.0.1:{closed}: Connection refused"
+    wait_for(lambda: second.entry(spec["job"])["peer"] == expected)
+    assert second.entry(spec["job"])["state"] == "running"
+
+
+def test_a_master_address_that_is_not_of_this_host_ends_nothing(two: TwoNodes) -> None:
+    """A public address behind NAT: torchrun manages, the link does not."""
+    first = two.hosts[0]
+    first.script(SLEEPER)
+    nodes = [{"host": host.name, "node_rank": rank, "nproc": 1} for rank, host in enumerate(two.hosts)]
+    spec = first.spec(nodes=nodes, master={"addr": "192.0.2.1", "port": 29500})
+    answer = first.start(spec)
+    assert answer["peer"] is None
+    assert answer["node"]["peer"].startswith("unreachable: cannot listen on 192.0.2.1: ")
+
+
+# --- the protocol ------------------------------------------------------------------------------------------
+
+
+class Loop:
+    """A hub and its spokes in this process."""
+
+    def __init__(self, hosts: tuple[str, ...] = ("node2", "node3")) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.heard: list[Event] = []
+        self.hub = Hub(self.selector, "127.0.0.1", "job", "secret", hosts, self.heard.append)
+        self.spokes: list[Spoke] = []
+        self.told: dict[str, list[Event]] = {}
+
+    def spoke(self, host: str, secret: str = "secret", job: str = "job") -> Spoke:
+        told = self.told.setdefault(host, [])
+        spoke = Spoke(
+            self.selector,
+            "node1",
+            self.hub.endpoint,
+            job,
+            secret,
+            host,
+            told.append,
+            time.monotonic(),
+        )
+        self.spokes.append(spoke)
+        return spoke
+
+    def turn(self, seconds: float = 0.3) -> None:
+        end = time.monotonic() + seconds
+        while (now := time.monotonic()) < end:
+            for key, _ in self.selector.select(0.01):
+                key.data(now)
+            for side in (self.hub, *self.spokes):
+                side.tick(now)
+
+    def close(self) -> None:
+        for side in (*self.spokes, self.hub):
+            side.close()
+        assert not self.selector.get_map()
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    made = Loop()
+    yield made
+    made.close()
+
+
+def test_one_end_is_told_to_all_others(loop: Loop) -> None:
+    first, second = loop.spoke("node2"), loop.spoke("node3")
+    loop.turn()
+    assert (first.status, loop.hub.status) == ("connected", "2 of 2 other nodes got through")
+    event = Event("node2", "failed", {"exit_code": 3})
+    first.report(event, time.monotonic())
+    loop.turn()
+    assert loop.heard == [event]
+    assert loop.told == {"node2": [], "node3": [event]}
+    assert first.settled(time.monotonic())
+    assert second.settled(time.monotonic())
+    assert loop.hub.settled(time.monotonic())
+
+
+def test_who_comes_late_is_told_too(loop: Loop) -> None:
+    event = Event("node1", "failed", {"exit_code": 3})
+    loop.hub.report(event, time.monotonic())
+    assert not loop.hub.settled(time.monotonic())
+    loop.spoke("node2")
+    loop.turn()
+    assert loop.told["node2"] == [event]
+    now = time.monotonic()
+    assert not loop.hub.settled(now)
+    assert loop.hub.settled(now + peers.FIRST_CONTACT + 1)  # node3 never came
+
+
+def test_a_connection_that_breaks_is_made_again(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "RETRY", 0.1)
+    spoke = loop.spoke("node2")
+    loop.turn()
+    loop.hub._drop(loop.hub._channels["node2"])
+    loop.turn(0.05)
+    assert spoke.status == "interrupted: connection closed"
+    loop.turn(0.5)
+    assert spoke.status == "connected"
+    assert loop.heard == loop.told["node2"] == []
+
+
+@pytest.mark.parametrize(
+    ("host", "secret", "job"),
+    [("node2", "wrong", "job"), ("node2", "secret", "other job"), ("node9", "secret", "job")],
+)
+def test_strangers_are_not_let_in(loop: Loop, host: str, secret: str, job: str) -> None:
+    stranger = loop.spoke(host, secret, job)
+    loop.turn()
+    assert loop.hub.status == "0 of 2 other nodes got through"
+    assert stranger.status == "connecting"
+    stranger.report(Event("node2", "failed"), time.monotonic())
+    loop.turn()
+    assert loop.heard == []
+
+
+def test_a_hub_that_does_not_know_the_secret_is_not_obeyed(loop: Loop) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(5)
+        loop.hub.endpoint = {"addr": "127.0.0.1", "port": listener.getsockname()[1]}
+        spoke = loop.spoke("node2")
+        loop.turn(0.1)
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(b'{"mnt": 1, "nonce": "00"}\n')
+            loop.turn(0.1)
+            assert b"node2" in connection.recv(4096)
+            connection.sendall(b'deadbeef {"end": {"host": "node1", "kind": "failed"}}\n')
+            loop.turn(0.1)
+        assert loop.told["node2"] == []
+        assert spoke.status == "connecting"
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xff\xfe\x00\n",
+        b"0 {}\n",
+        b"0 []\n",
+        b"0 " + b"[" * 50_000 + b"\n",
+        b"x" * (LINE_BYTES + 10),
+        b"",
+    ],
+)
+def test_garbage_harms_nobody(loop: Loop, garbage: bytes) -> None:
+    spoke = loop.spoke("node2")
+    with socket.create_connection(("127.0.0.1", loop.hub.endpoint["port"])) as connection:
+        connection.sendall(garbage)
+        loop.turn()
+        connection.shutdown(socket.SHUT_WR)
+        loop.turn(0.2)
+        connection.settimeout(1)
+        while True:
+            try:
+                if not connection.recv(4096):  # the greeting, and then the hub has hung up
+                    break
+            except ConnectionResetError:
+                break
+    assert spoke.status == "connected"
+    assert loop.heard == []
+
+
+def test_many_idle_strangers_are_shown_out(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "ATTEMPT", 0.3)
+    idle = []
+    for _ in range(80):
+        idle.append(socket.create_connection(("127.0.0.1", loop.hub.endpoint["port"])))
+        loop.turn(0.005)
+    loop.turn(0.5)
+    spoke = loop.spoke("node2")
+    loop.turn()
+    assert spoke.status == "connected"
+    for connection in idle:
+        connection.close()
+
+
+def signed_pair() -> tuple[Channel, Channel]:
+    ours, theirs = socket.socketpair()
+    hub, spoke = Channel(ours, hub=True), Channel(theirs, hub=False)
+    for channel in (hub, spoke):
+        channel.agree("secret", "job", "n1", "n2")
+    return hub, spoke
+
+
+def test_lines_cannot_be_replayed_reflected_or_changed() -> None:
+    hub, spoke = signed_pair()
+    hub.send({"beat": True})
+    (line,) = spoke.lines()
+    assert spoke.open(line) == {"beat": True}
+    with pytest.raises(Broken):
+        spoke.open(line)  # again
+    with pytest.raises(Broken):
+        hub.open(line)  # sent back
+    hub.send({"end": 1})
+    (line,) = spoke.lines()
+    with pytest.raises(Broken):
+        spoke.open(line.replace(b"1", b"2"))
+    for channel in (hub, spoke):
+        channel.socket.close()
+
+
+@pytest.mark.parametrize("document", [None, [], {}, {"host": 3}])
+def test_events_are_parsed_strictly(document: Any) -> None:
+    with pytest.raises(Broken):
+        Event.parse(json.loads(json.dumps(document)))
