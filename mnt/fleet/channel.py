@@ -146,8 +146,9 @@ class RemoteCommand:
         What iterating raises is raised by `read`.
         """
         if self._writer is None and isinstance(chunks, list) and self._has_room(chunks):
-            for chunk in chunks:
-                self._send(chunk)
+            with contextlib.suppress(BrokenPipeError):
+                for chunk in chunks:
+                    self._send(chunk)
             return
         self._writer = _Writer(self._send, chunks, self._wake, after=self._writer)
         self._writer.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
@@ -103,9 +104,16 @@ def run_program(
         raise HostError(host, "answer", f"{name}: {error}") from None
 
 
-@cache  # one reading of the sources for all hosts
+_reading = threading.Lock()
+
+
 def _modules(name: str) -> list[tuple[str, str]]:
-    return bundle.program_modules(name)
+    """The program's modules; read once for all hosts, in one thread (CPython 3.11's `ast` fails in several)."""
+    with _reading:
+        return _cached_modules(name)
+
+
+_cached_modules = cache(bundle.program_modules)
 
 
 class _Stuck(Exception):
