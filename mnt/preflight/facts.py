@@ -125,6 +125,7 @@ class HostFacts:
     machine: str | None = None  # x86_64
     boot_id: str | None = None
     time: float | None = None  # seconds since the epoch, by the host's clock
+    clock_offset: float = 0.0  # seconds that the host's clock is ahead of the head's, give or take a round trip
     login: Login | None = None
     python: Interpreter | None = None
     packages: Mapping[str, str] = field(default_factory=dict)  # canonical name (PEP 503) -> version

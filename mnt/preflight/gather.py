@@ -10,7 +10,7 @@ from mnt.fleet import Fleet, Outcome
 from mnt.inventory.model import Host, Inventory
 from mnt.preflight.checks.versions import packages_to_look_up
 from mnt.preflight.facts import FleetFacts, HostFacts
-from mnt.tasks.mesh import check_mesh
+from mnt.tasks.mesh import mesh
 from mnt.tasks.probe import probe
 from mnt.tasks.program import NoPython
 
@@ -76,7 +76,7 @@ def _mesh(
     workers = [worker for worker in others if worker.name in facts]
     if master.name not in facts or facts[master.name].python is None:
         return None
-    outcome = fleet.run_each(check_mesh, {master.name: (workers,)})[master.name]
+    outcome = fleet.run_each(mesh, {master.name: (workers,)})[master.name]
     if outcome.value is None:
         # The master has just answered the probe: what it cannot do now is log in.
         return {worker.name: str(outcome.error) for worker in workers}
