@@ -21,18 +21,18 @@ NICS = {"node1": "eth0", "node2": "enp26s0np0", "node3": "ens3f0", "node4": "eno
 RECEIVE = """
 import socket, sys, time
 with socket.create_server((sys.argv[1], 5000)) as listener:
-    print("listening", flush=True)
-    peer = listener.accept()[0]
-    started = time.monotonic()
-    peers = [peer, *(listener.accept()[0] for _ in range(int(sys.argv[2]) - 1))]
+    print("ready", flush=True)
+    peers = [listener.accept()[0] for _ in range(int(sys.argv[2]))]
     for peer in peers:
         while peer.recv(1 << 16):
             pass
-    print(started, time.monotonic())
+    print(time.monotonic())
 """
 SEND = """
 import socket, sys
 with socket.create_connection((sys.argv[1], 5000)) as stream:
+    print("ready", flush=True)
+    sys.stdin.readline()
     stream.sendall(bytes(int(sys.argv[2])))
 """
 
@@ -202,30 +202,28 @@ def test_training_links_are_shaped_both_ways(make_lab: Callable[..., Lab], direc
 
 
 def _receive_all(pairs: list[tuple[LabHost, LabHost]], receivers: list[LabHost], *, size: int) -> float:
-    """Seconds from the first byte to the last; each pair is a sender and its receiver."""
-    listening = [
-        subprocess.Popen(
-            receiver.command(
-                [
-                    *("/usr/bin/python3", "-c", RECEIVE, receiver.spec.training),
-                    str(sum(1 for _, to in pairs if to == receiver)),
-                ]
-            ),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for receiver in receivers
+    """Seconds until all is received. Each pair is a sender and its receiver; all senders start at once."""
+    receiving = [
+        _start(host, RECEIVE, host.spec.training, str([to for _, to in pairs].count(host)))
+        for host in receivers
     ]
-    for process in listening:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "listening\n"
-    sending = [
-        subprocess.Popen(sender.command(["/usr/bin/python3", "-c", SEND, to.spec.training, str(size)]))
-        for sender, to in pairs
-    ]
-    assert [process.wait(timeout=30) for process in sending] == [0] * len(sending)
-    times = [process.communicate(timeout=30)[0].split() for process in listening]
-    return max(float(ended) for _, ended in times) - min(float(started) for started, _ in times)
+    sending = [_start(host, SEND, to.spec.training, str(size)) for host, to in pairs]
+    started = time.monotonic()  # one clock for the machine and its hosts
+    for process in sending:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in sending:
+        process.communicate(timeout=30)
+    return max(float(process.communicate(timeout=30)[0]) for process in receiving) - started
+
+
+def _start(host: LabHost, program: str, *args: str) -> subprocess.Popen[str]:
+    command = host.command(["/usr/bin/python3", "-c", program, *args])
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
 
 
 def test_an_unshaped_link_is_fast(lab: Lab) -> None:
