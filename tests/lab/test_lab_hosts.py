@@ -19,13 +19,14 @@ from mnt.lab import Lab, LabHost, down
 NICS = {"node1": "eth0", "node2": "enp26s0np0", "node3": "ens3f0", "node4": "eno1"}
 
 RECEIVE = """
-import socket, sys, time
+import select, socket, sys, time
 with socket.create_server((sys.argv[1], 5000)) as listener:
     print("ready", flush=True)
     peers = [listener.accept()[0] for _ in range(int(sys.argv[2]))]
-    for peer in peers:
-        while peer.recv(1 << 16):
-            pass
+    while peers:
+        for peer in select.select(peers, [], [])[0]:
+            if not peer.recv(1 << 16):
+                peers.remove(peer)
     print(time.monotonic())
 """
 SEND = """
