@@ -64,7 +64,7 @@ def _overridden(variable: Variable, value: str) -> Variable:
 
 
 def _interface(nic: NicChoice) -> Iterator[Variable]:
-    why = f"{nic.interface.name} {nic.address}: {nic.reason}"
+    why = f"{nic.interface.name}: {nic.reason}"
     yield Variable("NCCL_SOCKET_IFNAME", f"={nic.interface.name}", why)
     yield Variable("GLOO_SOCKET_IFNAME", nic.interface.name, why)
 

@@ -28,7 +28,9 @@ class Expected:
     reason: str
 
     def __str__(self) -> str:
-        first, *others = self.interfaces or ("no interface: it fails",)
+        if not self.interfaces:
+            return "nothing: it finds no interface, and fails"
+        first, *others = self.interfaces
         if self.hcas:
             return f"RDMA over {', '.join(self.hcas)}; bootstrap over {first}"
         return f"sockets over {first}" + (f", and {', '.join(others)}" if others else "")
@@ -65,7 +67,7 @@ def expect_interfaces(
         return found, "in the subnet of NCCL_COMM_ID"
     for names in _GUESSES:
         if found := _matching(running, names):
-            return found, f"the first that is {_in_words(names)}"
+            return found, _in_words(names)
     return [], "no interface is up"
 
 
@@ -127,7 +129,9 @@ def _near(running: Sequence[tuple[str, str]], comm_id: str) -> list[str]:
 
 
 def _in_words(names: str) -> str:
-    return f"not {names[1:].replace(',', '*, ')}*" if names.startswith("^") else f"{names}*"
+    if names.startswith("^"):
+        return f"all but {names[1:].replace(',', '*, ')}*"
+    return f"there is only {names}*"
 
 
 def _expect_hcas(

@@ -45,7 +45,7 @@ def index_nccl_takes(gids: Iterable[Gid], address_range: str = EVERYWHERE) -> in
     count; with none inside it stays at 0 without a word.
     """
     table = {gid.index: gid for gid in gids}
-    network = ipaddress.ip_network(address_range)
+    network = ipaddress.ip_network(address_range, strict=False)
     taken = 0
     for index in sorted(table.keys() - {0}):
         held, gid = table.get(taken), table[index]

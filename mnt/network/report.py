@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -42,8 +41,8 @@ class NodeReport:
         return None
 
     def shell(self) -> list[str]:
-        """`export` lines for a POSIX shell."""
-        return [f"export {variable.name}={shlex.quote(variable.value)}" for variable in self.variables]
+        """`export` lines for a POSIX shell, and for zsh, which would take a bare `=eth0` for a program."""
+        return [f"export {variable.name}={_quoted(variable.value)}" for variable in self.variables]
 
     def document(self) -> dict[str, Any]:
         nic = self.network.nic
@@ -118,6 +117,10 @@ def _node(host: Host, facts: HostFacts, network: NodeNetwork, found: list[Confli
         expected=expect(facts.interfaces or (), facts.rdma, by_itself, nccl_version(facts)),
         conflicts=tuple(conflict for conflict in found if conflict.host == host.name),
     )
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
 
 
 def _hca_document(hca: Hca) -> dict[str, Any]:
