@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from mnt.lab import LabHost
 
 _SILENT = """
@@ -14,6 +17,19 @@ if os.fork() == 0:
     held = []
     while True:
         held.append(listener.accept())
+"""
+
+_TAKE_PORT = """
+import os, socket, sys, time
+listener = socket.create_server(("0.0.0.0", int(sys.argv[1])))
+pid = os.fork()
+if pid:
+    print(pid)
+else:
+    os.setsid()
+    for stream in (0, 1, 2):
+        os.dup2(os.open(os.devnull, os.O_RDWR), stream)
+    time.sleep(600)
 """
 
 
@@ -36,6 +52,18 @@ def silence_sshd(host: LabHost) -> None:
 def start_sshd(host: LabHost, *options: str) -> None:
     """Start a further sshd: again, or with `options` (`-p`, `2222`)."""
     _run(host, "/usr/sbin/sshd", *options)
+
+
+@contextmanager
+def port_taken(host: LabHost, port: int, *, user: bool = True) -> Iterator[int]:
+    """A process of the ordinary user (or root) LISTENs on a port meanwhile. Gives its pid in the host."""
+    started = host.exec(["/usr/bin/python3", "-c", _TAKE_PORT, str(port)], user=user)
+    assert started.returncode == 0, started.stderr
+    pid = int(started.stdout)
+    try:
+        yield pid
+    finally:
+        _run(host, "kill", "-KILL", str(pid))
 
 
 def configure_sshd(host: LabHost, text: str) -> None:

@@ -1,0 +1,349 @@
+"""Launch, status, logs and stop on real hosts: small scripts under the real torchrun."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from faults import port_taken, power_off
+
+from mnt.lab import Lab
+
+Mnt = Callable[..., subprocess.CompletedProcess[str]]
+
+SHOW = """
+import json, os, sys
+print("ARGS " + json.dumps(sys.argv[1:]), flush=True)
+print("ENV " + json.dumps(dict(os.environ)), flush=True)
+"""
+RAISE = """
+import os, time
+if os.environ["RANK"] == "1":
+    time.sleep(1)
+    raise SystemExit(int(os.environ.get("CODE", "7"))) if "CODE" in os.environ else ValueError("bad batch")
+time.sleep(300)
+"""
+SLEEP = """
+import os, signal, subprocess, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen(["sleep", "300"], start_new_session=True)
+print("sleeping", os.environ["RANK"], flush=True)
+time.sleep(300)
+"""
+COUNT = """
+import time
+for i in range(40):
+    print("tick", i, flush=True)
+    time.sleep(0.25)
+"""
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("tree")
+    for name, text in {"show": SHOW, "fail": RAISE, "sleeper": SLEEP, "count": COUNT}.items():
+        (root / f"{name}.py").write_text(text)
+    return root
+
+
+@pytest.fixture(scope="module")
+def pushed(mnt: Mnt, tree: Path) -> Mnt:
+    """`mnt` on the session's lab, with `tree` pushed."""
+    done = mnt("push", str(tree))
+    assert done.returncode == 0, done.stderr
+    return mnt
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(lab: Lab) -> Iterator[None]:
+    """After every test: no process of any job on any host."""
+    yield
+    for name in ("node1", "node2", "node3", "node4"):
+        assert processes_of_jobs(lab, name) == [], name
+
+
+def processes_of_jobs(lab: Lab, host: str) -> list[str]:
+    """The processes on a host whose environment carries the mark of a job, or that are a supervisor."""
+    listed = lab.host(host).exec(
+        ["sh", "-c", "grep -lsz '^MNT_JOB=' /proc/[0-9]*/environ; pgrep -fa '[s]upervisor.py' || true"]
+    )
+    return [line for line in listed.stdout.splitlines() if line]
+
+
+def start_attached(lab: Lab, *args: str, **options: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "mnt", "launch", *args],
+        env={**os.environ, "MNT_INVENTORY": str(lab.inventory_path)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        **options,
+    )
+
+
+def read_until(process: subprocess.Popen[str], wanted: str, times: int = 1) -> str:
+    """What the process says until `wanted` has come so many times; fails after its output ends."""
+    assert process.stdout is not None
+    seen = ""
+    for line in process.stdout:
+        seen += line
+        if seen.count(wanted) >= times:
+            return seen
+    raise AssertionError(f"{wanted!r} never came; said:\n{seen}")
+
+
+def training_python(lab: Lab) -> str:
+    return str(yaml.safe_load(lab.inventory_path.read_text())["defaults"]["python"])
+
+
+def shown(stdout: str, what: str) -> dict[str, Any]:
+    """What show.py printed, by host."""
+    found = {}
+    for line in stdout.splitlines():
+        host, _, text = line.partition(" | ")
+        _, mark, document = text.partition(f"{what} ")
+        if mark:
+            found[host.strip()] = json.loads(document)
+    return found
+
+
+def test_arguments_arrive_byte_for_byte(pushed: Mnt) -> None:
+    odd = [
+        "a b",
+        "it's",
+        '"q"',
+        "line\nbreak",
+        "$(reboot)",
+        "{job_dir}",
+        "",
+        "-x",
+        "--flag=1",
+        "é",
+        "*",
+        "\\n",
+    ]
+    done = pushed("launch", "-n", "node[1-2]", "show.py", *odd)
+    assert done.returncode == 0, done.stderr
+    assert shown(done.stdout, "ARGS") == {"node1": odd, "node2": odd}
+
+
+def test_each_node_has_its_own_network_and_nothing_of_the_caller(pushed: Mnt, lab: Lab) -> None:
+    env = {"CALLERS_OWN": "no", "NAMED": "yes"}
+    done = pushed("launch", "-n", "node[1-4]", "--env", "NAMED", "--env", "X=1 2", "show.py", env=env)
+    assert done.returncode == 0, done.stderr
+    seen = shown(done.stdout, "ENV")
+    assert {host: env["NCCL_SOCKET_IFNAME"] for host, env in seen.items()} == {
+        "node1": "=eth0",
+        "node2": "=enp26s0np0",
+        "node3": "=ens3f0",
+        "node4": "=eno1",
+    }
+    for env in seen.values():
+        assert (env["NAMED"], env["X"]) == ("yes", "1 2")
+        assert "CALLERS_OWN" not in env
+        assert "SSH_CONNECTION" not in env
+        assert env["PATH"].split(":")[0] == os.path.dirname(training_python(lab))
+    assert sorted(env["RANK"] for env in seen.values()) == ["0", "1", "2", "3"]
+
+
+def test_a_module_runs_in_place_of_a_script(pushed: Mnt) -> None:
+    done = pushed("launch", "-n", "node1", "-m", "show", "--lr", "1")
+    assert done.returncode == 0, done.stderr
+    assert 'ARGS ["--lr", "1"]' in done.stdout
+
+
+def test_dry_run_starts_nothing(pushed: Mnt) -> None:
+    done = pushed("launch", "--dry-run", "--json", "-n", "node[2-3]", "--nproc", "2", "show.py")
+    document = json.loads(done.stdout)
+    assert document["world_size"] == 4
+    assert [node["env"]["GLOO_SOCKET_IFNAME"] for node in document["nodes"]] == ["enp26s0np0", "ens3f0"]
+    assert (
+        json.loads(pushed("status", "--json").stdout)["jobs"] == []
+        or document["job"] not in pushed("status").stdout
+    )
+
+
+def test_a_script_that_raises_its_rank_its_traceback_its_code(pushed: Mnt) -> None:
+    begun = time.monotonic()
+    done = pushed("launch", "-n", "node[1-2]", "fail.py")
+    assert done.returncode == 1
+    assert "node2, rank 1: ValueError: bad batch" in done.stderr
+    assert "Traceback" in done.stdout
+    assert time.monotonic() - begun < 60
+    job = json.loads(pushed("status", "--json").stdout)["jobs"][0]
+    assert job["state"] == "failed"
+    assert (job["culprit"]["host"], job["culprit"]["rank"]) == ("node2", 1)
+
+
+def test_the_culprits_exit_code_is_kept(pushed: Mnt) -> None:
+    done = pushed("launch", "-n", "node[1-2]", "--env", "CODE=7", "fail.py")
+    assert done.returncode == 7, done.stderr
+
+
+def test_a_detached_job_fails_as_a_whole_with_nobody_watching(pushed: Mnt, lab: Lab) -> None:
+    done = pushed("launch", "--detach", "-n", "node[1-2]", "--env", "CODE=9", "fail.py")
+    assert done.returncode == 0, done.stderr
+    deadline = time.monotonic() + 60
+    while processes_of_jobs(lab, "node1") or processes_of_jobs(lab, "node2"):
+        assert time.monotonic() < deadline, "node1 was left running"
+        time.sleep(0.5)
+    job = json.loads(pushed("status", "--json", done.stdout.strip()).stdout)["jobs"][0]
+    assert (job["state"], job["culprit"]["exit_code"]) == ("failed", 9)
+
+
+def test_a_missing_script_never_starts(pushed: Mnt) -> None:
+    done = pushed("launch", "-n", "node[1-2]", "no such.py")
+    assert done.returncode == 125
+    assert "no such.py" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_taken_master_port_names_its_holder(pushed: Mnt, lab: Lab) -> None:
+    with port_taken(lab.host("node1"), 29500) as pid:
+        done = pushed("launch", "-n", "node[1-2]", "show.py")
+    assert done.returncode == 125
+    assert "29500" in done.stderr
+    assert f"pid {pid}" in done.stderr
+    assert "python3" in done.stderr
+
+
+def test_ctrl_c_stops_the_job_everywhere(pushed: Mnt, lab: Lab) -> None:
+    launch = start_attached(lab, "-n", "node[1-2]", "--grace", "1", "sleeper.py")
+    read_until(launch, "sleeping", 2)
+    launch.send_signal(signal.SIGINT)
+    said, _ = launch.communicate(timeout=60)
+    assert launch.returncode == 130, said
+    assert "node1: stopped" in said
+    assert "node2: stopped" in said
+
+
+def test_a_hang_up_detaches(pushed: Mnt, lab: Lab) -> None:
+    launch = start_attached(lab, "-n", "node1", "sleeper.py")
+    read_until(launch, "sleeping")
+    launch.send_signal(signal.SIGHUP)
+    launch.communicate(timeout=30)
+    assert json.loads(pushed("status", "--json").stdout)["jobs"][0]["state"] == "running"
+    assert pushed("stop", "--grace", "1").returncode == 0
+
+
+def test_kill_9_of_an_attached_launch_leaves_a_job_that_stop_ends(pushed: Mnt, lab: Lab) -> None:
+    launch = start_attached(lab, "-n", "node[1-2]", "sleeper.py")
+    read_until(launch, "sleeping", 2)
+    launch.kill()
+    launch.communicate()
+    done = pushed("stop", "--all", "--json", "--grace", "1")
+    assert done.returncode == 0, done.stderr
+    hosts = json.loads(done.stdout)["jobs"][0]["hosts"]
+    assert {host: (each["status"], each["left"], each["port_free"]) for host, each in hosts.items()} == {
+        "node1": ("stopped", [], True),
+        "node2": ("stopped", [], True),
+    }
+
+
+@pytest.mark.parametrize("after", [0.3, 1.0, 2.0, 4.0])
+def test_kill_9_of_launch_at_any_moment(pushed: Mnt, lab: Lab, after: float) -> None:
+    launch = start_attached(lab, "-n", "node[1-2]", "sleeper.py")
+    time.sleep(after)
+    launch.kill()
+    launch.communicate()
+    done = pushed("stop", "--all", "--grace", "1")
+    assert done.returncode == 0, done.stderr
+
+
+def test_two_jobs_of_the_same_script_stop_ends_only_the_one_named(pushed: Mnt) -> None:
+    first = pushed("launch", "--detach", "-n", "node1", "sleeper.py").stdout.strip()
+    second = pushed("launch", "--detach", "-n", "node2", "sleeper.py").stdout.strip()
+    try:
+        unnamed = pushed("stop")
+        assert unnamed.returncode == 2
+        assert first in unnamed.stderr
+        assert second in unnamed.stderr
+        assert pushed("stop", first, "--grace", "1").returncode == 0
+        states = {job["job"]: job["state"] for job in json.loads(pushed("status", "--json").stdout)["jobs"]}
+        assert (states[first], states[second]) == ("stopped", "running")
+    finally:
+        assert pushed("stop", "--all", "--grace", "1").returncode == 0
+
+
+def test_logs_of_a_node_and_of_a_rank(pushed: Mnt) -> None:
+    done = pushed("launch", "-n", "node[1-2]", "--nproc", "2", "show.py", "mark")
+    assert done.returncode == 0, done.stderr
+    everything = pushed("logs")
+    assert everything.stdout.count('ARGS ["mark"]') == 4
+    of_node = pushed("logs", "--node", "node2")
+    assert of_node.stdout.count('ARGS ["mark"]') == 2
+    of_rank = pushed("logs", "--rank", "3")
+    assert of_rank.stdout.count('ARGS ["mark"]') == 1
+    assert '"RANK": "3"' in of_rank.stdout
+    nobody = pushed("logs", "--rank", "4")
+    assert nobody.returncode == 2
+    assert "ranks are 0 to 3" in nobody.stderr
+
+
+def test_a_dropped_connection_does_not_end_an_attached_job(pushed: Mnt, lab: Lab) -> None:
+    launch = start_attached(lab, "-n", "node1", "count.py")
+    read_until(launch, "tick 3")
+    lab.host("node1").exec(["sh", "-c", "pkill -KILL -f '^sshd: mnt'"])
+    rest, _ = launch.communicate(timeout=90)
+    assert launch.returncode == 0, rest
+    ticks = [line.split("tick ")[1] for line in rest.splitlines() if "tick " in line]
+    assert ticks == [str(i) for i in range(4, 40)]
+
+
+def test_launch_from_a_tree_that_was_never_pushed(run_mnt: Mnt, make_lab: Callable[..., Lab]) -> None:
+    done = run_mnt("launch", "show.py", lab=make_lab(count=1))
+    assert done.returncode == 125
+    assert "never pushed" in done.stderr
+    assert "mnt push" in done.stderr
+
+
+def test_a_mix_of_releases_is_refused(
+    run_mnt: Mnt, make_lab: Callable[..., Lab], tree: Path, tmp_path: Path
+) -> None:
+    lab = make_lab(count=2)
+    (tmp_path / "other.py").write_text("")
+    assert run_mnt("push", "-n", "node1", str(tree), lab=lab).returncode == 0
+    assert run_mnt("push", "-n", "node2", str(tmp_path), lab=lab).returncode == 0
+    done = run_mnt("launch", "show.py", lab=lab)
+    assert done.returncode == 125
+    assert "different releases" in done.stderr
+
+
+def test_one_home_shared_by_all_nodes(run_mnt: Mnt, make_lab: Callable[..., Lab], tree: Path) -> None:
+    lab = make_lab(count=2, shared_home=True)
+    assert run_mnt("push", str(tree), lab=lab).returncode == 0
+    done = run_mnt("launch", "--env", "CODE=5", "fail.py", lab=lab)
+    assert done.returncode == 5, done.stderr
+    started = run_mnt("launch", "--detach", "sleeper.py", lab=lab)
+    assert started.returncode == 0, started.stderr
+    status = json.loads(run_mnt("status", "--json", started.stdout.strip(), lab=lab).stdout)["jobs"][0]
+    assert [node["state"] for node in status["nodes"]] == ["running", "running"]
+    stopped = run_mnt("stop", "--grace", "1", lab=lab)
+    assert stopped.returncode == 0, stopped.stderr
+    for name in ("node1", "node2"):
+        assert processes_of_jobs(lab, name) == []
+
+
+def test_a_host_that_dies_in_mid_job_is_named_and_the_others_end(
+    run_mnt: Mnt, make_lab: Callable[..., Lab], tree: Path
+) -> None:
+    lab = make_lab(count=3)
+    assert run_mnt("push", str(tree), lab=lab).returncode == 0
+    launch = start_attached(lab, "--grace", "1", "sleeper.py")
+    read_until(launch, "sleeping", 3)
+    power_off(lab.host("node3"))
+    said, _ = launch.communicate(timeout=120)
+    assert launch.returncode == 1, said
+    assert "node3" in said.splitlines()[-1]
+    for name in ("node1", "node2"):
+        assert processes_of_jobs(lab, name) == []
