@@ -104,15 +104,22 @@ def _translate(glob: bytes) -> bytes:
 def _stars(glob: bytes, start: int) -> tuple[bytes, int]:
     """What the stars that begin at `start` match, and where the next piece begins.
 
-    Two or more span directories, but only as a whole component; elsewhere they are one star.
+    Two or more span directories, but only as a whole component; elsewhere they are one star. Git compares what
+    precedes the first special character apart, so stars right behind that begin a component as well.
     """
     end = len(glob) - len(glob[start:].lstrip(b"*"))
-    whole = end - start > 1 and (start == 0 or glob[start - 1 : start] == b"/")
+    begins = start == _literal_length(glob) or glob[start - 1 : start] == b"/"
+    whole = begins and end - start > 1
     if whole and end == len(glob):
         return b".*", end
     if whole and glob[end : end + 1] == b"/":
         return b"(?:.*/)?", end + 1
     return b"[^/]*", end
+
+
+def _literal_length(glob: bytes) -> int:
+    """How many bytes precede the first special character."""
+    return len(re.split(rb"[*?\[\\]", glob, maxsplit=1)[0])
 
 
 _CLASSES = {

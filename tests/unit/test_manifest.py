@@ -8,6 +8,7 @@ import os
 import subprocess
 import tarfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -133,7 +134,7 @@ def test_the_stream_is_not_made_of_a_tree_that_has_changed(source: Path) -> None
 
 def test_no_room_for_the_stream(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = build(source)
-    monkeypatch.setattr("tempfile.TemporaryFile", lambda: Path("/dev/full").open("wb"))
+    monkeypatch.setattr("tempfile.TemporaryFile", partial(Path("/dev/full").open, "wb"))
     with pytest.raises(MntError, match="No space left on device") as caught:
         Spool(source, manifest)
     assert "TMPDIR" in str(caught.value.fix)

@@ -94,6 +94,7 @@ def told_by_mnt(root: Path) -> set[str]:
         b"***\n",
         b"a**py\n",
         b"src/dee**\n",
+        b"src/d**/*\n",
         b"?.py\n",
         b"??.txt\n",
         b"[a-c].py\n",
