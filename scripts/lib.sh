@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Functions that the scripts of this directory share. To be sourced by bash; it runs nothing by itself.
 
 # say TEXT...: one line that tells the person at the keyboard what happens now.
@@ -40,6 +41,9 @@ install_lab_packages() {
 
 # What the tests need beyond that: other login shells and the engines that mnt hands over to.
 TEST_PACKAGES="fish tcsh zsh"
+
+# What real NFS needs, for the tests: scripts/nfs-packages.sh unpacks these, nobody installs them.
+NFS_PACKAGES="user-mode-linux nfs-kernel-server nfs-common rpcbind kmod"
 
 # newest_python: prints a Python >= 3.10 that can make virtual environments; mnt itself needs one.
 newest_python() {

@@ -5,8 +5,8 @@
 #   bash scripts/test.sh -e unit-py311       one tox environment; arguments are tox's own
 #
 # Root is needed for lab hosts (namespaces, mounts and links, all of them removed again) and to install what is
-# missing. What it installs: the Debian packages named below, and Python environments in .tox/ and $MNT_CACHE
-# (default /var/cache/mnt). It can be run again at any time.
+# missing. What it installs: the Debian packages named below, and Python environments and a Linux kernel for NFS
+# guests in .tox/ and $MNT_CACHE (default /var/cache/mnt). It can be run again at any time.
 
 set -euo pipefail
 
@@ -20,6 +20,7 @@ install_lab_packages
 # shellcheck disable=SC2086 # the list is meant to split
 apt_install $TEST_PACKAGES
 bash "$here/train-venv.sh"
+bash "$here/nfs-packages.sh"
 
 tools=${MNT_CACHE:-/var/cache/mnt}/tox
 python=$(newest_python)

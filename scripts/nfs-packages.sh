@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Fetches what the tests on real NFS run (tests/lab/nfs/), once:
+#
+#   $MNT_CACHE/uml    a Linux kernel that runs as a process, with NFS client and server, and the programs they need
+#
+# MNT_CACHE is /var/cache/mnt unless the environment says otherwise. The packages are downloaded and unpacked there,
+# never installed: an installed nfs-kernel-server or rpcbind would start services on this machine.
+
+set -euo pipefail
+umask 022
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=scripts/lib.sh
+. "$here/lib.sh"
+
+tree=${MNT_CACHE:-/var/cache/mnt}/uml
+stamp=$tree/.complete # written last: a tree whose making was killed half way has none
+
+up_to_date() {
+    [ "$(cat "$stamp" 2>/dev/null)" = "$NFS_PACKAGES" ]
+}
+
+# Downloads the packages and those that they depend on, less what is installed: the guests see this machine's /usr.
+download() {
+    mkdir -p "$1/partial"
+    # shellcheck disable=SC2086 # the list is meant to split
+    apt-get install -y -qq --no-install-recommends --download-only -o "Dir::Cache::archives=$1" \
+        $NFS_PACKAGES >/dev/null
+}
+
+# Unpacks packages into a tree whose bin, sbin and lib are those of usr, as on any current Debian.
+unpack() {
+    local package directory
+    mkdir -p "$2/usr/lib"
+    for package in "$1"/*.deb; do
+        [ ! -e "$package" ] || dpkg -x "$package" "$2" # all of them may be installed
+    done
+    for directory in bin sbin lib; do
+        if [ -d "$2/$directory" ]; then
+            mkdir -p "$2/usr/$directory"
+            cp -a "$2/$directory/." "$2/usr/$directory/"
+            rm -r "${2:?}/$directory"
+        fi
+    done
+    ln -s uml/modules "$2/usr/lib/modules"
+}
+
+if ! up_to_date; then
+    need_root "$tree is made for guests that root starts"
+    mkdir -p "${tree%/*}"
+    exec 9>"$tree.lock"
+    flock 9 # of two runs at once the second waits, and finds the work done
+fi
+if ! up_to_date; then
+    say "unpacking into $tree (nothing is installed): $NFS_PACKAGES"
+    rm -rf "$tree" "$tree.debs"
+    download "$tree.debs" 2>/dev/null || { apt-get update -qq && download "$tree.debs"; } ||
+        fail "apt-get cannot download $NFS_PACKAGES"
+    unpack "$tree.debs" "$tree"
+    rm -r "$tree.debs"
+    printf '%s' "$NFS_PACKAGES" >"$stamp"
+fi
+say "$tree is ready"
