@@ -27,10 +27,8 @@ GLOO = (
 
 
 def sample(name: str) -> Failure:
-    directory = SAMPLES / name
-    return find_failure(
-        tail(str(directory / "output.log")), read_ranks(str(directory / "ranks")), first_rank, 1
-    )
+    output, ranks = SAMPLES / name / "output.log", SAMPLES / name / "ranks"
+    return find_failure(tail(str(output)), read_ranks(str(ranks)), 0, 1)
 
 
 @pytest.mark.parametrize(
