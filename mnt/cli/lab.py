@@ -104,7 +104,10 @@ def down(context: click.Context, name: str, everything: bool) -> None:
     named = context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT
     if everything and named:
         raise UsageError("--name and --all exclude each other")
-    for each in store.names() if everything else [name]:
+    names = store.names() if everything else [name]
+    if not names:
+        ui.info("no lab is up")
+    for each in names:
         if take_down(each):
             ui.success(f"lab {each} is gone")
         else:

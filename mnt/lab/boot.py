@@ -39,6 +39,7 @@ class _Anchor:
                 env=environment,
                 cwd="/",
                 umask=0o022,
+                bufsize=0,
             )
         self._process.wait()
         self._log = log
@@ -49,7 +50,6 @@ class _Anchor:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{word}\n".encode())
-            self._process.stdin.flush()
         except BrokenPipeError:
             raise self.failure("it ended early") from None
 
@@ -76,9 +76,8 @@ class _Anchor:
 
     def failure(self, what: str) -> MntError:
         log = self._log.read_text(errors="replace").strip().splitlines()
-        complaints = [
-            line for line in log if "dmesg(1)" not in line
-        ]  # mount's second line, which says nothing
+        # mount(8) adds a line that says nothing of the failure.
+        complaints = [line for line in log if "dmesg(1)" not in line]
         return MntError(f"the lab did not start: {': '.join([what, *complaints[-1:]])}")
 
 
@@ -102,7 +101,10 @@ def boot(record: store.Record, *, cache: str) -> store.Record:
         _, pid = anchor.hear()
         record = replace(record, anchor=identify(int(pid)))
         store.write(record)
-        _lay_files(spec, int(pid), directory, cache)
+        try:
+            _lay_files(spec, int(pid), directory, cache)
+        except OSError as error:  # no memory left, or the anchor died
+            raise anchor.failure(f"its files cannot be written: {error}") from error
         anchor.say("start")
         inits = _await_hosts(anchor, spec)
         _plug_in(spec, int(pid))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
 import secrets
@@ -193,7 +194,9 @@ def _claim(request: LabRequest, python: str, held: ExitStack) -> store.Record | 
             request,
             token=secrets.token_hex(4),
             subnet=specs.choose_subnet(taken),
-            uid=specs.choose_uid(entry.pw_uid for entry in pwd.getpwall()),
+            uid=specs.choose_uid(
+                [*(user.pw_uid for user in pwd.getpwall()), *(group.gr_gid for group in grp.getgrall())]
+            ),
             python=python,
         )
         record = store.Record(spec, store.boot_id())

@@ -19,7 +19,7 @@ import sessions
 from ssh_client import ssh
 
 from mnt.errors import MntError
-from mnt.lab import Lab, LabRequest, down, store, system
+from mnt.lab import Lab, LabRequest, down, processes, store, system
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -144,6 +144,20 @@ def test_up_that_is_interrupted_cleans_up_itself(name: str, stop: signal.Signals
         await_state(name, anchor_is_there)
         up.send_signal(stop)
         assert up.wait(timeout=30) == 130
+    assert leftovers(name) == []
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.02, 0.1, 0.2])
+def test_up_notices_that_the_lab_dies_under_it(name: str, seconds: float) -> None:
+    with subprocess.Popen(mnt_lab("up", "64", "--name", name), stderr=subprocess.PIPE, text=True) as up:
+        await_state(name, anchor_is_there)
+        time.sleep(seconds)
+        record = store.read(name)
+        assert record is not None
+        processes.end_all(record.spec.token)
+        said = up.communicate(timeout=30)[1]
+    assert up.returncode == 1
+    assert said.startswith("mnt: "), said
     assert leftovers(name) == []
 
 
