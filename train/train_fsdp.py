@@ -100,8 +100,9 @@ def _shard(model: PreTrainedModel, worker: Worker) -> FSDPModule:
     policy = MixedPrecisionPolicy()
     if worker.device.type == "cuda":
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    blocks = model._no_split_modules or ()  # Hugging Face's name for the classes of transformer blocks
     for module in model.modules():
-        if type(module).__name__ in model._no_split_modules:
+        if type(module).__name__ in blocks:
             fully_shard(module, mesh=mesh, mp_policy=policy)
     return fully_shard(model, mesh=mesh, mp_policy=policy)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lm import manifest
+from lm.errors import TrainingError
 from lm.layout import directory_name, latest, outdated, point, saved_steps, step_of
 from lm.metrics import MetricsFile, StepMetrics, step_line
 from lm.options import command_line
@@ -203,6 +204,12 @@ def test_metrics_of_a_resumed_run_go_on_where_the_checkpoint_was(tmp_path: Path)
         file.write('{"step": 4, "lo')  # killed while it wrote
     MetricsFile(path, resumed_at=2).append(_metrics(3))
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 3]
+
+
+def test_metrics_that_cannot_be_written_name_the_file(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file where the directory should be")
+    with pytest.raises(TrainingError, match=r"cannot write .*/out/metrics\.jsonl: .*--out"):
+        MetricsFile(tmp_path / "out" / "metrics.jsonl", resumed_at=0)
 
 
 @pytest.mark.parametrize(

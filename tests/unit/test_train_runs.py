@@ -116,7 +116,7 @@ def test_deepspeed_learns_saves_and_resumes_on_as_many_ranks_only(tmp_path: Path
 
 @pytest.fixture(scope="module")
 def fsdp_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Losses]]:
-    """Four ranks that trained 12 steps and saved every 6: the directory and the losses. Tests leave it as it is."""
+    """Four ranks that trained 12 steps and saved every 6: the directory and the losses. Not to be changed."""
     out = tmp_path_factory.mktemp("fsdp")
     yield out, _train(4, FSDP, out, "--steps", 12, "--batch-size", 3, "--save-every", 6)
     shutil.rmtree(out)

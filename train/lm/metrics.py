@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from lm.errors import TrainingError
+
 
 @dataclass(frozen=True)
 class StepMetrics:
@@ -37,10 +39,22 @@ class MetricsFile:
     """JSON lines, one object a step. A resumed run goes on after the step that it resumes from."""
 
     def __init__(self, path: Path, *, resumed_at: int) -> None:
-        """Args: `resumed_at` is the step of the checkpoint that the run starts from, 0 for a fresh run."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        kept = [line for line in _lines(path) if json.loads(line)["step"] <= resumed_at]
-        path.write_text("".join(kept), encoding="utf-8")
+        """Makes the file, and its directory.
+
+        Args:
+            resumed_at: the step of the checkpoint that the run starts from, 0 for a fresh run.
+
+        Raises:
+            TrainingError: the directory or the file cannot be written.
+        """
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            kept = [line for line in _lines(path) if json.loads(line)["step"] <= resumed_at]
+            path.write_text("".join(kept), encoding="utf-8")
+        except OSError as error:
+            raise TrainingError(
+                f"cannot write {path}: {error.strerror}; --out names the directory"
+            ) from error
         self._path = path
 
     def append(self, metrics: StepMetrics) -> None:
