@@ -41,8 +41,8 @@ try() {
   [ -n "$why" ] || why=$reason;
 };
 [ $# -eq 0 ] || try "$@";
-for candidate in python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8
-  /usr/bin/python3 /usr/local/bin/python3 "$HOME/.local/bin/python3"; do
+names="python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8";
+for candidate in $names /usr/bin/python3 /usr/local/bin/python3 "$HOME/.local/bin/python3"; do
   try "$candidate";
 done;
 echo "$mark fact hostname $(uname -n)";

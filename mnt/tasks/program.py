@@ -108,7 +108,7 @@ _reading = threading.Lock()
 
 
 def _modules(name: str) -> list[tuple[str, str]]:
-    """The program's modules; read once for all hosts, in one thread (CPython 3.11's `ast` fails in several)."""
+    """The program's modules, read once for all hosts; `ast` of CPython 3.11 fails in several threads."""
     with _reading:
         return _cached_modules(name)
 
