@@ -45,10 +45,11 @@ def gather_facts(
 
 def probe_arguments(inventory: Inventory) -> dict[str, Any]:
     """What the probe has to look at because the inventory speaks of it."""
+    topologies = {host.tuning.topo_file for host in inventory.hosts if host.tuning.topo_file}
     return {
         "packages": packages_to_look_up(inventory.require),
         "mounts": [mount.path for mount in inventory.storage],
-        "paths": [required.path for required in inventory.paths],
+        "paths": [*(required.path for required in inventory.paths), *sorted(topologies)],
         "port": inventory.network.master_port,
     }
 
