@@ -83,12 +83,25 @@ class MountPoint:
 
 
 @dataclass(frozen=True)
+class Space:
+    """What statfs(2) says of a file system: what there is, and what an ordinary user can still have."""
+
+    size: int  # bytes
+    free: int  # bytes
+    inodes: int  # 0: the file system does not count them
+    inodes_free: int
+
+
+@dataclass(frozen=True)
 class PathFacts:
     """What a path is, as the user who logged in sees it."""
 
     kind: str  # file, dir, other, missing, unreadable or hung
     real: str | None = None  # without symbolic links; None: it hangs
     error: str | None = None
+    code: str | None = None  # the error's name: ESTALE
+    space: Space | None = None
+    write: str | None = None  # creating a file there: ok, or the error's name; None: not tried
 
 
 @dataclass(frozen=True)
@@ -125,7 +138,7 @@ class HostFacts:
     machine: str | None = None  # x86_64
     boot_id: str | None = None
     time: float | None = None  # seconds since the epoch, by the host's clock
-    clock_offset: float = 0.0  # seconds that the host's clock is ahead of the head's, give or take a round trip
+    clock_offset: float = 0.0  # seconds that it is ahead of the head's, give or take a round trip
     login: Login | None = None
     python: Interpreter | None = None
     packages: Mapping[str, str] = field(default_factory=dict)  # canonical name (PEP 503) -> version
