@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from typing import Any
 FORMAT = 1
 FINAL_STATES = ("finished", "failed", "stopped")
 
+_PATIENCE = 1000  # attempts to make a directory in one that others remove
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:@%-]{0,254}")
 
@@ -51,31 +53,36 @@ class JobPaths:
 
     def make_local(self) -> None:
         """Make the node-local directory, new and private. Raises Refused, also if another user was first."""
-        user_directory = os.path.dirname(os.path.dirname(self.local))
-        for path in (user_directory, os.path.dirname(self.local)):
+        for _ in range(_PATIENCE):
             try:
-                os.mkdir(path, 0o700)
+                for path in self._above_local():
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(path, 0o700)
+                    _check_private(path)
+                os.mkdir(self.local, 0o700)
+            except FileNotFoundError:  # another job has ended just now, and taken the empty directory along
+                continue
             except FileExistsError:
-                pass
+                raise Refused(
+                    f"{self.local} exists: this job was started here before, and did not end well",
+                    "mnt stop JOB, then start again",
+                ) from None
             except OSError as error:
-                raise Refused(f"cannot make {path}: {error.strerror}") from error
-            _check_private(path)
-        try:
-            os.mkdir(self.local, 0o700)
-        except FileExistsError:
-            raise Refused(
-                f"{self.local} exists: this job was started here before, and its supervisor did not end well",
-                "mnt stop JOB, then start again",
-            ) from None
+                raise Refused(f"cannot make {self.local}: {error.strerror}") from error
+            return
+        raise Refused(f"cannot make {self.local}: the directory above it vanishes again and again")
 
     def remove_local(self) -> None:
         """Remove the node-local directory, and those above it that are empty then."""
         shutil.rmtree(self.local, ignore_errors=True)
-        for path in (os.path.dirname(self.local), os.path.dirname(os.path.dirname(self.local))):
-            try:
+        with contextlib.suppress(OSError):  # another job's files are in it
+            for path in reversed(self._above_local()):
                 os.rmdir(path)
-            except OSError:  # another job's files are in it
-                return
+
+    def _above_local(self) -> tuple[str, str]:
+        """This user's directory, and the job's in it."""
+        of_job = os.path.dirname(self.local)
+        return os.path.dirname(of_job), of_job
 
 
 def _check_private(path: str) -> None:

@@ -202,6 +202,7 @@ class Spoke:
         self._contact: float | None = None  # when the hub was last heard
         self._reason = "no answer"
         self._news: Event | None = None
+        self._reported = now  # when that was
         self._over = False  # the hub knows our end, or told us to end, or is lost
         self._next_beat = 0.0
 
@@ -217,13 +218,13 @@ class Spoke:
 
     def report(self, event: Event, now: float) -> None:
         """How this node's own part ended. Told as soon as the hub can be reached."""
-        self._news = event
+        self._news, self._reported = event, now
         if self._welcome and not self._over:
             self._send({"news": asdict(event)}, now)
 
     def settled(self, now: float) -> bool:
         """The hub knows, or cannot be told."""
-        return self._over or self._contact is None
+        return self._over or (self._contact is None and now - self._reported > ATTEMPT)
 
     def tick(self, now: float) -> None:
         """Connect, beat, and see whether the hub is silent."""

@@ -159,6 +159,8 @@ class Supervisor:
 
     def run(self) -> None:
         """Until the job has ended here, its state is written and the other nodes know."""
+        if self._link is not None:
+            self._link.tick(time.monotonic())  # the link is there before the job can fail
         while not self._over(time.monotonic()):
             for key, _ in self._selector.select(self._timeout()):
                 key.data(time.monotonic())

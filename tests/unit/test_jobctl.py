@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,21 @@ def test_the_local_directory_is_private_and_new(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="exists"):
         paths.make_local()
     paths.remove_local()
+    assert os.listdir(tmp_path) == []
+
+
+def test_local_directories_are_made_while_those_of_other_jobs_go(tmp_path: Path) -> None:
+    """The last job of a user takes the empty directory along; the next must not fall over that."""
+
+    def start_and_end(job: str) -> None:
+        paths = JobPaths(str(tmp_path), job, "node1")
+        paths.local = str(tmp_path / "mnt-0" / job / "node1")
+        for _ in range(300):
+            paths.make_local()
+            paths.remove_local()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(start_and_end, "abcd"))
     assert os.listdir(tmp_path) == []
 
 

@@ -356,3 +356,13 @@ def test_lines_cannot_be_replayed_reflected_or_changed() -> None:
 def test_events_are_parsed_strictly(document: Any) -> None:
     with pytest.raises(Broken):
         Event.parse(json.loads(json.dumps(document)))
+
+
+def test_a_failure_before_the_link_is_up_is_told_all_the_same(loop: Loop) -> None:
+    spoke = loop.spoke("node2")
+    event = Event("node2", "failed", {"exit_code": 3})
+    spoke.report(event, time.monotonic())
+    assert not spoke.settled(time.monotonic())
+    loop.turn()
+    assert loop.heard == [event]
+    assert spoke.settled(time.monotonic())
