@@ -12,7 +12,8 @@ from mnt.inventory.model import Host, Inventory, Network
 from mnt.launch.engines import ENGINES
 from mnt.launch.plan import LaunchOptions, LaunchPlan, NodeFacts, merge_env, parse_env, plan_launch
 from mnt.network.nic import NicChoice, NicProblem
-from mnt.preflight.facts import Interface
+from mnt.network.rdma import Device, Port, RdmaFacts
+from mnt.preflight.facts import HostFacts, Interface
 
 LOGS = "--log-dir=/home/ubuntu/.mnt/jobs/j/node1/ranks"
 FSDP = ENGINES["fsdp"]
@@ -195,3 +196,16 @@ def test_parse_env() -> None:
         parse_env(["NOPE"], {})
     with pytest.raises(UsageError, match="is not a variable's name"):
         parse_env(["1A=2"], {})
+
+
+def test_the_network_of_every_node_is_decided_by_what_all_of_them_have() -> None:
+    hca = Device("mlx5_0", netdevs=("ib0",), ports=(Port(1, "ACTIVE", "LinkUp", "InfiniBand"),))
+    with_hca = replace(FACTS["node1"], probed=HostFacts("node1", rdma=RdmaFacts((hca,))))
+    without = replace(FACTS["node2"], probed=HostFacts("node2", rdma=RdmaFacts()))
+    both = {"node1": with_hca, "node2": replace(without, probed=with_hca.probed)}
+    auto = Network(mode="auto")
+    assert {node.env.get("NCCL_IB_HCA") for node in plan(facts=both, network=auto).nodes} == {"=mlx5_0"}
+    mixed = {"node1": with_hca, "node2": without}
+    assert {node.env.get("NCCL_IB_DISABLE") for node in plan(facts=mixed, network=auto).nodes} == {"1"}
+    with pytest.raises(NeverStarted, match="node2: RDMA: there is no RDMA device"):
+        plan(facts=mixed, network=Network(mode="rdma"))
