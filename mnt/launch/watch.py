@@ -125,8 +125,9 @@ class Watch:
         self._failed.wait()
         if self._over.wait(PEERS_FIRST):
             return
+        gone = self._away | {(entry["reason"] or {}).get("lost") for entry in self._entries.values()}
         for host, entry in list(self._entries.items()):
-            if entry["state"] in ACTIVE and host not in self._away:
+            if entry["state"] in ACTIVE and host not in gone:
                 self._tell(f"{host}: ending, for another node failed")
                 try:
                     stop_node(
