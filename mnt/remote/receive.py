@@ -32,7 +32,7 @@ import os
 import signal
 import threading
 import time
-from typing import IO, Any, Callable, Dict
+from typing import IO, Any, Callable, Dict, Iterator
 
 from mnt.remote.releases import Entry, Refused, Releases, make_directories, parse_manifest, remove_tree, shown
 from mnt.remote.unpack import (
@@ -122,13 +122,11 @@ class Push:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        if threading.current_thread() is threading.main_thread():
-            # The head may be gone, and boot about to end this program: it leaves us a moment for this.
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        try:
-            self._undo.close()
-        finally:
-            self._always.close()
+        with _sheltered():
+            try:
+                self._undo.close()
+            finally:
+                self._always.close()
 
     def next_command(self) -> dict[str, Any] | None:
         """None: the input has ended, and there was a commit. Raises EOFError if there was none."""
@@ -267,6 +265,19 @@ _STEPS: dict[str, Callable[..., Answer]] = {
     "commit": Push.commit,
     "prune": Push.prune,
 }
+
+
+@contextlib.contextmanager
+def _sheltered() -> Iterator[None]:
+    """No SIGTERM for a while: when the head is gone, boot sends one and leaves us a moment to clean up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _mark(directory: bytes) -> list[int] | None:
