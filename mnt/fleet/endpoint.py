@@ -15,7 +15,6 @@ from mnt.inventory.model import Host, Ssh
 DEFAULT_IDENTITIES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 _DEFAULT_KNOWN_HOSTS = Ssh.known_hosts
 _GLOBAL_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
-_MOST_HOPS = 8
 
 
 @dataclass(frozen=True)
@@ -83,17 +82,21 @@ def _endpoint(name: str, address: str, ssh: Ssh, found: Settings) -> Endpoint:
 
 
 def _jumps(spec: str, ssh: Ssh, config: SshConfig, seen: tuple[str, ...]) -> tuple[Endpoint, ...]:
-    """The gateways that a ProxyJump value names, those included that lead to the first of them."""
+    """The gateways that a ProxyJump value names, after those that lead to the first of them.
+
+    `seen` are the addresses on whose way this is: no host is reached through itself, as `Host *` may suggest.
+    """
     hops: list[Endpoint] = []
     if spec.strip().lower() in ("", "none"):
         return ()
     for index, word in enumerate(spec.replace(" ", "").split(",")):
         user, address, port = _parse_hop(word)
-        if len(seen) > _MOST_HOPS:
-            raise UsageError(
-                f"ProxyJump {spec}: over {_MOST_HOPS} hops; is it a loop?", fix="mend ssh_config"
-            )
+        if address in seen:
+            continue
         found = config.lookup(address, address)
+        if index == 0:
+            before = " ".join(found.get("proxyjump", ()))
+            hops += _jumps(before, ssh, config, (*seen, address))
         # The inventory's user and key are the cluster's; they serve where nothing is said of the gateway.
         own = Ssh(
             user=user or (None if "user" in found else ssh.user),
@@ -102,9 +105,6 @@ def _jumps(spec: str, ssh: Ssh, config: SshConfig, seen: tuple[str, ...]) -> tup
             known_hosts=ssh.known_hosts,
             host_keys=ssh.host_keys,
         )
-        if index == 0 and address not in seen:
-            before = " ".join(found.get("proxyjump", ()))
-            hops += _jumps(before, ssh, config, (*seen, address))
         hops.append(_endpoint(address, address, own, found))
     return tuple(hops)
 

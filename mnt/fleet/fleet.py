@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -133,32 +135,31 @@ class _Batch:
         self._waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[Outcome[Any]] = queue.SimpleQueue()
         self._started: dict[str, float] = {}  # host -> time.monotonic()
+        self._late: dict[str, HostError] = {}  # hosts past the limit; their connections are closed
+        self._missing = set(work)  # hosts without an outcome
         for name in work:
             self._waiting.put(name)
 
-    def outcomes(self, fanout: int) -> Iterable[Outcome[Any]]:
+    def outcomes(self, fanout: int) -> Iterator[Outcome[Any]]:
         """Each outcome as it comes, one a host."""
         for _ in range(min(fanout, len(self._work))):
             self._add_worker()
-        missing = set(self._work)
-        closed: dict[str, float] = {}  # hosts past the limit -> when their connection was closed
-        while missing:
+        while self._missing:
             try:
-                outcome = self._done.get(timeout=self._patience(missing, closed))
+                outcome = self._done.get(timeout=self._patience())
             except queue.Empty:
-                yield from self._enforce_limit(missing, closed)
+                yield from self._enforce_limit()
                 continue
-            if outcome.host in missing:  # else it came after it had been given up
-                missing.discard(outcome.host)
-                yield self._late(outcome) if outcome.host in closed and not outcome.ok else outcome
+            if outcome.host in self._missing:  # else it came after it had been abandoned
+                self._missing.discard(outcome.host)
+                late = self._late.get(outcome.host)
+                yield outcome if late is None or outcome.ok else replace(outcome, error=late)
 
     def cancel(self) -> None:
         """Start no more of it."""
-        while not self._waiting.empty():
-            try:
+        with contextlib.suppress(queue.Empty):
+            while True:
                 self._waiting.get_nowait()
-            except queue.Empty:
-                return
 
     def _add_worker(self) -> None:
         # Daemon threads: one that hangs in getaddrinfo must not keep the process from ending.
@@ -186,31 +187,30 @@ class _Batch:
             error.__cause__ = bug
         return Outcome(name, value, error, time.monotonic() - self._started[name])
 
-    def _patience(self, missing: set[str], closed: Mapping[str, float]) -> float | None:
-        """Seconds until the next host has to be looked after."""
+    def _due(self, name: str, limit: float) -> float:
+        """When a host that works has to be looked after: it is late, or late and does not end."""
+        due = self._started[name] + limit
+        return due + _ABANDON_AFTER if name in self._late else due
+
+    def _patience(self) -> float | None:
+        """Seconds until the next host is due; None: no host ever is."""
         if self._limit is None:
             return None
-        ends = [closed[name] + _ABANDON_AFTER for name in closed if name in missing]
-        ends += [
-            start + self._limit
-            for name, start in list(self._started.items())
-            if name in missing and name not in closed
-        ]
-        return max(0.0, min(ends) - time.monotonic()) if ends else self._limit
+        due = [self._due(name, self._limit) for name in self._missing if name in self._started]
+        return max(0.0, min(due, default=time.monotonic() + self._limit) - time.monotonic())
 
-    def _enforce_limit(self, missing: set[str], closed: dict[str, float]) -> Iterable[Outcome[Any]]:
+    def _enforce_limit(self) -> Iterator[Outcome[Any]]:
+        """Close the connections of hosts that are late; abandon those where that did not help."""
+        assert self._limit is not None
         now = time.monotonic()
-        for name in [name for name in self._work if name in missing and name in self._started]:
-            if name in closed:
-                if now >= closed[name] + _ABANDON_AFTER:
-                    missing.discard(name)
-                    self._add_worker()  # in place of the thread that hangs
-                    yield self._late(Outcome(name, None, None, now - self._started[name]))
-            elif self._limit is not None and now >= self._started[name] + self._limit:
-                closed[name] = now
-                self._work[name][0].close()
-
-    def _late(self, outcome: Outcome[Any]) -> Outcome[Any]:
-        connection = self._work[outcome.host][0]
-        error = HostError(outcome.host, connection.phase, f"not done within {self._limit:g} s")
-        return Outcome(outcome.host, None, error, outcome.seconds)
+        for name in [name for name in self._missing if name in self._started]:
+            if now < self._due(name, self._limit):
+                continue
+            connection, _ = self._work[name]
+            if name in self._late:
+                self._missing.discard(name)
+                self._add_worker()  # in place of the thread that hangs
+                yield Outcome(name, None, self._late[name], now - self._started[name])
+            else:
+                self._late[name] = HostError(name, connection.phase, f"not done within {self._limit:g} s")
+                connection.close()

@@ -312,8 +312,8 @@ def resolve(hostname: str, port: int, timeout: float) -> list[Address]:
     def ask() -> None:
         try:
             answer.put(_addresses(hostname, port, 0))
-        except (OSError, UnicodeError) as error:
-            answer.put(error if isinstance(error, OSError) else OSError(str(error)))
+        except OSError as error:
+            answer.put(error)
 
     threading.Thread(target=ask, daemon=True, name="mnt-resolve").start()
     try:
@@ -328,7 +328,10 @@ def resolve(hostname: str, port: int, timeout: float) -> list[Address]:
 
 
 def _addresses(hostname: str, port: int, flags: int) -> list[Address]:
-    found = socket.getaddrinfo(hostname, port, type=socket.SOCK_STREAM, flags=flags)
+    try:
+        found = socket.getaddrinfo(hostname, port, type=socket.SOCK_STREAM, flags=flags)
+    except UnicodeError:  # a label of more than 63 characters
+        raise socket.gaierror(socket.EAI_NONAME, "not a host name") from None
     return [(family, address) for family, _, _, _, address in found]
 
 

@@ -228,8 +228,10 @@ _DEFAULTS = {
 
 def without_defaults(found: Settings) -> Settings:
     """Settings of `ssh -G` less those that it prints for want of any."""
-    kept = {keyword: words for keyword, words in found.items() if _DEFAULTS.get(keyword) != words}
-    identities = kept.get("identityfile", ())
-    if all(_DEFAULT_IDENTITIES.match(name) for name in identities):
-        kept.pop("identityfile", None)
-    return kept
+
+    def is_default(keyword: str, words: tuple[str, ...]) -> bool:
+        if keyword == "identityfile":
+            return all(_DEFAULT_IDENTITIES.match(name) for name in words)
+        return words == tuple(map(os.path.expanduser, _DEFAULTS.get(keyword, ())))
+
+    return {keyword: words for keyword, words in found.items() if not is_default(keyword, words)}

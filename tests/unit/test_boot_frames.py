@@ -1,0 +1,73 @@
+"""Finding frames in an output that may hold anything."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mnt.remote.bootstrap import BadFrame, Frame, FrameReader
+
+MARK = "mnt-" + "0123456789abcdef" * 2
+
+
+def chunk(kind: str, data: bytes, more: bool = False) -> bytes:
+    return f"{MARK} {kind} {len(data)} {more:d}\n".encode() + data
+
+
+def read(*pieces: bytes, limit: int = 1 << 20) -> list[Frame]:
+    reader = FrameReader(MARK, limit)
+    return [frame for piece in pieces for frame in reader.feed(piece)]
+
+
+@given(
+    noise=st.lists(
+        st.binary(max_size=60).filter(lambda data: MARK.encode() not in data), min_size=3, max_size=3
+    ),
+    value=st.dictionaries(st.text(max_size=5), st.text(max_size=20)),
+    cut=st.lists(st.integers(1, 40), max_size=30),
+    part=st.integers(1, 50),
+)
+def test_noise_and_cuts_anywhere(
+    noise: list[bytes], value: dict[str, str], cut: list[int], part: int
+) -> None:
+    data = json.dumps(value).encode()
+    parts = [data[start : start + part] for start in range(0, len(data), part)]
+    chunks = [chunk("answer", piece, index < len(parts) - 1) for index, piece in enumerate(parts)]
+    output = noise[0] + f"{MARK} sh 17\n".encode() + noise[1] + noise[2].join(chunks)
+    pieces = []
+    for size in cut:
+        pieces.append(output[:size])
+        output = output[size:]
+    assert read(*pieces, output) == [Frame("sh", "17"), Frame("answer", value)]
+
+
+def test_noise_is_kept_for_messages() -> None:
+    reader = FrameReader(MARK)
+    list(reader.feed(b"x" * 10_000 + b"This account is disabled.\n"))
+    assert reader.noise.endswith("This account is disabled.\n")
+    assert len(reader.noise) <= 4096
+
+
+@pytest.mark.parametrize(
+    ("output", "why"),
+    [
+        (chunk("answer", b"{"), "Expecting property name"),
+        (chunk("answer", b'{"x": NaN}'), "NaN is not JSON"),
+        (chunk("answer", b"\xff"), "can't decode"),
+        (chunk("frame", b"x" * 600, more=True) * 2, "more than 1000 bytes"),
+        (f"{MARK} answer many 0\n".encode(), "no known size"),
+        (f"{MARK} answer 999999999 0\n".encode(), "no known size"),
+        (f"{MARK} gossip\n".encode(), "no known kind"),
+        (f"{MARK} ".encode() + b"x" * 70_000, "does not end"),
+    ],
+)
+def test_what_is_no_frame(output: bytes, why: str) -> None:
+    with pytest.raises(BadFrame, match=why):
+        read(output, limit=1000)
+
+
+def test_the_mark_of_another_run_is_noise() -> None:
+    assert read(chunk("answer", b"{}").replace(b"mnt-0", b"mnt-1")) == []

@@ -1,0 +1,160 @@
+"""Where and how to log in: the inventory's word, then ssh_config's, then OpenSSH's defaults."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mnt.errors import UsageError
+from mnt.fleet.endpoint import Endpoint, resolve
+from mnt.fleet.sshconfig import SshConfig
+from mnt.inventory.model import Host, Ssh
+
+Resolve = Callable[..., Endpoint]
+
+
+@pytest.fixture
+def endpoint(tmp_path: Path) -> Resolve:
+    def make(text: str = "", *, name: str = "node1", address: str | None = None, **ssh: Any) -> Endpoint:
+        path = tmp_path / "config"
+        path.write_text(text)
+        return resolve(Host(name, address or name, Ssh(**ssh)), SshConfig(str(path)))
+
+    return make
+
+
+def test_nothing_said(endpoint: Resolve) -> None:
+    assert endpoint() == Endpoint(
+        name="node1",
+        hostname="node1",
+        port=22,
+        user=getpass.getuser(),
+        identities=(),
+        only_identities=False,
+        known_hosts=("~/.ssh/known_hosts",),
+        known_hosts_global=("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2"),
+        key_name="node1",
+        strict=False,
+        hash_names=False,
+    )
+
+
+CONFIG = """
+Host node1
+  HostName 10.0.0.1
+  User config-user
+  Port 2201
+  IdentityFile %d/keys/%r@%h
+  IdentityFile none
+  IdentitiesOnly yes
+  UserKnownHostsFile /config/known
+  HostKeyAlias cluster
+  StrictHostKeyChecking yes
+  HashKnownHosts yes
+"""
+
+
+def test_ssh_config_fills_in(endpoint: Resolve) -> None:
+    found = endpoint(CONFIG)
+    assert (found.hostname, found.port, found.user) == ("10.0.0.1", 2201, "config-user")
+    assert found.identities == (os.path.expanduser("~/keys/config-user@10.0.0.1"),)
+    assert found.only_identities
+    assert found.known_hosts == ("/config/known",)
+    assert found.key_name == "cluster"
+    assert found.strict
+    assert found.hash_names
+
+
+def test_the_inventory_wins(endpoint: Resolve) -> None:
+    found = endpoint(
+        CONFIG, address="10.9.9.9", user="me", port=22, identity="~/k", known_hosts="/my own/known"
+    )
+    assert (found.hostname, found.port, found.user) == ("10.9.9.9", 22, "me")
+    assert found.identities == ("~/k",)
+    assert found.only_identities
+    assert found.known_hosts == ("/my own/known",)
+
+
+def test_an_explicit_key_is_the_only_one(endpoint: Resolve) -> None:
+    assert endpoint("IdentityFile /other\nIdentitiesOnly no\n", identity="/mine").identities == ("/mine",)
+    assert endpoint("IdentitiesOnly no\n", identity="/mine").only_identities
+    assert not endpoint("IdentityFile /other\n").only_identities
+
+
+@pytest.mark.parametrize(
+    ("address", "port", "name"),
+    [
+        ("10.0.0.1", None, "10.0.0.1"),
+        ("10.0.0.1", 2222, "[10.0.0.1]:2222"),
+        ("[fe80::1]", 23, "[fe80::1]:23"),
+    ],
+)
+def test_the_name_of_the_host_key(endpoint: Resolve, address: str, port: int | None, name: str) -> None:
+    assert endpoint(address=address, port=port).key_name == name
+
+
+@pytest.mark.parametrize(
+    ("config", "inventory", "strict"),
+    [
+        ("", "accept-new", False),
+        ("", "strict", True),
+        ("StrictHostKeyChecking yes", "accept-new", True),
+        ("StrictHostKeyChecking no", "strict", True),
+        ("StrictHostKeyChecking no", "accept-new", False),
+    ],
+)
+def test_the_stricter_of_both(endpoint: Resolve, config: str, inventory: str, strict: bool) -> None:
+    assert endpoint(config, host_keys=inventory).strict is strict
+
+
+def hops(found: Endpoint) -> list[tuple[str, str, int]]:
+    return [(hop.user, hop.hostname, hop.port) for hop in found.jumps]
+
+
+JUMPS = """
+Host gate
+  HostName gate.example
+  User keeper
+  Port 2222
+  IdentityFile /keys/gate
+Host inner
+  ProxyJump outer
+Host node1
+  ProxyJump gate
+"""
+
+
+def test_several_hops_each_with_its_own_settings(endpoint: Resolve) -> None:
+    found = endpoint(JUMPS, gateway="gate,me@[fe80::2]:2200,third:23", user="us", identity="/k")
+    assert hops(found) == [("keeper", "gate.example", 2222), ("me", "fe80::2", 2200), ("us", "third", 23)]
+    assert [hop.identities for hop in found.jumps] == [("/keys/gate",), ("/k",), ("/k",)]
+
+
+def test_the_inventorys_gateway_wins_over_proxy_jump(endpoint: Resolve) -> None:
+    assert hops(endpoint(JUMPS))[0][1] == "gate.example"
+    assert [host for _, host, _ in hops(endpoint(JUMPS, gateway="other"))] == ["other"]
+    assert hops(endpoint(JUMPS, gateway="none")) == []
+
+
+def test_the_first_hop_may_have_a_way_of_its_own(endpoint: Resolve) -> None:
+    assert [host for _, host, _ in hops(endpoint(JUMPS, gateway="inner,last"))] == ["outer", "inner", "last"]
+
+
+def test_a_gateway_is_not_reached_through_itself(endpoint: Resolve) -> None:
+    assert [host for _, host, _ in hops(endpoint("Host *\n ProxyJump gate\n"))] == ["gate"]
+
+
+@pytest.mark.parametrize("gateway", ["-oProxyCommand=x", "me@", "gate:port", "a,,b"])
+def test_what_is_no_gateway(endpoint: Resolve, gateway: str) -> None:
+    with pytest.raises(UsageError, match="not a gateway"):
+        endpoint(gateway=gateway)
+
+
+def test_a_bad_port_in_ssh_config(endpoint: Resolve) -> None:
+    with pytest.raises(UsageError, match="node1: not a port in ssh_config: 'many'"):
+        endpoint("Port many\n")

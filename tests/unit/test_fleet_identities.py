@@ -1,0 +1,129 @@
+"""Which keys are tried, in which order, and what is said of those that cannot be."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mnt.fleet.endpoint import Endpoint, resolve
+from mnt.fleet.identities import Identities, Identity, Unusable
+from mnt.fleet.sshconfig import SshConfig
+from mnt.inventory.model import Host, Ssh
+
+
+def make_key(path: Path, *, passphrase: str = "", kind: str = "ed25519") -> str:
+    command = ["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-C", f"comment of {path.name}", "-f", path]
+    subprocess.run(command, check=True)
+    return str(path)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home without keys, and no agent."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    (tmp_path / ".ssh").mkdir(mode=0o700)
+    return tmp_path
+
+
+@pytest.fixture
+def agent(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An ssh-agent of the test's own."""
+    socket = str(home / "agent")
+    process = subprocess.Popen(["ssh-agent", "-D", "-a", socket], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    monkeypatch.setenv("SSH_AUTH_SOCK", socket)
+    yield
+    process.terminate()
+    process.wait()
+    process.stdout.close()
+
+
+def load(path: str, passphrase: str = "") -> None:
+    environment = {**os.environ, "SSH_ASKPASS": "/bin/echo", "SSH_ASKPASS_REQUIRE": "force"}
+    if passphrase:
+        askpass = Path(path).with_suffix(".askpass")
+        askpass.write_text(f"#!/bin/sh\necho {passphrase}\n")
+        askpass.chmod(0o755)
+        environment["SSH_ASKPASS"] = str(askpass)
+    subprocess.run(["ssh-add", "-q", path], env=environment, stdin=subprocess.DEVNULL, check=True)
+
+
+def endpoint(config: str = "", home: Path | None = None, **ssh: str) -> Endpoint:
+    path = None
+    if home is not None:
+        path = str(home / "config")
+        Path(path).write_text(config)
+    return resolve(Host("node1", "node1", Ssh(**ssh)), SshConfig(path))  # type: ignore[arg-type]
+
+
+def candidates(where: Endpoint) -> list[str]:
+    """Labels in order; for what cannot be tried with the reason."""
+    identities = Identities()
+    try:
+        found = list(identities.candidates(where))
+    finally:
+        identities.close()
+    assert all(isinstance(one, (Identity, Unusable)) for one in found)
+    return [one.label if isinstance(one, Identity) else f"{one.label}: {one.reason}" for one in found]
+
+
+def test_default_files_that_exist(home: Path) -> None:
+    make_key(home / ".ssh" / "id_rsa", kind="rsa")
+    make_key(home / ".ssh" / "id_ed25519")
+    assert candidates(endpoint()) == ["~/.ssh/id_ed25519", "~/.ssh/id_rsa"]
+
+
+def test_an_explicit_key_is_the_only_one(home: Path, agent: None) -> None:
+    load(make_key(home / "other"))
+    make_key(home / ".ssh" / "id_ed25519")
+    mine = make_key(home / "mine", kind="ecdsa")
+    assert candidates(endpoint(identity=mine)) == [mine]
+
+
+def test_agent_before_default_files_each_key_once(home: Path, agent: None) -> None:
+    load(make_key(home / "other"))
+    load(make_key(home / ".ssh" / "id_ecdsa", kind="ecdsa"))
+    make_key(home / ".ssh" / "id_ed25519")
+    expected = ["agent: comment of other", "agent: comment of id_ecdsa", "~/.ssh/id_ed25519"]
+    assert candidates(endpoint()) == expected
+
+
+def test_files_of_ssh_config_before_the_agent_and_instead_of_the_default_ones(
+    home: Path, agent: None
+) -> None:
+    load(make_key(home / "other"))
+    make_key(home / ".ssh" / "id_ed25519")
+    mine = make_key(home / "mine")
+    config = f"IdentityFile {mine}\nIdentityFile /nowhere/key\n"
+    assert candidates(endpoint(config, home)) == [mine, "/nowhere/key: missing", "agent: comment of other"]
+    assert candidates(endpoint(config + "IdentitiesOnly yes\n", home)) == [mine, "/nowhere/key: missing"]
+
+
+def test_a_key_with_a_passphrase_needs_the_agent(home: Path, agent: None) -> None:
+    mine = make_key(home / "mine", passphrase="secret")
+    assert candidates(endpoint(identity=mine)) == [f"{mine}: needs a passphrase, and no agent holds it"]
+    load(mine, "secret")
+    assert candidates(endpoint(identity=mine)) == [mine]
+
+
+def test_identity_agent_none(home: Path, agent: None) -> None:
+    load(make_key(home / "other"))
+    assert candidates(endpoint("IdentityAgent none\n", home)) == []
+
+
+def test_an_agent_that_is_gone_is_no_agent(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(home / "gone"))
+    assert candidates(endpoint()) == []
+
+
+def test_what_is_no_key(home: Path) -> None:
+    text = home / "text"
+    text.write_text("hello\n")
+    assert candidates(endpoint(identity=str(text))) == [f"{text}: not a private key that can be read"]
+    assert candidates(endpoint(identity=str(home))) == [f"{home}: is a directory"]

@@ -1,0 +1,151 @@
+"""Logging in to servers that are not what they should be: plain sockets on this machine, no SSH."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from mnt.errors import HostError
+from mnt.fleet import Fleet, Timeouts
+from mnt.fleet.login import prefer
+from mnt.inventory.model import Host, Ssh
+
+QUICK = Timeouts(resolve=1, connect=1, banner=1, key_exchange=1, authentication=1)
+
+
+def host(name: str = "node1", address: str = "127.0.0.1", port: int = 22) -> Host:
+    return Host(
+        name,
+        address,
+        Ssh(user="me", port=port, identity="/nowhere/key", known_hosts="/dev/null", config=None),
+    )
+
+
+def failure(where: Host, timeouts: Timeouts = QUICK) -> HostError:
+    with Fleet([where], timeouts=timeouts) as fleet:
+        error = fleet.run(lambda connection: None)[where.name].error
+    assert error is not None
+    return error
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Callable[[socket.socket], None]], int]]:
+    """`serve(talk)`: a port whose connections `talk` deals with."""
+    listeners = []
+
+    def start(talk: Callable[[socket.socket], None]) -> int:
+        listener = socket.create_server(("127.0.0.1", 0))
+        listeners.append(listener)
+
+        def accept() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                threading.Thread(target=talk, args=(connection,), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        port: int = listener.getsockname()[1]
+        return port
+
+    yield start
+    for listener in listeners:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
+def unused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def test_refused() -> None:
+    port = unused_port()
+    error = failure(host(port=port))
+    assert error.message == f"node1: connect: refused by 127.0.0.1 port {port}"
+    assert error.fix
+
+
+def test_no_such_name() -> None:
+    error = failure(host(address="no-such-host.invalid"))
+    assert (error.phase, error.host) == ("resolve", "node1")
+    assert "'no-such-host.invalid'" in error.message
+
+
+def test_a_name_that_is_none() -> None:
+    assert failure(host(address="a" * 70 + ".invalid")).phase == "resolve"
+
+
+def test_a_listener_that_never_speaks(serve: Callable[..., int]) -> None:
+    held = []
+    start = time.monotonic()
+    error = failure(host(port=serve(held.append)))
+    assert error.message == "node1: banner: no SSH banner within 1 s"
+    assert time.monotonic() - start < 2.5
+
+
+def test_a_listener_that_speaks_something_else(serve: Callable[..., int]) -> None:
+    error = failure(host(port=serve(lambda peer: peer.sendall(b"220 mail.example ESMTP\r\n" * 200))))
+    assert error.phase == "banner"
+
+
+def test_a_server_that_stops_after_its_banner(serve: Callable[..., int]) -> None:
+    error = failure(host(port=serve(lambda peer: peer.sendall(b"SSH-2.0-Silent\r\n"))))
+    assert error.message == "node1: key exchange: not done within 1 s"
+
+
+def test_a_connection_cut_before_the_banner_is_tried_again(serve: Callable[..., int]) -> None:
+    count = []
+
+    def cut(peer: socket.socket) -> None:
+        count.append(1)
+        peer.close()
+
+    error = failure(host(port=serve(cut)))
+    assert error.message == "node1: banner: the connection was closed before any SSH banner"
+    assert len(count) == 5
+
+
+def test_the_slow_do_not_delay_the_others(serve: Callable[..., int]) -> None:
+    silent = serve(lambda peer: None)
+    order = []
+    with Fleet([host("slow", port=silent), host("quick", port=unused_port())], timeouts=QUICK) as fleet:
+        results = fleet.run(lambda connection: None, on_result=lambda outcome: order.append(outcome.host))
+    assert order == ["quick", "slow"]
+    assert list(results) == ["slow", "quick"]
+    assert results["quick"].seconds < 0.5
+
+
+def test_the_overall_limit_names_the_phase_that_was_cut_short(serve: Callable[..., int]) -> None:
+    held = []
+    with Fleet([host(port=serve(held.append))]) as fleet:
+        start = time.monotonic()
+        error = fleet.run(lambda connection: None, timeout=0.3)["node1"].error
+    assert error is not None
+    assert error.message == "node1: banner: not done within 0.3 s"
+    assert time.monotonic() - start < 1.3
+
+
+def test_closing_ends_a_login_under_way(serve: Callable[..., int]) -> None:
+    fleet = Fleet([host(port=serve(lambda peer: time.sleep(5)))])
+    timer = threading.Timer(0.3, fleet.close)
+    timer.start()
+    start = time.monotonic()
+    error = fleet.run(lambda connection: None)["node1"].error
+    assert error is not None
+    assert "given up" in error.message
+    assert time.monotonic() - start < 2
+
+
+def test_the_types_of_known_keys_are_asked_for_first() -> None:
+    offered = ("ssh-ed25519", "ecdsa-sha2-nistp256", "rsa-sha2-512", "rsa-sha2-256")
+    assert prefer(offered, {"ssh-rsa"})[:2] == ("rsa-sha2-512", "rsa-sha2-256")
+    assert prefer(offered, {"ecdsa-sha2-nistp256"})[0] == "ecdsa-sha2-nistp256"
+    assert prefer(offered, set()) == offered
+    assert sorted(prefer(offered, {"ssh-rsa"})) == sorted(offered)
