@@ -21,9 +21,12 @@ PYTHON = Path(os.environ.get("MNT_TRAIN_PYTHON", CACHE / "train-venv" / "bin" / 
 DEADLINE_S = 180
 """Far more than any of these runs takes on two busy cores."""
 
-pytestmark = pytest.mark.skipif(
-    not PYTHON.exists(), reason=f"no training environment at {PYTHON}: run scripts/train-venv.sh"
-)
+pytestmark = [
+    pytest.mark.train,
+    pytest.mark.skipif(
+        not PYTHON.exists(), reason=f"no training environment at {PYTHON}: run scripts/train-venv.sh"
+    ),
+]
 
 Losses = dict[int, float]
 """Loss by step."""
