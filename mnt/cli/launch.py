@@ -76,14 +76,14 @@ def launch(
         grace=grace,
     )
     with Fleet(selection.hosts) as fleet:
-        facts, probed = launch_facts(fleet, selection.inventory, selection.hosts)
+        facts = launch_facts(fleet, selection.inventory, selection.hosts)
         plan = plan_launch(selection.inventory, selection.hosts, facts, options, job=new_job_id())
         for warning in plan.warnings:
             ui.warn(warning)
         if dry_run:
             _show_plan(plan, as_json)
             return 0
-        offsets = {name: host.clock_offset for name, host in probed.items()}
+        offsets = {name: node.probed.clock_offset for name, node in facts.items() if node.probed}
         return _run(fleet, selection, plan, offsets, start_timeout, detach, as_json)
 
 

@@ -58,7 +58,7 @@ def _show_jobs(jobs: list[Job]) -> None:
     if not jobs:
         ui.info("the hosts hold no job; mnt launch starts one")
         return
-    rows = [
+    rows: list[list[str | ui.Cell]] = [
         [
             job.job,
             ui.Cell(job.state, _COLOURS[job.state]),
@@ -76,7 +76,7 @@ def _show_job(job: Job) -> None:
     from mnt import ui
 
     ui.plain(f"job {job.job}: {job.state}, {job.engine}, release {job.release}, master {job.master}")
-    rows = [
+    rows: list[list[str | ui.Cell]] = [
         [
             node.host,
             str(node.node_rank),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mnt.errors import HostError, NeverStarted
-from mnt.launch.plan import NodeFacts
+from mnt.launch.plan import HeldRelease, NodeFacts
 from mnt.network.nic import choose
 from mnt.preflight.gather import gather_facts
 from mnt.tasks.push import find_release
@@ -15,11 +15,10 @@ if TYPE_CHECKING:
     from mnt.fleet import Fleet
     from mnt.inventory.model import Host, Inventory
     from mnt.preflight.facts import FleetFacts, HostFacts
+    from mnt.tasks.push import FoundRelease
 
 
-def launch_facts(
-    fleet: Fleet, inventory: Inventory, hosts: Sequence[Host]
-) -> tuple[dict[str, NodeFacts], dict[str, HostFacts]]:
+def launch_facts(fleet: Fleet, inventory: Inventory, hosts: Sequence[Host]) -> dict[str, NodeFacts]:
     """What the plan needs of each host, and all that the probe found.
 
     Raises:
@@ -37,13 +36,17 @@ def launch_facts(
         host.name: NodeFacts(
             nic=nics[host.name],
             home=_home(found.facts[host.name]) or "",
-            release=held[host.name]["current"],
-            release_path=held[host.name]["path"],
-            manifest=held[host.name]["manifest_sha"],
+            release=_held(held[host.name]),
             probed=found.facts[host.name],
         )
         for host in hosts
-    }, found.facts
+    }
+
+
+def _held(found: FoundRelease) -> HeldRelease | None:
+    if found["current"] is None or found["path"] is None:
+        return None
+    return HeldRelease(found["current"], found["path"], found["manifest_sha"])
 
 
 def _without_home(found: FleetFacts) -> dict[str, HostError]:

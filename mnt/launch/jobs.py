@@ -172,9 +172,9 @@ def find_culprit(nodes: Sequence[Node]) -> Culprit | None:
         if not failure["victim"]:
             return _culprit(host, failure)
     for node in nodes:
-        lost = (node.entry or {}).get("reason") or {}
-        if isinstance(lost, dict) and "lost" in lost:
-            return Culprit(lost["lost"], None, None, f"{node.host} lost contact with it")
+        lost = _lost_by(node)
+        if lost is not None:
+            return Culprit(lost, None, None, f"{node.host} lost contact with it")
     for node in nodes:
         if node.state in ("lost", "unreachable"):
             why = "its supervisor was killed" if node.state == "lost" else "it cannot be reached"
@@ -184,13 +184,19 @@ def find_culprit(nodes: Sequence[Node]) -> Culprit | None:
     return None
 
 
+def _lost_by(node: Node) -> str | None:
+    """The host that a node lost contact with, where that is what ended it."""
+    reason = (node.entry["reason"] if node.entry else None) or {}
+    return reason.get("lost")
+
+
 def _failures(nodes: Sequence[Node]) -> Iterable[tuple[float, str, Failure]]:
     """(time by the head's clock, host, failure) of each node, and of nodes that only a peer can speak for."""
     for node in nodes:
         if node.entry is None:
             continue
         failure = node.entry["failure"]
-        if failure is not None:
+        if failure is not None and _lost_by(node) is None:  # else the failure only says whom it lost
             yield (failure["time"] or node.entry["ended"] or 0.0) - node.clock_offset, node.host, failure
         reason = node.entry["reason"] or {}
         if reason.get("failure"):

@@ -33,14 +33,21 @@ class LaunchOptions:
 
 
 @dataclass(frozen=True)
+class HeldRelease:
+    """The release that `current` points to on a host."""
+
+    id: str
+    path: str  # absolute
+    manifest: str | None  # hash of its content
+
+
+@dataclass(frozen=True)
 class NodeFacts:
     """What the plan needs to know of a host, beside the inventory."""
 
     nic: NicChoice | NicProblem
     home: str  # absolute home directory of the user who logs in
-    release: str | None  # what `current` points to
-    release_path: str  # absolute path of that release
-    manifest: str | None  # hash of its content
+    release: HeldRelease | None  # None: nothing was ever pushed there
     probed: HostFacts | None = None  # all that the probe found; None: nothing
 
 
@@ -131,7 +138,7 @@ def plan_launch(
         NeverStarted: a host has no usable NIC or, in mode rdma, no usable RDMA port; or the hosts do not
             hold one and the same release.
     """
-    release = _one_release(hosts, facts)
+    releases = _one_release(hosts, facts)
     nics = {host.name: _nic(host, facts[host.name].nic) for host in hosts}
     network = decide(
         inventory, hosts, nics, {name: node.probed for name, node in facts.items() if node.probed is not None}
@@ -159,7 +166,7 @@ def plan_launch(
                 node_rank=rank,
                 nproc=nproc,
                 first_rank=first_rank,
-                cwd=node_facts.release_path,
+                cwd=releases[host.name].path,
                 env=env,
                 argv=tuple(
                     torchrun(
@@ -182,7 +189,7 @@ def plan_launch(
     return LaunchPlan(
         job=job,
         engine=options.engine.name,
-        release=release,
+        release=releases[master.name].id,
         master_host=master.name,
         master_addr=nics[master.name].address,
         master_port=port,
@@ -249,18 +256,16 @@ def _network_environment(host: Host, network: NodeNetwork) -> dict[str, str]:
     return {variable.name: variable.value for variable in network.variables}
 
 
-def _one_release(hosts: Sequence[Host], facts: Mapping[str, NodeFacts]) -> str:
-    """The release that every host's `current` points to."""
-    without = [host.name for host in hosts if facts[host.name].release is None]
+def _one_release(hosts: Sequence[Host], facts: Mapping[str, NodeFacts]) -> dict[str, HeldRelease]:
+    """What every host holds, when all hold the same."""
+    held = {host.name: release for host in hosts if (release := facts[host.name].release) is not None}
+    without = [host for host in hosts if host.name not in held]
     if without:
+        names = ", ".join(host.name for host in without)
         raise NeverStarted(
-            f"{', '.join(without)}: no release in {hosts[0].workdir}: the code was never pushed there",
-            fix="mnt push",
+            f"{names}: no release in {without[0].workdir}: the code was never pushed there", fix="mnt push"
         )
-    held = {host.name: (facts[host.name].release, facts[host.name].manifest) for host in hosts}
-    if len(set(held.values())) > 1:
-        listed = ", ".join(f"{name} has {release}" for name, (release, _) in held.items())
+    if len({(release.id, release.manifest) for release in held.values()}) > 1:
+        listed = ", ".join(f"{name} has {release.id}" for name, release in held.items())
         raise NeverStarted(f"the hosts hold different releases: {listed}", fix="mnt push")
-    release = facts[hosts[0].name].release
-    assert release is not None
-    return release
+    return held

@@ -21,8 +21,9 @@ def stop_jobs(fleet: Fleet, jobs: Sequence[Job], *, grace: float) -> dict[str, A
     """
     from mnt.tasks.job import stop_node
 
+    ok = True
     known = {host.name for host in fleet.hosts}
-    documents = []
+    documents: list[dict[str, Any]] = []
     for job in jobs:
         targets = {
             node.host: (fleet.host(node.host).jobs_dir, job.job, node.host)
@@ -32,7 +33,7 @@ def stop_jobs(fleet: Fleet, jobs: Sequence[Job], *, grace: float) -> dict[str, A
         outcomes = fleet.run_each(partial(stop_node, grace=grace), targets)
         hosts = {node.host: stop_document(outcomes.get(node.host)) for node in job.nodes}
         documents.append({"job": job.job, "hosts": hosts})
-    ok = all(host["status"] == "stopped" for document in documents for host in document["hosts"].values())
+        ok = ok and all(host["status"] == "stopped" for host in hosts.values())
     return {"ok": ok, "jobs": documents}
 
 

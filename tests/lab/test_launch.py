@@ -344,6 +344,6 @@ def test_a_host_that_dies_in_mid_job_is_named_and_the_others_end(
     power_off(lab.host("node3"))
     said, _ = launch.communicate(timeout=120)
     assert launch.returncode == 1, said
-    assert "node3" in said.splitlines()[-1]
+    assert "failed: node3: " in said.splitlines()[-1]
     for name in ("node1", "node2"):
         assert processes_of_jobs(lab, name) == []

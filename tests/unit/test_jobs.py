@@ -117,7 +117,7 @@ def test_only_victims_are_known_the_first_of_them_is_named() -> None:
 
 def test_a_pulled_cable_the_lost_host_is_the_culprit_not_the_nodes_that_missed_it() -> None:
     job = merged(
-        entry("node1", "failed", reason={"lost": "node3"}, failure=failure(0, 1, victim=True)),
+        entry("node1", "failed", reason={"lost": "node3"}, failure=failure(None, None)),
         entry("node2", "stopped", reason={"peer": "node1", "failure": None}),
         unreachable=("node3",),
     )

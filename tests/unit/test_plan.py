@@ -10,12 +10,23 @@ import pytest
 from mnt.errors import NeverStarted, UsageError
 from mnt.inventory.model import Host, Inventory, Network
 from mnt.launch.engines import ENGINES
-from mnt.launch.plan import LaunchOptions, LaunchPlan, NodeFacts, merge_env, parse_env, plan_launch
+from mnt.launch.plan import (
+    HeldRelease,
+    LaunchOptions,
+    LaunchPlan,
+    NodeFacts,
+    merge_env,
+    parse_env,
+    plan_launch,
+)
 from mnt.network.nic import NicChoice, NicProblem
 from mnt.network.rdma import Device, Port, RdmaFacts
 from mnt.preflight.facts import HostFacts, Interface
 
 LOGS = "--log-dir=/home/ubuntu/.mnt/jobs/j/node1/ranks"
+HELD = HeldRelease(
+    "20261127-120000-abcd1234", "/home/ubuntu/mnt/releases/20261127-120000-abcd1234", "abcd1234"
+)
 FSDP = ENGINES["fsdp"]
 
 
@@ -24,9 +35,7 @@ def facts_of(nic: str, address: str, **changes: Any) -> NodeFacts:
     facts = NodeFacts(
         nic=NicChoice(interface, address, "inventory"),
         home="/home/ubuntu",
-        release="20261127-120000-abcd1234",
-        release_path="/home/ubuntu/mnt/releases/20261127-120000-abcd1234",
-        manifest="abcd1234",
+        release=HELD,
     )
     return replace(facts, **changes)
 
@@ -150,11 +159,14 @@ def test_an_override_by_the_same_value_is_no_warning() -> None:
     [
         ({"node1": FACTS["node1"], "node2": facts_of("x", "10.0.0.2", release=None)}, "node2: no release in"),
         (
-            {"node1": FACTS["node1"], "node2": facts_of("x", "10.0.0.2", release="other")},
+            {"node1": FACTS["node1"], "node2": facts_of("x", "10.0.0.2", release=replace(HELD, id="other"))},
             "node1 has 20261127-120000-abcd1234, node2 has other",
         ),
         (
-            {"node1": FACTS["node1"], "node2": facts_of("x", "10.0.0.2", manifest="0000")},
+            {
+                "node1": FACTS["node1"],
+                "node2": facts_of("x", "10.0.0.2", release=replace(HELD, manifest="0000")),
+            },
             "the hosts hold different releases",
         ),
         (
