@@ -104,8 +104,8 @@ def _translate(glob: bytes) -> bytes:
 def _stars(glob: bytes, start: int) -> tuple[bytes, int]:
     """What the stars that begin at `start` match, and where the next piece begins.
 
-    Two or more span directories, but only as a whole component; elsewhere they are one star. Git compares what
-    precedes the first special character apart, so stars right behind that begin a component as well.
+    Two or more span directories, but only as a whole component; elsewhere they are one star. Git compares
+    what precedes the first special character apart, so stars right behind that begin a component as well.
     """
     end = len(glob) - len(glob[start:].lstrip(b"*"))
     begins = start == _literal_length(glob) or glob[start - 1 : start] == b"/"

@@ -31,10 +31,15 @@ class HostReport:
 
 @dataclass(frozen=True)
 class Report:
-    """A whole push. `release` is what `current` was to lead to; None if it did not come to that."""
+    """A whole push. `intended` is the release that all hosts were to end at; "" if none was chosen."""
 
-    release: str | None
+    intended: str
     hosts: dict[str, HostReport]
+
+    @property
+    def release(self) -> str | None:
+        """The release that is current because of this push, or may be; None: no host was changed."""
+        return self.intended if self.ok or self.mixed else None
 
     @property
     def ok(self) -> bool:

@@ -7,6 +7,7 @@ whereupon they take back what they did.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import threading
@@ -147,34 +148,34 @@ class Session:
         """One frame of each host. Raises StepFailed if a host ends; `patient`: not before all have spoken."""
         waiting = set(hosts)
         heard: dict[str, Frame] = {}
-        while waiting - self.ended.keys():
-            if self.ended and not patient:
-                break
-            host, event = self._events.get()
-            if isinstance(event, Outcome):
-                self.ended[host] = event
-            else:
-                heard[host] = event
+        while waiting - self.ended.keys() and (patient or not self.ended):
+            host, frame = self._next_event()
+            if frame is not None:
+                heard[host] = frame
                 waiting.discard(host)
-                self._note(host, event["step"])
         if self.ended:
             raise StepFailed
         return heard
 
-    def _note(self, host: str, step: str) -> None:
-        self.reached[host] = step
-        if step not in _SWITCHING:
-            self.seconds[host] = time.monotonic() - self._start
-
     def finish(self) -> None:
-        """End the hosts' input, and wait until their programs have ended and cleaned up."""
+        """End the hosts' input, and wait until their programs have ended and cleaned up.
+
+        A host that has not been reached yet is not waited for.
+        """
         for conversation in self._conversations.values():
             conversation.end()
         deadline = time.monotonic() + _CLEANUP
-        while len(self.ended) < len(self._nonces):
-            try:
-                host, event = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
-            except queue.Empty:
-                return
-            if isinstance(event, Outcome):
-                self.ended[host] = event
+        with contextlib.suppress(queue.Empty):
+            while self.reached.keys() - self.ended.keys():
+                self._next_event(max(0.0, deadline - time.monotonic()))
+
+    def _next_event(self, timeout: float | None = None) -> tuple[str, Frame | None]:
+        """Whatever a host says next; None: it has ended. Raises queue.Empty after `timeout` seconds."""
+        host, event = self._events.get(timeout=timeout)
+        if isinstance(event, Outcome):
+            self.ended[host] = event
+            return host, None
+        self.reached[host] = event["step"]
+        if event["step"] not in _SWITCHING:
+            self.seconds[host] = time.monotonic() - self._start
+        return host, event

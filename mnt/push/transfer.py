@@ -79,7 +79,7 @@ class _Push:
             self._stage()
             self._switch()
             self._commit()
-        return Report(self._release if self._switching else None, {h: self._report(h) for h in self._hosts})
+        return Report(self._release, {host: self._report(host) for host in self._hosts})
 
     # --- the steps ------------------------------------------------------------------------------------------
 
@@ -140,10 +140,12 @@ class _Push:
 
     def _switch(self) -> None:
         """Let `current` lead to the release in every workdir, still to be taken back."""
-        self._progress.step("switch", 0)
-        self._switching = True
         switch = Command("switch", {"id": self._release})
-        self._session.ask({host: switch for host in self._leaders if not self._was_current(host)})
+        commands = {host: switch for host in self._leaders if not self._was_current(host)}
+        if commands:
+            self._progress.step("switch", 0)
+            self._switching = True
+            self._session.ask(commands)
 
     def _commit(self) -> None:
         """Make it final. From here on an interrupt comes too late: it only ends the waiting."""

@@ -106,7 +106,7 @@ def big(tmp_path: Path) -> Path:
     root = tmp_path / "big"
     root.mkdir()
     with open(root / "weights", "wb") as file:
-        for _ in range(300):
+        for _ in range(200):
             file.write(os.urandom(1 << 20))
     return root
 

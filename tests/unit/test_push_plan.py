@@ -124,4 +124,9 @@ def test_a_file_above_a_kept_directory_is_in_the_way() -> None:
 def test_the_verdict(statuses: list[str], ok: bool, mixed: bool) -> None:
     report = Report(NEW, {str(i): HostReport(status) for i, status in enumerate(statuses)})
     assert (report.ok, report.mixed) == (ok, mixed)
-    assert (report.document()["ok"], report.document()["mixed"]) == (ok, mixed)
+    document = report.document()
+    assert (document["ok"], document["mixed"], document["release"]) == (
+        ok,
+        mixed,
+        NEW if ok or mixed else None,
+    )
