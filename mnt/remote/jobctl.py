@@ -20,18 +20,18 @@ from mnt.remote.jobstop import stop_node
 def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, Any]:
     """Do one action on this host's jobs."""
     try:
-        return _ACTIONS[args["action"]](args, emit)
+        return _do(args["action"], args, emit)
     except Refused as refusal:
         return {"refused": {"message": refusal.message, "fix": refusal.fix}}
 
 
-def _list(args: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    return {"now": time.time(), "jobs": list_entries(args["jobs_dir"], args["host"])}
-
-
-_ACTIONS: dict[str, Callable[[dict[str, Any], Callable[[dict[str, Any]], None]], dict[str, Any]]] = {
-    "list": _list,
-    "logs": read_logs,
-    "start": start_node,
-    "stop": stop_node,
-}
+def _do(action: str, args: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    if action == "start":
+        return start_node(args, emit)
+    if action == "stop":
+        return stop_node(args)
+    if action == "list":
+        return {"now": time.time(), "jobs": list_entries(args["jobs_dir"], args["host"])}
+    if action == "logs":
+        return read_logs(args, emit)
+    raise ValueError(f"no such action: {action}")

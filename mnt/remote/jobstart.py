@@ -18,6 +18,7 @@ from mnt.remote.files import read
 from mnt.remote.jobentry import describe, living_supervisor
 from mnt.remote.jobfiles import FINAL_STATES, JobPaths, Refused, read_json, write_json
 from mnt.remote.jobspec import SESSION_VARIABLES
+from mnt.remote.jobstop import stop_node
 from mnt.remote.sockets import listeners
 
 HANDSHAKE = 30.0  # seconds: a slow disk, not a slow job
@@ -111,7 +112,7 @@ def _start(
         try:
             write_json(paths.spec, spec)
             _write_program(paths.program, program)
-            return _spawn(paths, environment)
+            return _spawn(paths, spec, environment)
         except OSError as error:
             paths.remove_local()
             raise Refused(f"cannot start: {error}") from error
@@ -130,7 +131,7 @@ def _write_program(path: str, source: str) -> None:
         file.write(source)
 
 
-def _spawn(paths: JobPaths, environment: dict[str, str]) -> dict[str, Any]:
+def _spawn(paths: JobPaths, spec: Mapping[str, Any], environment: dict[str, str]) -> dict[str, Any]:
     """Start the supervisor, in a session of its own and with nothing of ours open, and hear how it went."""
     reading, writing = os.pipe()
     log = os.open(paths.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -149,8 +150,8 @@ def _spawn(paths: JobPaths, environment: dict[str, str]) -> dict[str, Any]:
         os.close(log)
         os.close(writing)
     answer = _hear(reading)
-    if "refused" in answer or "pid" not in answer:
-        supervisor.kill()
+    if "pid" not in answer:
+        stop_node({"jobs_dir": spec["jobs_dir"], "job": spec["job"], "host": spec["host"], "grace": 0.0})
         supervisor.wait()
         refused = answer.get("refused") or {}
         last_words = read(paths.supervisor_log).strip().rpartition("\n")[2]

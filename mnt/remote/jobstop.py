@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
 from typing import Any
 
 from mnt.remote.jobentry import living_supervisor
@@ -29,7 +28,7 @@ SUPERVISOR_EXTRA = 5.0  # seconds beyond its own deadlines that a supervisor get
 LOOK_EVERY = 0.05
 
 
-def stop_node(args: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+def stop_node(args: dict[str, Any]) -> dict[str, Any]:
     """See `mnt.tasks.job.stop_node`."""
     paths = JobPaths(args["jobs_dir"], args["job"], args["host"])
     grace = float(args["grace"])

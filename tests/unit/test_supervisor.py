@@ -272,3 +272,28 @@ def test_a_full_disk_or_lost_directory_does_not_end_the_job(host: JobHost) -> No
     os.rename(directory + ".away", directory)
     assert host.ended(spec["job"])["state"] == "finished"
     wait_for(lambda: not alive(answer["pid"]))
+
+
+def test_a_bug_of_the_supervisor_leaves_nothing_running(host: JobHost) -> None:
+    host.script(script(STUBBORN_WORKER, "note('main'); time.sleep(600)"))
+    spec = host.spec()
+    # Fine for a second, and then a division by zero.
+    broken = {"            self._watch_port()": "            1 / (time.monotonic() < self._started + 1)"}
+    answer = host.start(spec, changes=broken)
+    pids = [answer["pid"], host.word("main"), host.word("worker")]
+    state = host.ended(spec["job"])
+    assert state["state"] == "failed"
+    assert state["failure"]["message"] == "the supervisor failed: ZeroDivisionError: division by zero"
+    wait_for(lambda: not any(alive(pid) for pid in pids))
+    assert not host.local(spec["job"]).exists()
+
+
+def test_a_bug_at_the_start_is_a_job_that_never_started(host: JobHost) -> None:
+    host.script(script("note('main'); time.sleep(600)"))
+    spec = host.spec()
+    broken = {"        self._record(time.monotonic())": "        time.sleep(1); 1 / 0"}
+    refused = host.start(spec, changes=broken)["refused"]
+    assert refused["message"] == "the supervisor did not start: ZeroDivisionError: division by zero"
+    assert not alive(host.word("main"))
+    assert os.listdir(host.jobs_dir) == []
+    assert not host.local(spec["job"]).parent.exists()
