@@ -162,7 +162,7 @@ def _gid_index(mode: str, node: NodeNetwork, value: str) -> str | None:
 
 
 def _disable(mode: str, node: NodeNetwork, value: str) -> str | None:
-    return "NCCL leaves RDMA alone and uses sockets" if mode == "rdma" and value.strip() != "0" else None
+    return "NCCL leaves RDMA alone and uses sockets" if value.strip() != "0" else None  # tcp sets it itself
 
 
 def _net(mode: str, node: NodeNetwork, value: str) -> str | None:

@@ -100,9 +100,7 @@ def _ports(
     nics: Mapping[str, NicChoice | NicProblem],
     facts: Mapping[str, HostFacts],
 ) -> dict[str, Ports]:
-    """The RDMA ports of every host that has a NIC; nobody looks at them in mode tcp."""
-    if inventory.network.mode == "tcp":
-        return {}
+    """The RDMA ports of every host that has a NIC."""
     ports: dict[str, Ports] = {}
     for host in hosts:
         nic, said = nics[host.name], facts.get(host.name)

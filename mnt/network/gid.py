@@ -70,8 +70,7 @@ def address_range(wanted: Sequence[tuple[Sequence[Gid], Gid]], preferred: Sequen
     """
     addresses = [ipaddress.ip_address(gid.ipv4) for _, gid in wanted if gid.ipv4]
     for network in (*preferred, *_covering(addresses), EVERYWHERE):
-        inside = all(address in ipaddress.ip_network(network) for address in addresses)
-        if inside and all(index_nccl_takes(table, network) == gid.index for table, gid in wanted):
+        if all(index_nccl_takes(table, network) == gid.index for table, gid in wanted):
             return network
     return None
 

@@ -65,8 +65,11 @@ class NodeReport:
 
 @dataclass(frozen=True)
 class NetworkReport:
+    """Every selected host has an entry in either `nodes` or `errors`."""
+
+    hosts: tuple[str, ...]  # in rank order
     decision: NetworkDecision
-    nodes: Mapping[str, NodeReport]  # in rank order
+    nodes: Mapping[str, NodeReport]
     errors: Mapping[str, HostError]
 
     @property
@@ -81,11 +84,8 @@ class NetworkReport:
             "mode": self.decision.mode,
             "reason": self.decision.reason,
             "hosts": {
-                **{name: node.document() for name, node in self.nodes.items()},
-                **{
-                    name: {"status": "unreachable", "problem": {"message": error.message, "fix": error.fix}}
-                    for name, error in self.errors.items()
-                },
+                name: self.nodes[name].document() if name in self.nodes else _lost(self.errors[name])
+                for name in self.hosts
             },
         }
 
@@ -101,11 +101,14 @@ def network_report(fleet: FleetFacts) -> NetworkReport:
         if host.name in decision.nodes
     }
     silent = {
-        host.name: HostError(host.name, "answer", "the host did not say what interfaces it has")
+        host.name: HostError(
+            host.name, "answer", "the host did not say what interfaces it has", fix="mnt preflight"
+        )
         for host, _ in fleet.answers()
         if host.name not in nodes
     }
-    return NetworkReport(decision, nodes, {**fleet.errors, **silent})
+    names = tuple(host.name for host in fleet.hosts)
+    return NetworkReport(names, decision, nodes, {**fleet.errors, **silent})
 
 
 def _node(host: Host, facts: HostFacts, network: NodeNetwork, found: list[Conflict]) -> NodeReport:
@@ -117,6 +120,10 @@ def _node(host: Host, facts: HostFacts, network: NodeNetwork, found: list[Confli
         expected=expect(facts.interfaces or (), facts.rdma, by_itself, nccl_version(facts)),
         conflicts=tuple(conflict for conflict in found if conflict.host == host.name),
     )
+
+
+def _lost(error: HostError) -> dict[str, Any]:
+    return {"status": "unreachable", "problem": {"message": error.message, "fix": error.fix}}
 
 
 def _quoted(text: str) -> str:

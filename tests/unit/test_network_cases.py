@@ -270,6 +270,25 @@ ROCE = [
         settings={"a": {"rdma": Rdma(gid_index=3)}},
     ),
     Case(
+        "the inventory gives the index of one host only",
+        {"a": roce_host("mlx5_0", "eth0", 1), "b": roce_host("mlx5_0", "eth0", 2)},
+        {"a": indexed("eth0", "=mlx5_0", 3), "b": ranged("eth0", "=mlx5_0")},
+        settings={"a": {"rdma": Rdma(gid_index=3)}},
+    ),
+    Case(
+        "rails in networks that no range holds: NCCL finds both GIDs without one",
+        {
+            "a": host(
+                eth("eth0", 1),
+                nic("rail0", "10.1.0.1/24"),
+                nic("rail1", "192.168.2.1/24"),
+                hcas=[RAIL0, roce("mlx5_1", "rail1", table("rail1", "192.168.2.1"))],
+            )
+        },
+        {"a": ranged("eth0", "=mlx5_0,mlx5_1", None)},
+        {"nic": "eth0"},
+    ),
+    Case(
         "the inventory gives an index of RoCE v1",
         {"a": roce_host("mlx5_0", "eth0", 1)},
         {"a": "! mlx5_0 port 1 has no GID of RoCE v2 at index 2"},

@@ -42,7 +42,7 @@ BRIDGE = nic("br-5c1f", "172.18.0.1/16")
         ([ETH0, nic("eth10", "10.5.0.1/24")], {"NCCL_SOCKET_IFNAME": "eth1"}, ["eth10 10.5.0.1"]),
         ([ETH0, nic("eth10", "10.5.0.1/24")], {"NCCL_SOCKET_IFNAME": "=eth1"}, []),
         ([ETH0, ETH1], {"NCCL_SOCKET_IFNAME": "^=eth0"}, ["eth1 10.1.0.1"]),
-        ([ETH0, ETH1], {"NCCL_SOCKET_IFNAME": "="}, ["eth0 10.0.0.1", "eth1 10.1.0.1"]),
+        ([LO, ETH0], {"NCCL_SOCKET_IFNAME": "="}, ["eth0 10.0.0.1"]),  # one sign is as good as none
         ([ETH0, ETH1], {"NCCL_COMM_ID": "10.1.0.9:29500"}, ["eth1 10.1.0.1"]),
         ([ETH0, ETH1], {"NCCL_COMM_ID": "head:29500"}, ["eth0 10.0.0.1", "eth1 10.1.0.1"]),
         (

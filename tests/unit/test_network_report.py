@@ -78,6 +78,7 @@ def test_a_host_that_cannot_be_reached_leaves_the_others_their_answer() -> None:
     found = report({"a": A}, lost=("b",))
     assert not found.ok
     document = found.document()
+    assert list(document["hosts"]) == ["a", "b"]
     assert document["hosts"]["a"]["status"] == "ok"
     assert document["hosts"]["b"] == {
         "status": "unreachable",
