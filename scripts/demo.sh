@@ -30,7 +30,7 @@ export MNT_INVENTORY=lab:$lab
 
 # run COMMAND...: shows the command as a person would type it, then runs it.
 run() {
-    printf '\n\033[1m$ %s\033[0m\n' "$*"
+    if [ -t 1 ]; then printf '\n\033[1m$ %s\033[0m\n' "$*"; else printf '\n$ %s\n' "$*"; fi
     "$venv/bin/$1" "${@:2}"
 }
 
