@@ -59,9 +59,15 @@ def preflight(selection: Selection, as_json: bool, only: str, skip: str) -> int:
 
     started = time.monotonic()
     checks = select(only=_ids(only), skip=_ids(skip))
-    with_mesh = any(check.needs is Needs.MESH for check in checks)
+    needs = {check.needs for check in checks}
     with Fleet(selection.hosts) as fleet:
-        facts = gather_facts(fleet, selection.inventory, selection.hosts, with_mesh=with_mesh)
+        facts = gather_facts(
+            fleet,
+            selection.inventory,
+            selection.hosts,
+            with_mesh=Needs.MESH in needs,
+            with_nonces=Needs.NONCES in needs,
+        )
     report = run_checks(facts, checks)
     if as_json:
         ui.document(report.document())

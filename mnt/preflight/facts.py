@@ -189,11 +189,29 @@ def _adapter() -> TypeAdapter[HostFacts]:
 
 
 @dataclass(frozen=True)
+class Sighting:
+    """What a host saw of a file that another wrote: seconds until it could be read, or why it never could."""
+
+    delay: float | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Nonce:
+    """A file that one host wrote to shared storage, or why it could not; and what the others saw, by host."""
+
+    writer: str
+    error: str | None = None
+    seen: Mapping[str, Sighting] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class FleetFacts:
     """All that the checks judge.
 
     Every selected host has either `facts` or an `errors` entry. `mesh` says by worker why the master could
     not log in to it, None for success; it is None itself where nobody tried, or the master did not answer.
+    `nonces` has an entry for each path of the storage that two hosts could look at; None: nobody tried.
     """
 
     inventory: Inventory
@@ -201,6 +219,7 @@ class FleetFacts:
     facts: Mapping[str, HostFacts]
     errors: Mapping[str, HostError] = field(default_factory=dict)
     mesh: Mapping[str, str | None] | None = None
+    nonces: Mapping[str, Nonce] | None = None
 
     @property
     def master(self) -> Host:

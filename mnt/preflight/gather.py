@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mnt.errors import HostError
@@ -10,13 +11,19 @@ from mnt.fleet import Fleet, Outcome
 from mnt.inventory.model import Host, Inventory
 from mnt.preflight.checks.versions import packages_to_look_up
 from mnt.preflight.facts import FleetFacts, HostFacts
+from mnt.preflight.nonces import gather_nonces
 from mnt.tasks.mesh import mesh
 from mnt.tasks.probe import probe
 from mnt.tasks.program import NoPython
 
 
 def gather_facts(
-    fleet: Fleet, inventory: Inventory, hosts: Sequence[Host], *, with_mesh: bool = False
+    fleet: Fleet,
+    inventory: Inventory,
+    hosts: Sequence[Host],
+    *,
+    with_mesh: bool = False,
+    with_nonces: bool = False,
 ) -> FleetFacts:
     """Probe all of `hosts` at once, one round trip each; a host that cannot be probed becomes an error.
 
@@ -24,6 +31,7 @@ def gather_facts(
         fleet: holds a connection to each of `hosts`.
         hosts: in rank order; the first is the master.
         with_mesh: also log in from the master to every worker that answered.
+        with_nonces: also have one host write to the shared storage and the others look.
     """
     facts: dict[str, HostFacts] = {}
     errors: dict[str, HostError] = {}
@@ -34,13 +42,14 @@ def gather_facts(
             facts[name] = _facts(outcome)
         except HostError as error:
             errors[name] = error
-    return FleetFacts(
+    gathered = FleetFacts(
         inventory=inventory,
         hosts=tuple(hosts),
         facts=facts,
         errors=errors,
         mesh=_mesh(fleet, facts, hosts) if with_mesh and len(hosts) > 1 else None,
     )
+    return replace(gathered, nonces=gather_nonces(fleet, gathered)) if with_nonces else gathered
 
 
 def probe_arguments(inventory: Inventory) -> dict[str, Any]:
@@ -49,6 +58,7 @@ def probe_arguments(inventory: Inventory) -> dict[str, Any]:
     return {
         "packages": packages_to_look_up(inventory.require),
         "mounts": [mount.path for mount in inventory.storage],
+        "write": [mount.path for mount in inventory.storage if "ro" not in mount.options],
         "paths": [*(required.path for required in inventory.paths), *sorted(topologies)],
         "port": inventory.network.master_port,
     }

@@ -25,6 +25,9 @@ class Subject(NamedTuple):
     fix: Callable[[str, str | None], str]  # host, specifier (None: be rid of it) -> how to bring it there
     same: Callable[[str], str] = str  # version -> the form in which two of them are compared
     exactly: Callable[[str], str] = "=={}".format  # version -> the specifier that pins it
+    settle: Callable[[str], str] | None = (
+        None  # version -> the inventory's words that settle a tie; None: a pin
+    )
 
 
 def parity(
@@ -108,11 +111,12 @@ def _camps(subject: Subject, values: Mapping[str, str | None]) -> list[tuple[str
 def _tie(subject: Subject, camps: list[tuple[str, list[str]]], severity: Severity | None) -> Problem:
     standing = "; ".join(f"{found} on {fold(hosts)}" for found, hosts in camps)
     wanted = next(found for found, _ in camps if found != ABSENT)
+    words = subject.settle or (lambda version: f'require: {{{subject.pin}: "{subject.exactly(version)}"}}')
     return Problem(
         hosts=tuple(host for _, hosts in camps for host in hosts),
         message=f"a tie, no majority to go by: {subject.name} is {standing}",
         found=standing,
         expected="the same on every host",
-        fix=f'decide in the inventory, for instance require: {{{subject.pin}: "{subject.exactly(wanted)}"}}',
+        fix=f"decide in the inventory, for instance {words(wanted)}",
         severity=severity,
     )

@@ -27,6 +27,7 @@ class Needs(Enum):
     PROBE = "the probe"  # some Python ran the probe
     PACKAGES = "packages"  # the configured interpreter ran it: its packages are known
     MESH = "the mesh"  # the master tried to log in to it
+    NONCES = "the nonces"  # it wrote to shared storage, or looked for what another wrote
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,9 @@ class Check:
             return frozenset(host.name for host in fleet.hosts)
         if self.needs is Needs.MESH:
             return frozenset(fleet.mesh or ())
+        if self.needs is Needs.NONCES:
+            nonces = (fleet.nonces or {}).values()
+            return frozenset(host for nonce in nonces for host in (nonce.writer, *nonce.seen))
         return frozenset(
             host.name
             for host, facts in fleet.answers()

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
-import select
-import signal
 import stat
-import time
-from collections.abc import Iterable, Mapping
+from functools import partial
+
+from mnt.remote.children import run_in_children
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING costs an import of 3 ms
 if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping
     from typing import TypedDict
+
+    class Space(TypedDict):
+        size: int  # bytes
+        free: int  # bytes
+        inodes: int  # 0: the file system does not count them
+        inodes_free: int
 
     class Seen(TypedDict):
         kind: str  # dir, file, other, missing, unreadable or hung
         real: str | None  # the path without symbolic links; None: it hangs
         error: str | None
+        code: str | None  # the error's name: ESTALE
+        space: Space | None
+        write: str | None  # ok, or the error's name; None: not tried
 
     class Mount(TypedDict):
         point: str
@@ -32,70 +40,80 @@ if TYPE_CHECKING:
         inside: Mount | None  # the mount that holds the path
 
 
-def look_at(paths: Iterable[str], deadline: float) -> dict[str, Seen]:
-    """What each path is, seen by a child of its own, so that a dead file server hangs that child only.
+def look_at(paths: Iterable[str], deadline: float, write: Container[str] = ()) -> dict[str, Seen]:
+    """What each path is, all of them together within `deadline` seconds.
 
-    All of them together take at most `deadline` seconds.
+    Args:
+        paths: `~` is the home of the user who logged in.
+        deadline: seconds; a path that takes longer hangs.
+        write: those of them that are directories to create a file in, and remove it.
     """
-    paths = list(dict.fromkeys(paths))
-    children: dict[int, tuple[str, int]] = {}
-    for path in paths:
-        pid, reader = _start_child(path)
-        children[reader] = (path, pid)
-    seen: dict[str, Seen] = {}
-    end = time.monotonic() + deadline
-    while children:
-        ready, _, _ = select.select(list(children), [], [], max(0.0, end - time.monotonic()))
-        for reader in ready or list(children):
-            path, pid = children.pop(reader)
-            answer = os.read(reader, 65536) if ready else b""
-            os.close(reader)
-            seen[path] = json.loads(answer) if answer else _give_up(pid, deadline)
-            if answer:
-                os.waitpid(pid, 0)
-    return {path: seen[path] for path in paths}
+    jobs = {path: partial(look, path, path in write) for path in paths}
+    hung: Seen = {
+        "kind": "hung",
+        "real": None,
+        "error": f"no answer in {deadline:g} s",
+        "code": None,
+        "space": None,
+        "write": None,
+    }
+    return {path: seen or hung for path, seen in run_in_children(jobs, deadline).items()}
 
 
-def _start_child(path: str) -> tuple[int, int]:
-    """(pid, descriptor to read the answer from)."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(writer)
-        return pid, reader
-    try:
-        # Only the pipe stays open: a child that is left behind must not keep the SSH session's streams.
-        null = os.open(os.devnull, os.O_RDWR)
-        os.dup2(writer, 3)
-        for stream in (0, 1, 2):
-            os.dup2(null, stream)
-        os.closerange(4, 1024)
-        os.write(3, json.dumps(look(os.path.expanduser(path))).encode())
-    finally:
-        os._exit(0)
-
-
-def _give_up(pid: int, deadline: float) -> Seen:
-    """A child that did not answer. It dies now, or when its file server comes back: nobody waits for that."""
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, os.WNOHANG)
-    return {"kind": "hung", "real": None, "error": f"no answer in {deadline:g} s"}
-
-
-def look(path: str) -> Seen:
+def look(path: str, write: bool = False) -> Seen:
     """One path, with nothing between us and a file system that hangs."""
+    path = os.path.expanduser(path)
+    space, code = None, None
     try:
         # statfs asks the server where stat may answer from the cache, and it makes an automount appear.
-        os.statvfs(path)
+        space = measure(os.statvfs(path))
         mode = os.stat(path).st_mode
         if not os.access(path, os.R_OK | (os.X_OK if stat.S_ISDIR(mode) else 0)):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         kind, problem = ("dir" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else "other"), None
     except (FileNotFoundError, NotADirectoryError) as error:
-        kind, problem = "missing", error.strerror
+        kind, problem, code = "missing", error.strerror, _name(error)
     except OSError as error:
-        kind, problem = "unreadable", error.strerror
-    return {"kind": kind, "real": os.path.realpath(path), "error": problem}
+        kind, problem, code = "unreadable", error.strerror, _name(error)
+    return {
+        "kind": kind,
+        "real": os.path.realpath(path),
+        "error": problem,
+        "code": code,
+        "space": space,
+        "write": try_to_write(path) if write and kind == "dir" else None,
+    }
+
+
+def measure(status: os.statvfs_result) -> Space:
+    """How much there is, and how much of it an ordinary user can still have."""
+    return {
+        "size": status.f_blocks * status.f_frsize,
+        "free": status.f_bavail * status.f_frsize,
+        "inodes": status.f_files,
+        "inodes_free": status.f_favail,
+    }
+
+
+def try_to_write(directory: str) -> str:
+    """`ok`, or the name of the error: only a write tells what the server of a mount lets us do."""
+    path = os.path.join(directory, f".mnt-write-{os.urandom(8).hex()}")
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            try:
+                os.write(descriptor, b"written by mnt preflight\n")
+            finally:
+                os.close(descriptor)  # only now does NFS tell of a full file system
+        finally:
+            os.unlink(path)
+    except OSError as error:
+        return _name(error)
+    return "ok"
+
+
+def _name(error: OSError) -> str:
+    return errno.errorcode.get(error.errno or 0, "EIO")
 
 
 def parse_mounts(text: str) -> list[Mount]:

@@ -1,12 +1,13 @@
 """Every fact that preflight and launch judge, gathered in one run, as one JSON document.
 
-Runs on a host: standard library only, Python 3.8 and newer. It writes nothing to disk and imports nothing
-that it measures. What may hang (a dead file server, nvidia-smi on a sick GPU) has a deadline of its own. It
-must stay cheap (10 ms of CPU), for sixty-four may run on one small machine: no slow imports.
+Runs on a host: standard library only, Python 3.8 and newer. It imports nothing that it measures, and writes
+nothing but what `write` asks for. What may hang (a dead file server, nvidia-smi on a sick GPU) has a deadline
+of its own. It must stay cheap (10 ms of CPU), for sixty-four may run on one small machine: no slow imports.
 
 Arguments, all optional:
     packages: [name, ..]   distributions to look up, besides every nvidia-nccl-*
     mounts: [path, ..]     mount points to describe
+    write: [path, ..]      those of them to create a file in, and remove it
     paths: [path, ..]      paths to look at; `~` is the home of the user who logged in
     port: int              the master port, to tell who listens on it
     deadline: float        seconds that the paths together, or nvidia-smi, may take; default 5
@@ -42,7 +43,7 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
     deadline = float(args.get("deadline", 5.0))
     paths, mounts = args.get("paths", []), args.get("mounts", [])
     # First, for it makes automounted file systems appear among the mounts.
-    looked_at = look_at([*paths, *mounts], deadline)
+    looked_at = look_at([*paths, *mounts], deadline, args.get("write", []))
     return {
         "time": now,
         "hostname": os.uname().nodename,

@@ -1,4 +1,4 @@
-"""SSH, storage, NIC, GPU and port checks: healthy, and each way to fail."""
+"""SSH, NIC, GPU and port checks: healthy, and each way to fail."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from fleets import findings, healthy, make_fleet, nic, only_finding, texts
 
 from mnt.errors import HostError
-from mnt.inventory.model import Mount, Network, RequiredPath
-from mnt.preflight.facts import Gpus, Listener, Mounted, MountPoint, PathFacts
+from mnt.inventory.model import Network
+from mnt.preflight.facts import Gpus, Listener
 from mnt.preflight.findings import Severity
 
 # --- ssh -------------------------------------------------------------------------------------------------
@@ -65,112 +65,6 @@ def test_the_mesh(failed: dict[str, str], blamed: list[str]) -> None:
 def test_one_worker_that_the_master_cannot_reach_is_the_workers_matter() -> None:
     finding = only_finding(make_fleet(count=2, mesh={"node2": "Permission denied"}), "ssh-mesh", "node2")
     assert finding.message == "node1 cannot log in here: Permission denied"
-
-
-# --- storage ---------------------------------------------------------------------------------------------
-
-ROOT = Mounted("/", "overlay", "overlay", ("rw",))
-GOOD = Mounted("/shared", "head:/export/shared", "nfs4", ("rw", "relatime", "hard", "vers=4.2"))
-WANTED = Mount("/shared", type="nfs4", source="head:/export/shared", options=("rw", "hard"))
-DIR = PathFacts("dir", "/shared")
-
-
-def storage(*stack: Mounted, seen: PathFacts = DIR) -> dict[str, Any]:
-    return {
-        "mounts": {"/shared": MountPoint(stack, stack[-1] if stack else ROOT)},
-        "paths": {"/shared": seen},
-    }
-
-
-HUNG = PathFacts("hung", None, "no answer in 5 s")
-STALE = PathFacts("unreadable", "/shared", "Stale file handle")
-
-
-@pytest.mark.parametrize(
-    ("facts", "message"),
-    [
-        (storage(), "/shared is not mounted"),
-        (storage(replace(GOOD, type="tmpfs")), "/shared is not what it should be: type tmpfs"),
-        (storage(replace(GOOD, type="nfs")), "/shared is not what it should be: type nfs"),
-        (
-            storage(replace(GOOD, source="old:/export/shared")),
-            "/shared is not what it should be: source old:/export/shared",
-        ),
-        (storage(replace(GOOD, options=("ro", "soft"))), "/shared is not what it should be: without rw,hard"),
-        (storage(GOOD, replace(GOOD, type="tmpfs", source="x")), "type tmpfs, source x"),
-        (storage(GOOD, seen=HUNG), "/shared is mounted and cannot be used: no answer in 5 s"),
-        (storage(GOOD, seen=STALE), "/shared is mounted and cannot be used: Stale file handle"),
-    ],
-)
-def test_storage_that_is_wrong(facts: dict[str, Any], message: str) -> None:
-    fleet = make_fleet({"node2": facts}, everywhere=storage(GOOD), storage=(WANTED,))
-    finding = only_finding(fleet, "storage-mount", "node2")
-    assert message in finding.message
-    assert finding.expected == "nfs4 from head:/export/shared (rw,hard)"
-    assert "mount -t nfs4 -o rw,hard head:/export/shared /shared" in finding.fix
-
-
-def test_not_mounted_tells_what_is_there_instead() -> None:
-    fleet = make_fleet({"node2": storage()}, everywhere=storage(GOOD), storage=(WANTED,))
-    assert (
-        only_finding(fleet, "storage-mount", "node2").found == "not mounted; it lies on / (overlay, overlay)"
-    )
-
-
-@pytest.mark.parametrize(
-    ("wanted", "top"),
-    [
-        (WANTED, GOOD),
-        (Mount("/shared"), replace(GOOD, type="ext4", source="/dev/sda1")),
-        (replace(WANTED, type="nfs"), GOOD),
-        (replace(WANTED, source="head:/export/shared/"), GOOD),
-    ],
-)
-def test_storage_that_is_right(wanted: Mount, top: Mounted) -> None:
-    assert findings(make_fleet(everywhere=storage(top), storage=(wanted,))) == []
-
-
-def test_storage_stacked_the_right_way_round() -> None:
-    below = replace(GOOD, type="autofs", source="/etc/auto.shared")
-    assert findings(make_fleet(everywhere=storage(below, GOOD), storage=(WANTED,))) == []
-
-
-@pytest.mark.parametrize(
-    ("kind", "seen", "message"),
-    [
-        ("any", PathFacts("missing", "/m", "No such file or directory"), "/m does not exist"),
-        ("dir", PathFacts("file", "/m"), "/m is no dir"),
-        ("file", PathFacts("dir", "/m"), "/m is no file"),
-        (
-            "dir",
-            PathFacts("unreadable", "/m", "Permission denied"),
-            "ubuntu cannot read /m: Permission denied",
-        ),
-        ("any", PathFacts("hung", None, "no answer in 5 s"), "/m does not answer: no answer in 5 s"),
-    ],
-)
-def test_a_path_that_is_wrong(kind: str, seen: PathFacts, message: str) -> None:
-    fleet = make_fleet(
-        {"node4": {"paths": {"/m": seen}}},
-        everywhere={"paths": {"/m": PathFacts("dir" if kind == "any" else kind, "/m")}},
-        paths=(RequiredPath("/m", kind),),
-    )
-    assert only_finding(fleet, "path", "node4").message == message
-
-
-def test_a_path_on_storage_that_is_not_mounted_is_the_storages_matter() -> None:
-    path = {"/shared/model": PathFacts("missing", "/shared/model", "No such file or directory")}
-    odd = storage()
-    fleet = make_fleet(
-        {"node2": {**odd, "paths": {**odd["paths"], **path}}},
-        everywhere={
-            **storage(GOOD),
-            "paths": {"/shared": DIR, "/shared/model": PathFacts("dir", "/shared/model")},
-        },
-        storage=(WANTED,),
-        paths=(RequiredPath("/shared/model"),),
-    )
-    only_finding(fleet, "storage-mount", "node2")
 
 
 # --- NIC -------------------------------------------------------------------------------------------------

@@ -270,6 +270,26 @@ def test_what_paths_are(tmp_path: Path) -> None:
     assert seen[str(tmp_path / "link")]["real"] == os.path.realpath(tmp_path / "file")
 
 
+def test_room_is_what_the_user_can_still_have() -> None:
+    status = os.statvfs("/")
+    space = filesystems.look("/")["space"]
+    assert space is not None
+    assert space["size"] == status.f_blocks * status.f_frsize
+    assert 0 < space["free"] <= space["size"]
+
+
+def test_writing_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    seen = filesystems.look_at([str(tmp_path), str(tmp_path / "file")], 5, write=[str(tmp_path)])
+    assert [entry["write"] for entry in seen.values()] == ["ok", None]
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_writing_says_why_it_fails() -> None:
+    assert filesystems.try_to_write("/proc") in ("ENOENT", "EACCES")
+    assert filesystems.look("/nonexistent", write=True)["write"] is None
+
+
 def test_a_path_below_the_home_directory() -> None:
     assert filesystems.look_at(["~"], 5)["~"]["real"] == os.path.realpath(Path.home())
 
@@ -283,16 +303,19 @@ def test_a_path_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_hung_path_delays_nothing_but_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def hang(path: str) -> None:
+    statvfs = os.statvfs
+
+    def hang(path: str) -> os.statvfs_result:
         if path == "/hung":
             (tmp_path / "pid").write_text(str(os.getpid()))
             time.sleep(60)
+        return statvfs(path)
 
     monkeypatch.setattr(os, "statvfs", hang)
     start = time.monotonic()
     seen = filesystems.look_at(["/hung", "/etc", "/"], 0.5)
     assert time.monotonic() - start < 2
-    assert seen["/hung"] == {"kind": "hung", "real": None, "error": "no answer in 0.5 s"}
+    assert (seen["/hung"]["kind"], seen["/hung"]["error"]) == ("hung", "no answer in 0.5 s")
     assert (seen["/etc"]["kind"], seen["/"]["kind"]) == ("dir", "dir")
     child = int((tmp_path / "pid").read_text())
     with contextlib.suppress(ChildProcessError):  # then it was so fast to die that it is reaped already
@@ -323,7 +346,8 @@ head:/export /stacked nfs rw 0 0
 
 
 def described(path: str, *, real: str | None = None) -> filesystems.Described:
-    seen: filesystems.Seen = {"kind": "dir", "real": real, "error": None}
+    seen = filesystems.look("/")
+    seen["real"] = real
     return filesystems.describe_mounts([path], {path: seen}, filesystems.parse_mounts(MOUNTS))[path]
 
 

@@ -1,0 +1,78 @@
+"""Is what one host writes seen by the others?"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypedDict
+
+from fabric.connection import Connection
+
+from mnt.errors import HostError
+from mnt.tasks.program import run_program
+
+
+class Written(TypedDict):
+    """The file that a host wrote, or why it could not."""
+
+    file: str | None
+    error: str | None
+
+
+class Seen(TypedDict):
+    """Seconds until a host could read what another wrote, or why it never could."""
+
+    delay: float | None
+    error: str | None
+
+
+@contextmanager
+def write_nonce(
+    connection: Connection, nonce: str, places: Mapping[str, Sequence[str]], *, deadline: float
+) -> Iterator[dict[str, Written]]:
+    """Files that hold `nonce`, for as long as the block runs; the host removes them even if it loses us.
+
+    Args:
+        nonce: letters and digits.
+        places: by name, directories, of which the first that takes a file gets it.
+        deadline: seconds for writing; what hangs has not been written.
+
+    Raises HostError where the host cannot be asked.
+    """
+    done = threading.Event()
+    heard: queue.SimpleQueue[dict[str, Any] | HostError] = queue.SimpleQueue()
+
+    def hold() -> None:
+        args = {"nonce": nonce, "write": places, "deadline": deadline}
+        try:
+            run_program(connection, "visible", args, stdin=_until(done), on_frame=heard.put)
+        except HostError as error:
+            heard.put(error)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    try:
+        first = heard.get()
+        if isinstance(first, HostError):
+            raise first
+        yield first["written"]
+    finally:
+        done.set()
+        holder.join()
+
+
+def read_nonce(
+    connection: Connection, nonce: str, files: Mapping[str, str], *, deadline: float
+) -> dict[str, Seen]:
+    """Look for the files, by name, until they hold `nonce`, at most `deadline` seconds. Raises HostError."""
+    answer = run_program(connection, "visible", {"nonce": nonce, "read": files, "deadline": deadline})
+    seen: dict[str, Seen] = answer["seen"]
+    return seen
+
+
+def _until(done: threading.Event) -> Iterator[bytes]:
+    """A stream without bytes that ends with `done`."""
+    done.wait()
+    yield from ()

@@ -1,0 +1,394 @@
+"""Storage checks: healthy, and each way to fail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fleets import findings, make_fleet, only_finding
+
+from mnt.inventory.model import Mount, RequiredPath
+from mnt.preflight.facts import FleetFacts, Mounted, MountPoint, Nonce, PathFacts, Sighting, Space
+from mnt.preflight.findings import Severity
+from mnt.preflight.nonces import takes_part
+
+ROOT = Mounted("/", "overlay", "overlay", ("rw",))
+NFS = ("rw", "relatime", "hard", "vers=4.2", "addr=10.0.0.9")
+GOOD = Mounted("/shared", "head:/export/shared", "nfs4", NFS)
+WANTED = Mount("/shared", type="nfs4", source="head:/export/shared", options=("rw", "hard"))
+GIB = 2**30
+ROOMY = Space(size=100 * GIB, free=50 * GIB, inodes=1000, inodes_free=500)
+DIR = PathFacts("dir", "/shared", space=ROOMY, write="ok")
+
+
+def storage(*stack: Mounted, seen: PathFacts = DIR) -> dict[str, Any]:
+    return {
+        "mounts": {"/shared": MountPoint(stack, stack[-1] if stack else ROOT)},
+        "paths": {"/shared": seen},
+    }
+
+
+def unwell(code: str, error: str) -> PathFacts:
+    return PathFacts("unreadable", "/shared", error, code)
+
+
+# --- storage-mount: one host -----------------------------------------------------------------------------
+
+TMPFS = Mounted("/shared", "tmpfs", "tmpfs", ("rw",))
+HUNG = PathFacts("hung", None, "no answer in 5 s")
+MOUNT = "sudo mount -t nfs4 -o rw,hard head:/export/shared /shared"
+AGAIN = f"sudo umount -f -l /shared && {MOUNT}"
+
+
+@pytest.mark.parametrize(
+    ("facts", "message", "fix"),
+    [
+        (storage(), "/shared is not mounted", MOUNT),
+        (
+            storage(replace(GOOD, type="nfs")),
+            "/shared is not what it should be: type nfs",
+            f"sudo umount /shared && {MOUNT}",
+        ),
+        (
+            storage(replace(GOOD, source="old:/export/shared")),
+            "/shared is not what it should be: server old instead of head",
+            f"sudo umount /shared && {MOUNT}",
+        ),
+        (
+            storage(replace(GOOD, source="head:/export/other")),
+            "/shared is not what it should be: export /export/other instead of /export/shared",
+            f"sudo umount /shared && {MOUNT}",
+        ),
+        (
+            storage(TMPFS),
+            "/shared is not what it should be: type tmpfs, source tmpfs, without hard",
+            f"sudo umount /shared && {MOUNT}",
+        ),
+        (
+            storage(replace(GOOD, options=("rw", "soft"))),
+            "/shared is not what it should be: without hard",
+            f"sudo umount /shared && {MOUNT}",
+        ),
+        (
+            storage(replace(GOOD, options=("ro", "hard")), seen=replace(DIR, write="EROFS")),
+            "/shared is mounted read-only",
+            "sudo mount -o remount,rw /shared",
+        ),
+        (
+            storage(replace(GOOD, options=("ro", "soft"))),
+            "/shared is not what it should be: mounted read-only, without hard",
+            f"sudo umount /shared && {MOUNT}",
+        ),
+        (
+            storage(GOOD, seen=replace(DIR, write="EROFS")),
+            "/shared is read-only on the server, though the mount says rw",
+            "on head: write rw for /export/shared in /etc/exports, then sudo exportfs -ra",
+        ),
+        (
+            storage(GOOD, TMPFS),
+            "/shared is hidden: tmpfs from tmpfs is mounted over it",
+            "sudo umount /shared",
+        ),
+        (
+            storage(GOOD, seen=HUNG),
+            "/shared hangs: its server, head, does not answer",
+            "see that head lives and can be reached (nc -vz head 2049); what waits for it goes on then. "
+            f"If it is gone for good: {AGAIN}",
+        ),
+        (
+            storage(GOOD, seen=unwell("ESTALE", "Stale file handle")),
+            "/shared is stale: what was mounted is no longer there on head",
+            AGAIN,
+        ),
+        (
+            storage(GOOD, seen=unwell("EIO", "Input/output error")),
+            "/shared gives I/O errors: its server, head, does not answer, and a soft mount gives up",
+            f"see that head lives and can be reached (nc -vz head 2049); then: {AGAIN}",
+        ),
+        (
+            storage(GOOD, seen=unwell("EACCES", "Permission denied")),
+            "/shared is mounted and cannot be used: Permission denied",
+            AGAIN,
+        ),
+        (
+            storage(GOOD, seen=replace(DIR, write="EACCES")),
+            "the user may not write to /shared; on 3 of 4 it may",
+            "compare the hosts' `id` and `ls -ldn /shared`: NFS goes by numbers",
+        ),
+    ],
+)
+def test_storage_that_is_wrong(facts: dict[str, Any], message: str, fix: str) -> None:
+    fleet = make_fleet({"node2": facts}, everywhere=storage(GOOD), storage=(WANTED,))
+    finding = only_finding(fleet, "storage-mount", "node2")
+    assert (finding.message, finding.fix, finding.severity) == (message, fix, Severity.FAIL)
+
+
+def test_storage_mounted_twice_is_a_warning() -> None:
+    fleet = make_fleet({"node2": storage(TMPFS, GOOD)}, everywhere=storage(GOOD), storage=(WANTED,))
+    finding = only_finding(fleet, "storage-mount", "node2")
+    assert finding.severity is Severity.WARN
+    assert finding.found.startswith("nfs4 from head:/export/shared (rw,relatime,hard,")
+    assert finding.found.endswith("over tmpfs from tmpfs (rw)")
+
+
+def test_not_mounted_tells_what_is_there_instead() -> None:
+    fleet = make_fleet({"node2": storage()}, everywhere=storage(GOOD), storage=(WANTED,))
+    assert (
+        only_finding(fleet, "storage-mount", "node2").found == "not mounted; it lies on / (overlay, overlay)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "top"),
+    [
+        (WANTED, GOOD),
+        (Mount("/shared"), replace(GOOD, type="ext4", source="/dev/sda1")),
+        (replace(WANTED, type="nfs"), GOOD),
+        (replace(WANTED, source="head:/export/shared/"), GOOD),
+        (replace(WANTED, source="10.0.0.9:/export/shared"), GOOD),
+        (replace(WANTED, options=("defaults", "_netdev", "nofail", "x-systemd.automount")), GOOD),
+        (replace(WANTED, options=("nfsvers=4", "exec", "async")), GOOD),
+        (replace(WANTED, options=("ro",)), replace(GOOD, options=("ro", "hard"))),
+    ],
+)
+def test_storage_that_is_right(wanted: Mount, top: Mounted) -> None:
+    assert findings(make_fleet(everywhere=storage(top), storage=(wanted,))) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "shown"),
+    [
+        ("vers=4.1", "vers=4.2"),
+        ("vers=3", "vers=4.2"),
+        ("exec", "noexec"),
+        ("async", "sync"),
+        ("tcp", "rdma"),
+    ],
+)
+def test_an_option_that_is_not_in_force(option: str, shown: str) -> None:
+    facts = storage(replace(GOOD, options=("rw", shown)))
+    fleet = make_fleet(everywhere=facts, storage=(replace(WANTED, options=(option,)),))
+    finding = only_finding(fleet, "storage-mount", "node1", "node2", "node3", "node4")
+    assert finding.message == f"/shared is not what it should be: without {option}"
+
+
+def test_storage_over_an_automounters_trap() -> None:
+    trap = replace(GOOD, type="autofs", source="systemd-1")
+    assert findings(make_fleet(everywhere=storage(trap, GOOD), storage=(WANTED,))) == []
+
+
+def test_an_automounters_trap_alone_is_not_the_mount() -> None:
+    trap = replace(GOOD, type="autofs", source="systemd-1")
+    fleet = make_fleet({"node2": storage(trap)}, everywhere=storage(GOOD), storage=(WANTED,))
+    assert only_finding(fleet, "storage-mount", "node2").message == "/shared is not mounted"
+
+
+# --- storage-mount: hosts that differ --------------------------------------------------------------------
+
+ANY = Mount("/shared")
+
+
+def test_another_server_on_one_host_without_a_source_in_the_inventory() -> None:
+    other = replace(GOOD, source="old:/export/shared", options=("rw", "addr=10.0.0.8"))
+    fleet = make_fleet({"node1": storage(other)}, everywhere=storage(GOOD), storage=(ANY,))
+    finding = only_finding(fleet, "storage-mount", "node1")
+    assert (
+        finding.message
+        == "the source of /shared is old:/export/shared; on 3 of 4 hosts it is head:/export/shared"
+    )
+    assert finding.fix == "sudo umount /shared && sudo mount head:/export/shared /shared"
+
+
+def test_two_hosts_with_two_servers_are_a_tie() -> None:
+    other = replace(GOOD, source="old:/export/shared", options=("rw", "addr=10.0.0.8"))
+    fleet = make_fleet({"node1": storage(other)}, count=2, everywhere=storage(GOOD), storage=(ANY,))
+    finding = only_finding(fleet, "storage-mount", "node1", "node2")
+    assert finding.found == "old:/export/shared on node1; head:/export/shared on node2"
+    assert 'storage: [{path: /shared, source: "old:/export/shared"}]' in finding.fix
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(GOOD, source="10.0.0.9:/export/shared"),  # the same server by its address
+        replace(GOOD, options=("rw", "addr=10.0.0.8")),  # one of many addresses of one name
+    ],
+)
+def test_one_server_by_two_names_is_no_difference(other: Mounted) -> None:
+    assert findings(make_fleet({"node1": storage(other)}, everywhere=storage(GOOD), storage=(ANY,))) == []
+
+
+def test_local_disks_need_not_be_called_the_same() -> None:
+    disk = replace(GOOD, type="ext4", source="/dev/sda1", options=("rw",))
+    other = {"node2": storage(replace(disk, source="/dev/nvme0n1"))}
+    assert findings(make_fleet(other, everywhere=storage(disk), storage=(ANY,))) == []
+
+
+def test_a_local_disk_where_the_others_have_a_server() -> None:
+    disk = {"node2": storage(replace(GOOD, type="ext4", source="/dev/sda1", options=("rw",)))}
+    only_finding(make_fleet(disk, everywhere=storage(GOOD), storage=(ANY,)), "storage-mount", "node2")
+
+
+def test_read_only_on_one_host_without_options_in_the_inventory() -> None:
+    read_only = storage(replace(GOOD, options=("ro",)), seen=replace(DIR, write="EROFS"))
+    fleet = make_fleet({"node3": read_only}, everywhere=storage(GOOD), storage=(ANY,))
+    assert only_finding(fleet, "storage-mount", "node3").message == "/shared is mounted read-only"
+    assert findings(make_fleet(everywhere=read_only, storage=(ANY,))) == []
+
+
+# --- storage-space ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seen", "message", "severity"),
+    [
+        (
+            replace(DIR, space=Space(100 * GIB, GIB // 2, 0, 0)),
+            "/shared is full: 512 MiB of 100 GiB free",
+            Severity.FAIL,
+        ),
+        (
+            replace(DIR, space=Space(100 * GIB, 4 * GIB, 0, 0)),
+            "/shared is nearly full: 4 GiB of 100 GiB free",
+            Severity.WARN,
+        ),
+        (replace(DIR, space=replace(ROOMY, inodes_free=0)), "/shared has no inode left", Severity.FAIL),
+        (
+            replace(DIR, space=replace(ROOMY, inodes_free=49)),
+            "/shared has few inodes left: 49 of 1000 inodes free",
+            Severity.WARN,
+        ),
+        (
+            replace(DIR, write="EDQUOT"),
+            "nothing can be written to /shared: the user's quota is used up",
+            Severity.FAIL,
+        ),
+        (
+            replace(DIR, write="ENOSPC"),
+            "nothing can be written to /shared: no space is left",
+            Severity.FAIL,
+        ),
+    ],
+)
+def test_storage_without_room(seen: PathFacts, message: str, severity: Severity) -> None:
+    fleet = make_fleet({"node2": storage(GOOD, seen=seen)}, everywhere=storage(GOOD), storage=(WANTED,))
+    finding = only_finding(fleet, "storage-space", "node2")
+    assert (finding.message, finding.severity) == (message, severity)
+
+
+def test_room_does_not_matter_on_storage_that_is_wrong_or_read_only() -> None:
+    full = replace(DIR, space=Space(100 * GIB, 0, 0, 0))
+    fleet = make_fleet({"node2": storage(TMPFS, seen=full)}, everywhere=storage(GOOD), storage=(WANTED,))
+    only_finding(fleet, "storage-mount", "node2")
+    data = storage(replace(GOOD, options=("ro",)), seen=replace(full, write=None))
+    assert findings(make_fleet(everywhere=data, storage=(replace(WANTED, options=("ro",)),))) == []
+
+
+# --- storage-visible -------------------------------------------------------------------------------------
+
+SEEN = Sighting(delay=0.002)
+NOT_SEEN = Sighting(error="No such file or directory: /shared/.mnt-visible-1")
+
+
+def nonce_fleet(nonce: Nonce) -> FleetFacts:
+    return replace(make_fleet(everywhere=storage(GOOD), storage=(WANTED,)), nonces={"/shared": nonce})
+
+
+def test_a_nonce_that_all_others_see() -> None:
+    seen = dict.fromkeys(("node2", "node3", "node4"), SEEN)
+    assert findings(nonce_fleet(Nonce("node1", seen=seen))) == []
+
+
+@pytest.mark.parametrize(
+    ("seen", "hosts", "severity", "message"),
+    [
+        (
+            {"node2": SEEN, "node3": NOT_SEEN, "node4": SEEN},
+            ("node3",),
+            Severity.FAIL,
+            "what node1 writes to /shared is not seen here: it is other storage",
+        ),
+        (
+            {"node2": NOT_SEEN, "node3": NOT_SEEN, "node4": NOT_SEEN},
+            ("node1",),
+            Severity.FAIL,
+            "no other host sees what it writes to /shared",
+        ),
+        (
+            {"node2": NOT_SEEN},
+            ("node2",),
+            Severity.FAIL,
+            "what node1 writes to /shared is not seen here: it is other storage",
+        ),
+        (
+            {"node2": SEEN, "node3": Sighting(delay=3.21)},
+            ("node3",),
+            Severity.WARN,
+            "what node1 writes to /shared is seen here only after 3.2 s",
+        ),
+    ],
+)
+def test_a_nonce_that_is_not_seen(
+    seen: dict[str, Sighting], hosts: tuple[str, ...], severity: Severity, message: str
+) -> None:
+    finding = only_finding(nonce_fleet(Nonce("node1", seen=seen)), "storage-visible", *hosts)
+    assert (finding.message, finding.severity) == (message, severity)
+
+
+def test_a_nonce_that_could_not_be_written_is_no_verdict() -> None:
+    nonce = Nonce("node1", error="/shared: Permission denied")
+    finding = only_finding(nonce_fleet(nonce), "storage-visible", "node1")
+    assert (finding.found, finding.severity) == ("/shared: Permission denied", Severity.INFO)
+
+
+def test_who_writes_and_who_looks() -> None:
+    changes = {
+        "node1": storage(TMPFS),
+        "node2": storage(GOOD, seen=replace(DIR, write="EDQUOT")),
+        "node4": storage(GOOD, seen=HUNG),
+    }
+    fleet = make_fleet(changes, count=5, everywhere=storage(GOOD), storage=(WANTED,))
+    assert takes_part(WANTED, fleet) == ["node3", "node2", "node5"]
+    assert takes_part(replace(WANTED, options=("ro",)), fleet) == []
+
+
+# --- path ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "seen", "message"),
+    [
+        ("any", PathFacts("missing", "/m", "No such file or directory"), "/m does not exist"),
+        ("dir", PathFacts("file", "/m"), "/m is no dir"),
+        ("file", PathFacts("dir", "/m"), "/m is no file"),
+        (
+            "dir",
+            PathFacts("unreadable", "/m", "Permission denied"),
+            "ubuntu cannot read /m: Permission denied",
+        ),
+        ("any", PathFacts("hung", None, "no answer in 5 s"), "/m does not answer: no answer in 5 s"),
+    ],
+)
+def test_a_path_that_is_wrong(kind: str, seen: PathFacts, message: str) -> None:
+    fleet = make_fleet(
+        {"node4": {"paths": {"/m": seen}}},
+        everywhere={"paths": {"/m": PathFacts("dir" if kind == "any" else kind, "/m")}},
+        paths=(RequiredPath("/m", kind),),
+    )
+    assert only_finding(fleet, "path", "node4").message == message
+
+
+def test_a_path_on_storage_that_is_not_mounted_is_the_storages_matter() -> None:
+    path = {"/shared/model": PathFacts("missing", "/shared/model", "No such file or directory")}
+    odd = storage()
+    fleet = make_fleet(
+        {"node2": {**odd, "paths": {**odd["paths"], **path}}},
+        everywhere={
+            **storage(GOOD),
+            "paths": {"/shared": DIR, "/shared/model": PathFacts("dir", "/shared/model")},
+        },
+        storage=(WANTED,),
+        paths=(RequiredPath("/shared/model"),),
+    )
+    only_finding(fleet, "storage-mount", "node2")
