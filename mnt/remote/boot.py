@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 _CHUNK = 4000  # bytes of data in a chunk; with its header less than PIPE_BUF (4096 on Linux)
-_GRACE = 2.0  # seconds that a program has to clean up once the head is gone
+_GRACE = 5.0  # seconds that a program has to clean up once the head is gone
 _HEAD_GONE = 98  # the exit status that makes boot.sh give up
 _LOST = "the connection to the head is lost"
 _TRACEBACK_KEPT = 1 << 16  # characters: its end
