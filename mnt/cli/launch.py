@@ -27,6 +27,7 @@ ENGINE_NAMES = ("fsdp", "deepspeed")
 @click.option("-m", "as_module", is_flag=True, help="SCRIPT is the name of a module.")
 @click.option("--detach", is_flag=True, help="Start it and return; mnt status, logs and stop find it again.")
 @click.option("--dry-run", is_flag=True, help="Print each node's command and environment, start nothing.")
+@click.option("--no-preflight", is_flag=True, help="Start even where a check fails.")
 @grace_option
 @click.option(
     "--start-timeout", type=click.FloatRange(min=1), default=120, show_default=True, help="Seconds."
@@ -43,6 +44,7 @@ def launch(
     as_module: bool,
     detach: bool,
     dry_run: bool,
+    no_preflight: bool,
     grace: float,
     start_timeout: float,
     script: str | None,
@@ -55,6 +57,7 @@ def launch(
     stops it everywhere.
     """
     import os
+    from dataclasses import replace
 
     from mnt import ui
     from mnt.fleet import Fleet
@@ -71,13 +74,15 @@ def launch(
         module=script if as_module else None,
         args=args,
         nproc=nproc,
-        master_port=master_port,
         env=parse_env(assignments, os.environ),
         grace=grace,
     )
+    inventory = selection.inventory
+    if master_port is not None:
+        inventory = replace(inventory, network=replace(inventory.network, master_port=master_port))
     with Fleet(selection.hosts) as fleet:
-        facts = launch_facts(fleet, selection.inventory, selection.hosts)
-        plan = plan_launch(selection.inventory, selection.hosts, facts, options, job=new_job_id())
+        facts = launch_facts(fleet, inventory, selection.hosts, preflight=not (no_preflight or dry_run))
+        plan = plan_launch(inventory, selection.hosts, facts, options, job=new_job_id())
         for warning in plan.warnings:
             ui.warn(warning)
         if dry_run:

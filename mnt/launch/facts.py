@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mnt.errors import HostError, NeverStarted
+from mnt.inventory.hostlist import fold
 from mnt.launch.plan import HeldRelease, NodeFacts
 from mnt.network.nic import choose
+from mnt.preflight.findings import Severity
 from mnt.preflight.gather import gather_facts
+from mnt.preflight.registry import Needs, select
+from mnt.preflight.report import run_checks
 from mnt.tasks.push import find_release
 
 if TYPE_CHECKING:
@@ -18,11 +22,16 @@ if TYPE_CHECKING:
     from mnt.tasks.push import FoundRelease
 
 
-def launch_facts(fleet: Fleet, inventory: Inventory, hosts: Sequence[Host]) -> dict[str, NodeFacts]:
-    """What the plan needs of each host, and all that the probe found.
+def launch_facts(
+    fleet: Fleet, inventory: Inventory, hosts: Sequence[Host], *, preflight: bool = True
+) -> dict[str, NodeFacts]:
+    """What the plan needs of each host.
+
+    Args:
+        preflight: refuse what the checks say no to, as far as they judge what the probe found anyway.
 
     Raises:
-        NeverStarted: a host cannot be reached, or did not answer.
+        NeverStarted: a host cannot be reached, or did not answer, or a check fails.
     """
     found = gather_facts(fleet, inventory, hosts)
     releases = fleet.run(find_release, None)
@@ -30,6 +39,8 @@ def launch_facts(fleet: Fleet, inventory: Inventory, hosts: Sequence[Host]) -> d
     if errors:
         first = next(iter(errors.values()))
         raise NeverStarted("; ".join(error.message for error in errors.values()), fix=first.fix)
+    if preflight:
+        _refuse_unfit(found)
     nics = choose(inventory, hosts, {name: facts.interfaces for name, facts in found.facts.items()})
     held = releases.values_by_host()
     return {
@@ -41,6 +52,18 @@ def launch_facts(fleet: Fleet, inventory: Inventory, hosts: Sequence[Host]) -> d
         )
         for host in hosts
     }
+
+
+def _refuse_unfit(found: FleetFacts) -> None:
+    """Raises NeverStarted where preflight would answer no. The checks that need further trips are left out."""
+    checks = [check for check in select() if check.needs not in (Needs.MESH, Needs.NONCES)]
+    failed = [finding for finding in run_checks(found, checks).findings if finding.severity is Severity.FAIL]
+    if failed:
+        listed = "; ".join(f"{each.check}: {fold(each.hosts)}: {each.message}" for each in failed)
+        raise NeverStarted(
+            f"not fit to train: {listed}",
+            fix=f"{failed[0].fix}; mnt preflight says more, --no-preflight starts all the same",
+        )
 
 
 def _held(found: FoundRelease) -> HeldRelease | None:

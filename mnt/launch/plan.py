@@ -27,7 +27,6 @@ class LaunchOptions:
     module: str | None = None  # in place of a script, as in `python -m`
     args: tuple[str, ...] = ()  # of the script, byte for byte (surrogate escapes)
     nproc: int | None = None  # processes a node; None: the host's slots
-    master_port: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     grace: float = 10.0  # seconds between TERM and KILL
 
@@ -144,7 +143,7 @@ def plan_launch(
         inventory, hosts, nics, {name: node.probed for name, node in facts.items() if node.probed is not None}
     )
     master = hosts[0]
-    port = options.master_port or inventory.network.master_port
+    port = inventory.network.master_port
     warnings: list[str] = []
     nodes: list[NodePlan] = []
     first_rank = 0

@@ -96,11 +96,14 @@ def test_order_is_rank_order() -> None:
     assert reversed_plan.world_size == 12
 
 
-def test_nproc_and_port_of_the_command_line_win() -> None:
-    got = plan(nproc=2, master_port=29999, network=Network(master_port=29600))
-    assert got.world_size == 4
-    assert got.master_port == 29999
-    assert plan(network=Network(master_port=29600)).master_port == 29600
+def test_nproc_of_the_command_line_wins_over_the_gpus() -> None:
+    assert plan(nproc=2).world_size == 4
+
+
+def test_the_master_port_is_the_clusters() -> None:
+    got = plan(network=Network(master_port=29600))
+    assert got.master_port == 29600
+    assert {node.env["MASTER_PORT"] for node in got.nodes} == {"29600"}
 
 
 def test_a_host_without_gpus_starts_one_process() -> None:
