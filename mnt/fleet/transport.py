@@ -38,6 +38,9 @@ class HostTransport(_Transport):  # type: ignore[misc]
         self.handshake_timeout = timeouts.key_exchange
         self.auth_timeout = timeouts.authentication
         self.channel_timeout = timeouts.channel
+        # One pass over the data instead of a cipher and an HMAC: twice the throughput.
+        options = self.get_security_options()
+        options.ciphers = sorted(options.ciphers, key=lambda name: "-gcm@" not in name)
 
     def _check_banner(self) -> None:
         try:

@@ -102,19 +102,27 @@ class Group:
     """A process group for the program and what it starts; whoever calls setsid is no longer in it."""
 
     def __init__(self) -> None:
-        self._outer = os.getpgrp()
-        os.setpgid(0, 0)
+        self._outer = os.getpgrp()  # 0: beyond the PID namespace of a container
         self._own = os.getpid()
+        if self._outer != self._own:
+            os.setpgid(0, 0)
 
     def terminate(self) -> None:
+        if self._own == 1:  # of a container; killpg(1) is kill(-1), which spares its caller
+            os.kill(1, signal.SIGTERM)
         os.killpg(self._own, signal.SIGTERM)
 
     def sweep(self) -> None:
-        """Kill whatever is left in the group but this process, which leaves the group first."""
+        """Kill whatever is left in the group but this process, which leaves the group first.
+
+        A process that cannot leave is the first of its container, whose end takes all others with it.
+        """
+        if self._outer in (0, self._own):
+            return
         try:
             os.setpgid(0, self._outer)
             os.killpg(self._own, signal.SIGKILL)
-        except OSError:  # nothing is left, or a container hides the outer group
+        except OSError:  # nothing is left
             pass
 
 

@@ -390,7 +390,7 @@ def test_a_connection_lost_in_the_middle(make_lab: MakeLab) -> None:
     with fleet_of(lab) as fleet:
         timer = threading.Timer(1.0, faults.stop_sshd, args=(host,))
         timer.start()
-        error = fleet.run(lambda c: execute(c, "sleep 20"), timeout=None)["node1"].error
+        error = fleet.run_each(execute, {"node1": ("sleep 20",)})["node1"].error
         timer.join()
     assert error is not None
     assert (error.phase, "connection lost" in error.message) == ("channel", True)

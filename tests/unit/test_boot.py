@@ -43,7 +43,7 @@ def interpreter(name: str) -> str:
     pytest.skip(f"{name} is not installed")
 
 
-def gone(pid: int, within: float = 5.0) -> bool:
+def gone(pid: int, within: float = 10.0) -> bool:
     """Whether a process ends (or is a zombie) in time."""
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:
@@ -98,6 +98,18 @@ def test_the_configured_interpreter_may_be_several_words(tmp_path: Path) -> None
     wrapper = script(tmp_path / "with space", f'#!/bin/sh\nshift\nexec {sys.executable} "$@"\n')
     said = answer(ECHO, python=[wrapper, "$x 'y'"])
     assert said["args"]["_boot"] == {"python": [wrapper, "$x 'y'"], "configured": True, "why": ""}
+
+
+def test_an_interpreter_in_a_container(tmp_path: Path) -> None:
+    container = ["unshare", "--pid", "--fork", "--kill-child", sys.executable]
+    if subprocess.run([*container, "-c", ""], capture_output=True).returncode:
+        pytest.skip("no PID namespaces here")
+    assert answer(ECHO, python=container, stream=b"x")["stdin"] == "x"
+    program = "import time\ndef main(args, emit, stdin):\n    emit({})\n    time.sleep(1000)\n"
+    with Conversation(program, python=container) as conversation:
+        conversation.until("frame")
+        conversation.hang_up()
+        assert conversation.process.wait(5) is not None
 
 
 def test_a_tilde_is_the_home_of_the_host(tmp_path: Path) -> None:
