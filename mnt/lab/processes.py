@@ -12,6 +12,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from mnt.errors import MntError
 
 TOKEN_VARIABLE = "MNT_LAB_TOKEN"
@@ -50,15 +52,14 @@ def identify(pid: int) -> Process:
 def carries(pid: int, token: str) -> bool:
     """Whether the process started with the lab's token in its environment."""
     try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
+        return psutil.Process(pid).environ().get(TOKEN_VARIABLE) == token
+    except psutil.Error:
         return False
-    return f"{TOKEN_VARIABLE}={token}".encode() in environment.split(b"\0")
 
 
 def bearers(token: str) -> list[int]:
     """The pids of all processes that carry the token."""
-    return [int(name) for name in os.listdir("/proc") if name.isdigit() and carries(int(name), token)]
+    return [pid for pid in psutil.pids() if carries(pid, token)]
 
 
 def end_all(token: str, *, timeout: float = 30.0) -> None:

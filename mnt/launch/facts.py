@@ -55,7 +55,7 @@ def launch_facts(
 
 
 def _refuse_unfit(found: FleetFacts) -> None:
-    """Raises NeverStarted where preflight would answer no. The checks that need further trips are left out."""
+    """Raises NeverStarted where preflight would answer no; checks that need further trips are left out."""
     checks = [check for check in select() if check.needs not in (Needs.MESH, Needs.NONCES)]
     failed = [finding for finding in run_checks(found, checks).findings if finding.severity is Severity.FAIL]
     if failed:
