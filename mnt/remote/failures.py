@@ -123,6 +123,19 @@ def parse_summary(output: str) -> list[Reported]:
     return reports
 
 
+def error_time(text: str, modified: float) -> float:
+    """When an error.json says that it was written, epoch seconds.
+
+    Its own timestamp is of this host's clock but in whole seconds; the time of the file is finer, but of the
+    file server's clock, and counts only where the two agree.
+    """
+    try:
+        timestamp = float(json.loads(text)["message"]["extraInfo"]["timestamp"])
+    except (ValueError, KeyError, TypeError):
+        return modified
+    return modified if timestamp <= modified < timestamp + 2 else timestamp
+
+
 def last_exception(stderr: str) -> tuple[str, str] | None:
     """The last Python exception in a process's stderr: its line, and the whole traceback."""
     lines = [_LINE_PREFIX.sub("", line) for line in stderr.splitlines()]
@@ -286,10 +299,11 @@ def tail(path: str, size: int = TAIL_BYTES) -> str:
 
 def _read_rank(directory: str) -> RankFiles:
     error, stderr = os.path.join(directory, "error.json"), os.path.join(directory, "stderr.log")
-    error_time = _modified(error)
+    modified = _modified(error)
+    text = None if modified is None else tail(error)
     return RankFiles(
-        error=None if error_time is None else tail(error),
-        error_time=error_time,
+        error=text,
+        error_time=None if text is None or modified is None else error_time(text, modified),
         stderr=tail(stderr),
         stderr_time=_modified(stderr),
     )

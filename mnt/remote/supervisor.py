@@ -60,19 +60,16 @@ def verdict(code: int, reason: Mapping[str, Any] | None, failure: Failure | None
 
     Args:
         code: how the job's first process ended, -N for a signal.
-        reason: why the job was told to end (`{"request"}`, `{"peer", ..}`, `{"lost", ..}`); None: it ended
-        itself. failure: what was found wrong here, if anything.
+        reason: why the job was told to end (see `reason_of`); None: it ended itself.
+        failure: what was found wrong here, if anything.
     """
     if reason is None and code == 0:
         return {"state": "finished", "exit_code": 0, "signal": None, "failure": None}
-    own_failure = failure is not None and (
-        reason is None or (failure.rank is not None and not failure.victim)
-    )
-    if failure is not None and own_failure:
-        code_of_failure = exit_code_of(code) if failure.exit_code is None else failure.exit_code
+    # Once it was told to end, only a process that had failed before, and by itself, makes this a failure.
+    if failure is not None and (reason is None or (failure.rank is not None and not failure.victim)):
         return {
             "state": "failed",
-            "exit_code": code_of_failure,
+            "exit_code": exit_code_of(code) if failure.exit_code is None else failure.exit_code,
             "signal": failure.signal,
             "failure": failure.document(),
         }
@@ -83,7 +80,7 @@ def verdict(code: int, reason: Mapping[str, Any] | None, failure: Failure | None
 
 
 def reason_of(event: Event, now: float) -> dict[str, Any]:
-    """Why this node's part ends when another's has."""
+    """Why this node's part ends when another's has: the `reason` of `mnt.tasks.job.JobEntry`."""
     if event.kind == "lost":
         return {"lost": event.host, "message": event.message, "time": now}
     if event.kind == "stopped":

@@ -10,6 +10,7 @@ from mnt.remote.channel import Event
 from mnt.remote.failures import (
     Failure,
     RankFiles,
+    error_time,
     find_failure,
     last_exception,
     parse_summary,
@@ -83,6 +84,21 @@ def test_what_comes_after_the_order_to_end_does_not_count() -> None:
     ranks = {0: RankFiles(error=error_file("KeyError: 'x'"), error_time=20.0)}
     assert find_failure("", ranks, 0, 1, before=21.0).rank == 0
     assert find_failure("", ranks, 0, 1, before=19.0).rank is None
+
+
+@pytest.mark.parametrize(
+    ("modified", "when"),
+    [
+        (1000.4, 1000.4),
+        (1001.2, 1001.2),  # the exception was caught within that second, and written in the next
+        (990.0, 1000.0),  # a file server whose clock is behind
+        (1060.0, 1000.0),
+    ],
+)
+def test_when_an_error_file_was_written(modified: float, when: float) -> None:
+    text = '{"message": {"message": "KeyError", "extraInfo": {"py_callstack": "", "timestamp": "1000"}}}'
+    assert error_time(text, modified) == when
+    assert error_time('{"message": "text"}', modified) == modified
 
 
 def test_of_two_culprits_the_first() -> None:
