@@ -122,6 +122,7 @@ class HostConnection(Connection):
             self._login = None
         client: Any = self.client
         client._transport = transport  # Fabric's sftp goes by it
+        self._sftp = None  # of a connection that was lost
         self.transport = transport
 
     def close(self) -> None:

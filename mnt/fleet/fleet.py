@@ -42,7 +42,7 @@ class Fleet:
 
     def __init__(self, hosts: Iterable[Host], *, fanout: int = 64, timeouts: Timeouts | None = None) -> None:
         self._hosts = {host.name: host for host in hosts}
-        self._fanout = fanout
+        self._fanout = max(1, fanout)
         self._timeouts = timeouts or Timeouts()
         self._shared = Shared(self._timeouts)
         self._connections = {name: HostConnection(host, self._shared) for name, host in self._hosts.items()}

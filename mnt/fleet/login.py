@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import queue
 import random
+import shlex
 import socket
 import threading
 import time
@@ -219,7 +221,8 @@ class Login:
         shown = transport.get_remote_server_key()
         key = HostKey(shown.get_name(), shown.asbytes())
         file = next((line.file for line in known if not line.revoked), endpoint.known_hosts[0])
-        forget = f"if it was installed anew: ssh-keygen -f {file} -R {endpoint.key_name!r}"
+        old = f"-f {shlex.quote(os.path.expanduser(file))} -R {shlex.quote(endpoint.key_name)}"
+        forget = f"if the host was installed anew: ssh-keygen {old}"
         try:
             new = judge(known, key, strict=endpoint.strict, fix=forget)
         except HostKeyRefused as refusal:

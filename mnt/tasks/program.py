@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -247,8 +248,11 @@ def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _kill(connection: Connection, group: int) -> None:
-    """Kill the processes of an attempt that hangs; sh does it before anything else."""
+    """Kill the processes of an attempt that hangs, if the host lets us; sh does it before anything else."""
     opening = bootstrap.opening(bootstrap.new_mark(), (), "", [], {}, stale=group)
-    with RemoteCommand(connection, bootstrap.COMMAND) as command:
+    with (
+        contextlib.suppress(HostError, ReadTimeout),
+        RemoteCommand(connection, bootstrap.COMMAND) as command,
+    ):
         command.write([opening])
         command.read(timeouts_of(connection).channel)
