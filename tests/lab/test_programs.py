@@ -71,7 +71,9 @@ def run(lab: Lab, name: str, args: dict[str, Any] | None = None, **options: Any)
 
 def test_a_real_program_on_all_hosts(lab: Lab) -> None:
     with fleet_of(lab) as fleet:
-        facts = fleet.run(run_program, "probe", {}).values_by_host()
+        results = fleet.run(run_program, "probe", {})
+    assert results.errors() == {}
+    facts = results.values_by_host()
     assert {name: found["hostname"] for name, found in facts.items()} == {name: name for name in facts}
     assert len(facts) == 4
 

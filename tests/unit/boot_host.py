@@ -1,7 +1,8 @@
-"""A program started as on a host, but without SSH: a shell gets bootstrap.COMMAND, and what follows on stdin."""
+"""A program started as on a host, but without SSH: a shell gets bootstrap.COMMAND, the rest on stdin."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -41,9 +42,7 @@ class Conversation:
             start_new_session=True,
         )
         modules = [("mnt.remote.trial", program)]
-        self.send(
-            bootstrap.opening(mark, python, "trial", modules, dict(args or {}), why=why, stale=stale)
-        )
+        self.send(bootstrap.opening(mark, python, "trial", modules, dict(args or {}), why=why, stale=stale))
         if stream is not None:
             self.send((bootstrap.piece(stream) if stream else b"") + bootstrap.END_OF_STREAM)
         self._waiting: list[Frame] = []
@@ -66,10 +65,8 @@ class Conversation:
     def hang_up(self) -> None:
         """What the loss of the connection does to standard input."""
         assert self.process.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
-        except BrokenPipeError:
-            pass
 
     def next(self) -> Frame | None:
         """The next frame; None at the end of the output."""
