@@ -97,7 +97,7 @@ def _layer(layer: Path, lab: LabSpec) -> None:
         os.setxattr(layer / name, "trusted.overlay.opaque", b"y")  # the kernel's Documentation: overlayfs.rst
     for name in _MOUNT_POINTS:
         _directory(layer / name)
-    for name, major, minor in _DEVICES:
+    for name, major, minor in (*_DEVICES, *_gpus()):
         os.mknod(layer / "dev" / name, stat.S_IFCHR, os.makedev(major, minor))
         (layer / "dev" / name).chmod(0o666)
     for name, target in _DEVICE_LINKS.items():
@@ -115,6 +115,16 @@ def _layer(layer: Path, lab: LabSpec) -> None:
     _write(etc / "passwd", files.passwd(Path("/etc/passwd").read_text(), lab.uid))
     _write(etc / "group", files.group(Path("/etc/group").read_text(), lab.uid))
     _write(etc / "shadow", files.shadow(), 0o600)
+
+
+def _gpus() -> list[tuple[str, int, int]]:
+    """The machine's NVIDIA devices, which all hosts share: nvidia0, nvidiactl, nvidia-uvm and the like."""
+    nodes = [(path.name, path.stat()) for path in sorted(Path("/dev").glob("nvidia*"))]
+    return [
+        (name, os.major(node.st_rdev), os.minor(node.st_rdev))
+        for name, node in nodes
+        if stat.S_ISCHR(node.st_mode)
+    ]
 
 
 def _extensions(layer: Path, cache: str, uid: int) -> None:
