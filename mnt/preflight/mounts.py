@@ -77,12 +77,12 @@ def _own(host: str, mount: Mount, facts: HostFacts, writes: bool) -> Iterator[Pr
         there = facts.mounts[mount.path].inside
         held = f"; it lies on {there.point} ({there.type}, {there.source})" if there else ""
         message, found, fix = f"{mount.path} is not mounted", f"not mounted{held}", _mount(mount)
+    elif seen.kind in ("hung", "unreadable", "missing"):
+        message, fix = _unusable(mount, seen, stack[-1])
+        found = f"{seen.error}; {_shown(stack)}"
     elif wrong := _differences(mount, stack[-1], writes):
         message, fix = _replaced(mount, stack, wrong, writes)
         found = _shown(stack)
-    elif seen.kind in ("hung", "unreadable", "missing"):
-        message, fix = _unusable(mount, seen, stack[-1])
-        found = str(seen.error)
     elif writes and seen.write == "EROFS":
         message = f"{mount.path} is read-only on the server, though the mount says rw"
         found, fix = f"writing fails: EROFS; {_shown(stack)}", _export(mount, stack[-1])

@@ -3,7 +3,8 @@
 The machine's own kernel need not know NFS. `NfsLab` is the lab, `faults` breaks and mends its mounts.
 """
 
+from nfs import packages
 from nfs.faults import FAULTS, heal, inject
 from nfs.lab import NfsLab, NfsNode
 
-__all__ = ["FAULTS", "NfsLab", "NfsNode", "heal", "inject"]
+__all__ = ["FAULTS", "NfsLab", "NfsNode", "heal", "inject", "packages"]

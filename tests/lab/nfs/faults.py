@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from nfs.files import EXPORT, FILER, MOUNT_POINT, OTHER_EXPORT, READ_ONLY_EXPORT, SECOND_NAME, export
+from nfs.files import EXPORT, FILER, MOUNT_POINT, OTHER_EXPORT, SECOND_NAME, export
 
 if TYPE_CHECKING:
     from nfs.lab import NfsNode
@@ -36,10 +36,9 @@ def _unmount(node: NfsNode) -> None:
     node.guest.run(f"while mountpoint -q {MOUNT_POINT}; do umount -f -l {MOUNT_POINT} || exit; done")
 
 
-def _export(node: NfsNode, fsid: int | None = None) -> str:
-    """The command that exports EXPORT to the node; another fsid makes another file system of it."""
-    options = export() if fsid is None else export(fsid)
-    return f"exportfs -o {options} {node.address}:{EXPORT} && exportfs -f"
+def _export(node: NfsNode, **how: Any) -> str:
+    """The command that exports EXPORT to the node, as healthy unless told otherwise."""
+    return f"exportfs -o {export(**how)} {node.address}:{EXPORT} && exportfs -f"
 
 
 def _remount(**how: str) -> Callable[[NfsNode], None]:
@@ -54,9 +53,15 @@ def _stacked(node: NfsNode) -> None:
     node.guest.run(f"mount -t tmpfs -o mode=1777 tmpfs {MOUNT_POINT}")
 
 
+def _read_only_export(node: NfsNode) -> None:
+    """The server takes writes no more; the mount says rw as ever."""
+    node.filer.run(_export(node, write=False))
+
+
 def _stale(node: NfsNode) -> None:
-    """The export is replaced under the mount."""
-    node.filer.run(f"exportfs -u {node.address}:{EXPORT} && {_export(node, 100 + secrets.randbelow(2**30))}")
+    """The export is replaced under the mount: another fsid makes another file system of it."""
+    replaced = _export(node, fsid=100 + secrets.randbelow(2**30))
+    node.filer.run(f"exportfs -u {node.address}:{EXPORT} && {replaced}")
 
 
 def _hang(node: NfsNode) -> None:
@@ -65,9 +70,9 @@ def _hang(node: NfsNode) -> None:
 
 
 def _soft_hang(node: NfsNode) -> None:
-    """A mount that gives up: EIO after 2 s."""
+    """A mount that gives up: EIO after a second; under version 4 the first time takes over a minute."""
     _unmount(node)
-    mount(node, options="vers=4.2,soft,timeo=10,retrans=1")
+    mount(node, options="vers=3,nolock,soft,timeo=5,retrans=1")
     _hang(node)
 
 
@@ -77,7 +82,7 @@ FAULTS: dict[str, Callable[[NfsNode], None]] = {
     "wrong-server": _remount(source=f"{SECOND_NAME}:{EXPORT}"),
     "wrong-export": _remount(source=f"{FILER}:{OTHER_EXPORT}"),
     "ro": _remount(options="vers=4.2,hard,ro"),
-    "ro-server": _remount(source=f"{FILER}:{READ_ONLY_EXPORT}"),
+    "ro-server": _read_only_export,
     "stacked": _stacked,
     "estale": _stale,
     "hang": _hang,

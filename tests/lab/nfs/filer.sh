@@ -4,7 +4,7 @@
 modprobe nfsd
 mount -t nfsd nfsd /proc/fs/nfsd
 mount -t tmpfs tmpfs /srv
-for name in shared other readonly; do
+for name in shared other; do
     mkdir -p "/srv/export/$name"
     mount -t tmpfs -o size=8g,mode=1777 tmpfs "/srv/export/$name"
 done

@@ -13,7 +13,6 @@ from mnt.lab.spec import USER
 MOUNT_POINT = "/mnt/shared"
 EXPORT = "/export/shared"
 OTHER_EXPORT = "/export/other"
-READ_ONLY_EXPORT = "/export/readonly"
 FILER = "filer"
 SECOND_NAME = "filer2"  # the filer by its second address: another server, for all that a client knows
 
@@ -47,19 +46,15 @@ Subsystem sftp internal-sftp
 """
 
 
-def export(fsid: int = _FSID) -> str:
+def export(*, write: bool = True, fsid: int = _FSID) -> str:
     """Options of EXPORT for one node, in the words of exports(5)."""
-    return f"rw,{_OPTIONS},fsid={fsid}"
+    return f"{'rw' if write else 'ro'},{_OPTIONS},fsid={fsid}"
 
 
 def exports(nodes: Iterable[str]) -> str:
     """/etc/exports. EXPORT has an entry for each node (by address), so that one can be treated on its own."""
     clients = " ".join(f"{address}({export()})" for address in nodes)
-    return (
-        f"{EXPORT} {clients}\n"
-        f"{OTHER_EXPORT} *(rw,{_OPTIONS},fsid=2)\n"
-        f"{READ_ONLY_EXPORT} *(ro,{_OPTIONS},fsid=3)\n"
-    )
+    return f"{EXPORT} {clients}\n{OTHER_EXPORT} *({export(fsid=2)})\n"
 
 
 def etc_hosts(addresses: Mapping[str, str]) -> str:

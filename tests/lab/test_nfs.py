@@ -1,0 +1,204 @@
+"""Storage checks on real NFS: each fault on one of two nodes is told apart, and healed it is green again.
+
+By default a sample of the faults; `pytest -m matrix tests/lab/test_nfs.py` runs all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+from nfs import FAULTS, NfsLab, heal, inject, packages
+
+from mnt.errors import MntError
+
+Preflight = Callable[..., dict[str, Any]]
+
+CHECKS = "ssh,storage-mount,storage-visible,storage-space"
+DEADLINE = 5.0  # seconds that the probe waits for a file system
+REST = 10.0  # for all else; a guest on a busy machine is slow
+
+
+class Case(NamedTuple):
+    message: str
+    fix: str
+    severity: str = "fail"
+
+
+MOUNT = "sudo mount -t nfs4 -o rw,hard filer:/export/shared /mnt/shared"
+REPLACE = f"sudo umount /mnt/shared && {MOUNT}"
+CASES = {
+    "v3": Case("/mnt/shared is not what it should be: type nfs", REPLACE),
+    "unmounted": Case("/mnt/shared is not mounted", MOUNT),
+    "wrong-server": Case("/mnt/shared is not what it should be: server filer2 instead of filer", REPLACE),
+    "wrong-export": Case(
+        "/mnt/shared is not what it should be: export /export/other instead of /export/shared", REPLACE
+    ),
+    "ro": Case("/mnt/shared is mounted read-only", "sudo mount -o remount,rw /mnt/shared"),
+    "ro-server": Case(
+        "/mnt/shared is read-only on the server, though the mount says rw",
+        "on filer: write rw for /export/shared in /etc/exports, then sudo exportfs -ra",
+    ),
+    "stacked": Case("/mnt/shared is hidden: tmpfs from tmpfs is mounted over it", "sudo umount /mnt/shared"),
+    "estale": Case("/mnt/shared is stale: what was mounted is no longer there on filer", MOUNT),
+    "hang": Case("/mnt/shared hangs: its server, filer, does not answer", MOUNT),
+    "soft-hang": Case(
+        "/mnt/shared gives I/O errors: its server, filer, does not answer, and a soft mount gives up", MOUNT
+    ),
+}
+SAMPLE = ("wrong-export", "ro-server", "estale", "hang")
+
+
+@pytest.fixture(scope="module")
+def nfs_lab(lab_support: None) -> Iterator[NfsLab]:
+    """Two nodes, to be left healthy."""
+    try:
+        packages.require()
+    except MntError as error:
+        pytest.skip(f"no NFS lab can be made here: {error}; {error.fix}")
+    with NfsLab(2) as lab:
+        yield lab
+
+
+@pytest.fixture
+def preflight(nfs_lab: NfsLab, run_mnt: Callable[..., subprocess.CompletedProcess[str]]) -> Preflight:
+    """The JSON document of the storage checks; the exit code must go with it."""
+
+    def run(inventory: Path = nfs_lab.inventory_path) -> dict[str, Any]:
+        done = run_mnt("preflight", "-i", str(inventory), "--only", CHECKS, "--json")
+        assert done.stdout, done.stderr
+        document: dict[str, Any] = json.loads(done.stdout)
+        assert done.returncode == (0 if document["ok"] else 1)
+        return document
+
+    return run
+
+
+@pytest.fixture
+def broken(nfs_lab: NfsLab) -> Iterator[Callable[[str, str], None]]:
+    """`broken("node1", "hang")`: brings a node into that state; it is healed after the test."""
+    names = []
+
+    def break_it(name: str, fault: str) -> None:
+        names.append(name)
+        inject(nfs_lab.nodes[name], fault)
+
+    yield break_it
+    for name in names:
+        heal(nfs_lab.nodes[name])
+
+
+def tell_apart(lab: NfsLab, preflight: Preflight, node: str, fault: str) -> None:
+    """The fault is found, on that node alone and in time; and nothing is once it is healed."""
+    start = time.monotonic()
+    document = preflight()
+    assert time.monotonic() - start < DEADLINE + REST
+    (finding,) = document["findings"]
+    case = CASES[fault]
+    assert (finding["check"], finding["hosts"]) == ("storage-mount", [node])
+    assert (finding["message"], finding["severity"]) == (case.message, case.severity)
+    assert finding["fix"].endswith(case.fix)
+    assert finding["expected"] == "nfs4 from filer:/export/shared (rw,hard)"
+
+    heal(lab.nodes[node])
+    assert preflight()["findings"] == []
+
+
+def test_healthy_nodes_are_green_and_nothing_is_left(nfs_lab: NfsLab, preflight: Preflight) -> None:
+    assert preflight()["findings"] == []
+    assert nfs_lab.nodes["node1"].guest.run("ls -A /mnt/shared") == ""
+
+
+@pytest.mark.parametrize("fault", SAMPLE)
+def test_a_fault_on_a_worker(
+    nfs_lab: NfsLab, preflight: Preflight, broken: Callable[[str, str], None], fault: str
+) -> None:
+    broken("node2", fault)
+    tell_apart(nfs_lab, preflight, "node2", fault)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_on_the_master(
+    nfs_lab: NfsLab, preflight: Preflight, broken: Callable[[str, str], None], fault: str
+) -> None:
+    broken("node1", fault)
+    tell_apart(nfs_lab, preflight, "node1", fault)
+
+
+def test_two_servers_for_one_path_without_a_source_in_the_inventory(
+    nfs_lab: NfsLab, preflight: Preflight, broken: Callable[[str, str], None], tmp_path: Path
+) -> None:
+    document = yaml.safe_load(nfs_lab.inventory_path.read_text())
+    document["storage"] = [{"path": "/mnt/shared"}]
+    inventory = tmp_path / "no-source.yaml"
+    inventory.write_text(yaml.safe_dump(document))
+    assert preflight(inventory)["findings"] == []
+    broken("node2", "wrong-server")
+    (finding,) = preflight(inventory)["findings"]
+    assert (finding["check"], finding["hosts"]) == ("storage-mount", ["node1", "node2"])
+    assert finding["found"] == "filer:/export/shared on node1; filer2:/export/shared on node2"
+
+
+def test_a_probe_that_hangs_leaves_no_process(
+    nfs_lab: NfsLab, preflight: Preflight, broken: Callable[[str, str], None]
+) -> None:
+    broken("node2", "hang")
+    preflight()
+    time.sleep(1)
+    processes = nfs_lab.nodes["node2"].guest.run("ps -u mnt -o pid,stat,args --no-headers || true")
+    assert processes == ""
+
+
+# --- the lab itself --------------------------------------------------------------------------------------
+
+_UP = """
+import sys, time
+from nfs import NfsLab
+lab = NfsLab(1)
+print(lab.anchor, lab.link, flush=True)
+time.sleep(600)
+"""
+
+
+def test_nothing_outlives_a_killed_session(nfs_lab: NfsLab) -> None:
+    session = subprocess.Popen(
+        [sys.executable, "-c", _UP], cwd=Path(__file__).parent, stdout=subprocess.PIPE, text=True
+    )
+    assert session.stdout is not None
+    with session.stdout:
+        anchor, link = session.stdout.readline().split()
+    namespace = os.stat(f"/proc/{anchor}/ns/pid").st_ino
+    assert link in interfaces()
+    session.send_signal(signal.SIGKILL)
+    session.wait()
+    deadline = time.monotonic() + 20
+    while link in interfaces() or within(namespace):
+        assert time.monotonic() < deadline, "something of the lab is left"
+        time.sleep(0.05)
+
+
+def interfaces() -> list[str]:
+    return [name for _, name in socket.if_nameindex()]
+
+
+def within(namespace: int) -> list[str]:
+    """The processes of a PID namespace, by its inode."""
+    found = []
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.stat(f"/proc/{process}/ns/pid").st_ino == namespace:
+                found.append(process)
+        except OSError:
+            continue  # it ended meanwhile
+    return found
