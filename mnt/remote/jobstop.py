@@ -33,11 +33,12 @@ def stop_node(args: dict[str, Any]) -> dict[str, Any]:
     paths = JobPaths(args["jobs_dir"], args["job"], args["host"])
     grace = float(args["grace"])
     before = read_json(paths.state) or {}
-    ran = bool(before) and before.get("state") not in FINAL_STATES
-    recorded = _recorded(paths)
+    record = read_json(paths.processes) or {}
+    recorded = _recorded(record)
 
     by_supervisor = 0
-    supervisor = living_supervisor(before)
+    supervisor = living_supervisor(before or record)  # somebody may have deleted the job's directory
+    ran = before.get("state") not in FINAL_STATES if before else supervisor is not None
     if supervisor is not None:
         recorded += [identify(process) for process in members(read_processes(), root=supervisor.pid)]
         by_supervisor = _ask(paths, supervisor, grace)
@@ -57,10 +58,10 @@ def stop_node(args: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _recorded(paths: JobPaths) -> list[dict[str, int]]:
+def _recorded(record: dict[str, Any]) -> list[dict[str, int]]:
     """The processes that the supervisor noted last, if that was since this boot."""
-    record = read_json(paths.processes) or {}
-    return list(record["processes"]) if record.get("boot_id") == boot_id() else []
+    since = record.get("supervisor", {}).get("boot_id")
+    return list(record["processes"]) if since == boot_id() else []
 
 
 def _ask(paths: JobPaths, supervisor: Process, grace: float) -> int:

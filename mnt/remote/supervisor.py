@@ -47,9 +47,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _TICK = 1.0  # seconds between two looks at nothing in particular
 _TICK_LISTENING = 0.1  # while the rendezvous port is awaited
 _TICK_ENDING = 0.05
-_RECORD_EVERY = 5.0
-_RECORD_EVERY_EARLY = 1.0  # in the first `_EARLY` seconds, when a job starts its processes
-_EARLY = 30.0
+_RECORD_EVERY = 1.0  # seconds between two looks at who belongs to the job, or more:
+_RECORD_COST = 0.02  # no larger share of a processor than this goes into them
 
 
 # --- deciding: pure ----------------------------------------------------------------------------------------
@@ -107,7 +106,6 @@ class Supervisor:
         self._dirty = True
         self._recorded: list[dict[str, int]] = []
         self._next_record = 0.0
-        self._started = time.monotonic()
         me = read_process(os.getpid())
         assert me is not None
         self._state: dict[str, Any] = {
@@ -267,13 +265,13 @@ class Supervisor:
         """Note who belongs to the job, for whoever has to clean up if we are killed."""
         if now < self._next_record:
             return
-        early = now - self._started < _EARLY
-        self._next_record = now + (_RECORD_EVERY_EARLY if early else _RECORD_EVERY)
         recorded = [identify(process) for process in self._descendants()]
+        self._next_record = now + max(_RECORD_EVERY, (time.monotonic() - now) / _RECORD_COST)
         if recorded != self._recorded:
             self._recorded = recorded
             try:
-                write_json(self._paths.processes, {"boot_id": boot_id(), "processes": recorded})
+                record = {"supervisor": self._state["supervisor"], "processes": recorded}
+                write_json(self._paths.processes, record)
             except OSError as error:
                 _log(f"cannot write {self._paths.processes}: {error}")
 

@@ -12,3 +12,4 @@ def host() -> Iterator[JobHost]:
     job_host = JobHost(new_directory())
     yield job_host
     job_host.clean_up()
+    job_host.remove()

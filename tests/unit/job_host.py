@@ -178,6 +178,10 @@ class JobHost:
         for job in self.jobs:
             answer = self.stop(job, grace=0)
             assert not answer.get("left"), answer
+            assert not self.local(job).exists()
+
+    def remove(self) -> None:
+        """After the `clean_up` of every host that shares the directory."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
 

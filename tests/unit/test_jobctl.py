@@ -217,7 +217,7 @@ def test_list_shows_this_hosts_jobs_newest_first(host: JobHost) -> None:
         host.start(spec)
         host.ended(spec["job"])
     other = JobHost(host.directory, "node2")
-    other.start(host.spec(host="node2", node_rank=1, jobs_dir=host.jobs_dir))
+    other.start(other.spec(node_rank=1))
     (Path(host.jobs_dir) / "not a job").mkdir()
     (Path(host.jobs_dir) / "some-file").touch()
     listed = host.call("list")["jobs"]
@@ -228,7 +228,7 @@ def test_list_shows_this_hosts_jobs_newest_first(host: JobHost) -> None:
         **{"reason": None, "listening": False, "peer": None},
         **{name: listed[0][name] for name in ("started", "ended")},
     }
-    other.ended(other.jobs[0])
+    other.clean_up()
 
 
 def test_list_tells_a_dead_supervisor_from_another_process_with_its_pid(host: JobHost) -> None:
@@ -297,6 +297,15 @@ def test_stop_says_that_somebody_else_has_the_port(host: JobHost) -> None:
         host.start(spec)
         answer = host.stop(spec["job"])
     assert (answer["status"], answer["port_free"]) == ("stopped", False)
+
+
+def test_stop_of_a_job_whose_directory_was_deleted(host: JobHost) -> None:
+    host.script(SLEEPER)
+    spec = host.spec()
+    answer = host.start(spec)
+    shutil.rmtree(os.path.join(host.jobs_dir, spec["job"]))
+    assert host.stop(spec["job"])["status"] == "stopped"
+    assert not alive(answer["pid"])
 
 
 def test_two_stops_at_once_agree(host: JobHost) -> None:
@@ -423,3 +432,4 @@ def test_all_of_it_runs_on_python_3_8() -> None:
         assert host.entry(spec["job"])["state"] == "stopped"
     finally:
         host.clean_up()
+        host.remove()

@@ -76,6 +76,7 @@ def two() -> Iterator[TwoNodes]:
     yield nodes
     for host in nodes.hosts:
         host.clean_up()
+    nodes.hosts[0].remove()
 
 
 @pytest.mark.parametrize("bad", [0, 1])
