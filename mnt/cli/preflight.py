@@ -67,6 +67,7 @@ def preflight(selection: Selection, as_json: bool, only: str, skip: str) -> int:
             selection.hosts,
             with_mesh=Needs.MESH in needs,
             with_nonces=Needs.NONCES in needs,
+            with_reach=Needs.REACH in needs,
         )
     report = run_checks(facts, checks)
     if as_json:

@@ -90,6 +90,7 @@ class Fleet:
         *,
         on_result: OnResult | None = None,
         timeout: float | _Default | None = _DEFAULT,
+        fanout: int | None = None,
     ) -> Results[T]:
         """Run `task(connection, *arguments[host])` on the hosts that `arguments` names.
 
@@ -98,6 +99,7 @@ class Fleet:
             on_result: called in this thread with each outcome as it comes.
             timeout: seconds for the task on one host, logging in included; None: no limit of its own; left
                 out: `Timeouts.total`.
+            fanout: in place of the fleet's own, for tasks that wait for each other.
 
         Returns the outcomes in the order of the fleet's hosts. A KeyboardInterrupt closes every connection
         and is raised again at once. Raises KeyError for a name that is no host of the fleet.
@@ -109,7 +111,7 @@ class Fleet:
         batch = _Batch(task, {name: (self._connections[name], arguments[name]) for name in order}, limit)
         outcomes: dict[str, Outcome[T]] = {}
         try:
-            for outcome in batch.outcomes(self._fanout):
+            for outcome in batch.outcomes(fanout or self._fanout):
                 outcomes[outcome.host] = outcome
                 if on_result is not None:
                     on_result(outcome)

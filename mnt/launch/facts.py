@@ -11,7 +11,7 @@ from mnt.launch.plan import HeldRelease, NodeFacts
 from mnt.network.nic import choose
 from mnt.preflight.findings import Severity
 from mnt.preflight.gather import gather_facts
-from mnt.preflight.registry import Needs, select
+from mnt.preflight.registry import FURTHER_TRIPS, select
 from mnt.preflight.report import run_checks
 from mnt.tasks.push import find_release
 
@@ -56,7 +56,7 @@ def launch_facts(
 
 def _refuse_unfit(found: FleetFacts) -> None:
     """Raises NeverStarted where preflight would answer no; checks that need further trips are left out."""
-    checks = [check for check in select() if check.needs not in (Needs.MESH, Needs.NONCES)]
+    checks = [check for check in select() if check.needs not in FURTHER_TRIPS]
     failed = [finding for finding in run_checks(found, checks).findings if finding.severity is Severity.FAIL]
     if failed:
         listed = "; ".join(f"{each.check}: {fold(each.hosts)}: {each.message}" for each in failed)

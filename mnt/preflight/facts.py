@@ -10,11 +10,24 @@ from typing import TYPE_CHECKING, Any
 from mnt.errors import HostError
 from mnt.network.nccl import ConfFile
 from mnt.network.rdma import RdmaFacts
+from mnt.preflight.pairs import Reach
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
     from mnt.inventory.model import Host, Inventory
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Packets that an interface has counted since it came up."""
+
+    received: int = 0
+    sent: int = 0
+    receive_errors: int = 0
+    send_errors: int = 0
+    receive_drops: int = 0
+    send_drops: int = 0
 
 
 @dataclass(frozen=True)
@@ -31,6 +44,7 @@ class Interface:
     mac: str | None = None
     speed: int | None = None  # Mbit/s
     loopback: bool = False
+    traffic: Traffic | None = None
 
 
 @dataclass(frozen=True)
@@ -220,6 +234,7 @@ class FleetFacts:
     errors: Mapping[str, HostError] = field(default_factory=dict)
     mesh: Mapping[str, str | None] | None = None
     nonces: Mapping[str, Nonce] | None = None
+    reach: Reach | None = None  # None: nobody tried, or there are no two hosts that could
 
     @property
     def master(self) -> Host:

@@ -12,6 +12,7 @@ from mnt.inventory.model import Host, Inventory
 from mnt.preflight.checks.versions import packages_to_look_up
 from mnt.preflight.facts import FleetFacts, HostFacts
 from mnt.preflight.nonces import gather_nonces
+from mnt.preflight.reach import gather_reach
 from mnt.tasks.mesh import mesh
 from mnt.tasks.probe import probe
 from mnt.tasks.program import NoPython
@@ -24,6 +25,7 @@ def gather_facts(
     *,
     with_mesh: bool = False,
     with_nonces: bool = False,
+    with_reach: bool = False,
 ) -> FleetFacts:
     """Probe all of `hosts` at once, one round trip each; a host that cannot be probed becomes an error.
 
@@ -32,11 +34,12 @@ def gather_facts(
         hosts: in rank order; the first is the master.
         with_mesh: also log in from the master to every worker that answered.
         with_nonces: also have one host write to the shared storage and the others look.
+        with_reach: also have all connect to each other over the training network.
     """
     facts: dict[str, HostFacts] = {}
     errors: dict[str, HostError] = {}
-    arguments = probe_arguments(inventory)
-    outcomes = fleet.run_each(probe, {host.name: (arguments,) for host in hosts})
+    common = probe_arguments(inventory)
+    outcomes = fleet.run_each(probe, {host.name: ({**common, **own_arguments(host)},) for host in hosts})
     for name, outcome in outcomes.items():
         try:
             facts[name] = _facts(outcome)
@@ -49,7 +52,11 @@ def gather_facts(
         errors=errors,
         mesh=_mesh(fleet, facts, hosts) if with_mesh and len(hosts) > 1 else None,
     )
-    return replace(gathered, nonces=gather_nonces(fleet, gathered)) if with_nonces else gathered
+    return replace(
+        gathered,
+        nonces=gather_nonces(fleet, gathered) if with_nonces else None,
+        reach=gather_reach(fleet, gathered) if with_reach else None,
+    )
 
 
 def probe_arguments(inventory: Inventory) -> dict[str, Any]:
@@ -62,6 +69,12 @@ def probe_arguments(inventory: Inventory) -> dict[str, Any]:
         "paths": [*(required.path for required in inventory.paths), *sorted(topologies)],
         "port": inventory.network.master_port,
     }
+
+
+def own_arguments(host: Host) -> dict[str, str]:
+    """What the probe has to look at on this host alone."""
+    extensions = host.env.get("TORCH_EXTENSIONS_DIR")
+    return {"workdir": host.workdir, **({"extensions": extensions} if extensions else {})}
 
 
 def _facts(outcome: Outcome[dict[str, Any]]) -> HostFacts:

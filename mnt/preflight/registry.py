@@ -28,6 +28,11 @@ class Needs(Enum):
     PACKAGES = "packages"  # the configured interpreter ran it: its packages are known
     MESH = "the mesh"  # the master tried to log in to it
     NONCES = "the nonces"  # it wrote to shared storage, or looked for what another wrote
+    REACH = "the reach"  # it was to listen on the training network, and to connect to the others
+
+
+# What the probe alone does not tell: the hosts are asked again.
+FURTHER_TRIPS = frozenset({Needs.MESH, Needs.NONCES, Needs.REACH})
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,8 @@ class Check:
         if self.needs is Needs.NONCES:
             nonces = (fleet.nonces or {}).values()
             return frozenset(host for nonce in nonces for host in (nonce.writer, *nonce.seen))
+        if self.needs is Needs.REACH:
+            return frozenset(fleet.reach.endpoints if fleet.reach else ())
         return frozenset(
             host.name
             for host, facts in fleet.answers()

@@ -241,6 +241,13 @@ def test_interfaces_as_the_kernel_has_them() -> None:
     assert found["tun9"]["ipv4"] == ["10.8.0.1/32"]
     assert found["lo"]["loopback"]
     assert all(nic["speed"] is None for nic in found.values())
+    assert found["ens3f0"]["traffic"]["receive_errors"] == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a network namespace")
+def test_what_an_interface_has_counted() -> None:
+    (loopback,) = in_namespace("ip link set lo up; bash -c 'echo >/dev/udp/127.0.0.1/9'")
+    assert loopback["traffic"]["received"] == loopback["traffic"]["sent"] > 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a network namespace")

@@ -1,0 +1,51 @@
+"""Questions to the kernel's rtnetlink. Runs on a host: Python 3.8, standard library."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+
+# linux/netlink.h
+_NLMSG_ERROR, _NLMSG_DONE = 2, 3
+_NLM_F_REQUEST, _NLM_F_MULTI, _NLM_F_DUMP = 0x1, 0x2, 0x300
+_NLA_TYPE_MASK = 0x3FFF
+
+
+def dump(kind: int, body: bytes) -> list[bytes]:
+    """The payloads of all messages that answer a dump, without their headers. Raises OSError."""
+    return _ask(kind, _NLM_F_REQUEST | _NLM_F_DUMP, body)
+
+
+def ask(kind: int, body: bytes) -> bytes:
+    """The payload of the one message that answers. Raises OSError, with the kernel's errno."""
+    return _ask(kind, _NLM_F_REQUEST, body)[0]
+
+
+def _ask(kind: int, flags: int, body: bytes) -> list[bytes]:
+    payloads: list[bytes] = []
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW) as link:
+        link.settimeout(5)
+        link.send(struct.pack("=IHHII", 16 + len(body), kind, flags, 1, 0) + body)
+        while True:
+            data = link.recv(1 << 17)
+            while data:
+                length, answer, flags = struct.unpack_from("=IHH", data)
+                if answer == _NLMSG_DONE:
+                    return payloads
+                if answer == _NLMSG_ERROR:
+                    raise OSError(-struct.unpack_from("=i", data, 16)[0], "netlink refused")
+                payloads.append(data[16:length])
+                if not flags & _NLM_F_MULTI:
+                    return payloads
+                data = data[(length + 3) & ~3 :]
+
+
+def attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """(type, value) of each attribute."""
+    while len(data) >= 4:
+        length, kind = struct.unpack_from("=HH", data)
+        if length < 4:
+            return
+        yield kind & _NLA_TYPE_MASK, data[4:length]
+        data = data[(length + 3) & ~3 :]
