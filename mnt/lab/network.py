@@ -2,6 +2,10 @@
 
 One network namespace a lab, the switch, holds two bridges: `mgmt` and `train`. Each host has a link into
 either, and one link joins `mgmt` to the machine. Nothing joins the bridges, nothing forwards.
+
+Hosts of a large lab know each other's training NICs from the start. The kernel has one table of neighbours
+for all namespaces, of 1024 entries (net.ipv4.neigh.default.gc_thresh3): 64 hosts who all ask for each other
+would fill it four times. Permanent entries do not count.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ _HEAD_PORT = "head"
 _QUEUE = "50ms"  # longest wait in a shaped link's queue
 _MIN_BURST = 128 * 1024  # bytes; two full-size offloaded frames of 64 KiB, or tbf would cut each of them up
 _BURST_SECONDS = 0.01
+_LARGE = 16  # hosts
 
 
 def bridges() -> str:
@@ -29,17 +34,28 @@ def bridges() -> str:
 def host_links(lab: LabSpec, host: HostSpec) -> str:
     """A host's NICs and addresses: `ip` batch, to be run in the host's namespace."""
     nics = (
-        (MANAGEMENT_NIC, "m", host.management, lab.management),
-        (host.nic, "t", host.training, lab.training),
+        (MANAGEMENT_NIC, "", "m", host.management, lab.management),
+        (host.nic, f"address {_mac(host)} ", "t", host.training, lab.training),
     )
     commands = ["link set lo up"]
-    for nic, port, address, network in nics:
+    for nic, mac, port, address, network in nics:
         commands += [
-            f"link add {nic} type veth peer name {port}{host.number} netns {SWITCH}",
+            f"link add {nic} {mac}type veth peer name {port}{host.number} netns {SWITCH}",
             f"addr add {address}/{network.prefixlen} brd + dev {nic}",
             f"link set {nic} up",
         ]
+    if len(lab.hosts) > _LARGE:
+        commands += [
+            f"neigh add {peer.training} lladdr {_mac(peer)} dev {host.nic} nud permanent"
+            for peer in lab.hosts
+            if peer != host
+        ]
     return _lines(*commands)
+
+
+def _mac(host: HostSpec) -> str:
+    """Of its training NIC: locally administered, and unique in its lab, which is all that sees it."""
+    return f"02:00:00:00:{host.number >> 8:02x}:{host.number & 255:02x}"
 
 
 def head_link(lab: LabSpec, switch_pid: int) -> str:

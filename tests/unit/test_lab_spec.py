@@ -116,3 +116,13 @@ def test_a_slow_link_still_passes_whole_offloaded_frames() -> None:
     host = plan().hosts[0]
     burst = network.host_shaping(host, 10**6).split("burst ")[1].split("b ")[0]
     assert int(burst) > 64 * 1024
+
+
+@pytest.mark.parametrize(("count", "neighbours"), [(16, 0), (64, 63)])
+def test_hosts_of_a_large_lab_know_their_neighbours(count: int, neighbours: int) -> None:
+    lab = plan(count=count)
+    links = [network.host_links(lab, host) for host in lab.hosts]
+    assert [batch.count("neigh add") for batch in links] == [neighbours] * count
+    own = next(line for line in links[6].splitlines() if "address" in line).split("address ")[1].split()[0]
+    for batch in links[:6]:
+        assert (f"neigh add {lab.hosts[6].training} lladdr {own} " in batch) == (neighbours > 0)
