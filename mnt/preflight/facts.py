@@ -11,6 +11,7 @@ from mnt.errors import HostError
 from mnt.network.nccl import ConfFile
 from mnt.network.rdma import RdmaFacts
 from mnt.preflight.pairs import Reach
+from mnt.preflight.system import Artifacts, Gpus, Logind, Ofed, OwnProcesses, Resolved, Session
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -119,12 +120,14 @@ class PathFacts:
 
 
 @dataclass(frozen=True)
-class Gpus:
-    """What nvidia-smi says. A host without it has no GPUs: a fact, not an error."""
+class Memory:
+    """Bytes. A None: the kernel does not tell."""
 
-    tool: str | None = None  # path of nvidia-smi
-    found: tuple[Mapping[str, str], ...] = ()  # by field of --query-gpu, as printed
-    error: str | None = None  # nvidia-smi failed
+    total: int | None = None
+    available: int | None = None
+    swap: int | None = None
+    swap_free: int | None = None
+    shm: Space | None = None  # /dev/shm; None: nothing is mounted there
 
 
 @dataclass(frozen=True)
@@ -152,7 +155,8 @@ class HostFacts:
     machine: str | None = None  # x86_64
     boot_id: str | None = None
     time: float | None = None  # seconds since the epoch, by the host's clock
-    clock_offset: float = 0.0  # seconds that it is ahead of the head's, give or take a round trip
+    clock_offset: float = 0.0  # seconds that it is ahead of the head's
+    clock_uncertainty: float | None = None  # seconds by which that may be wrong; None: it was not measured
     login: Login | None = None
     python: Interpreter | None = None
     packages: Mapping[str, str] = field(default_factory=dict)  # canonical name (PEP 503) -> version
@@ -163,6 +167,13 @@ class HostFacts:
     mounts: Mapping[str, MountPoint] = field(default_factory=dict)
     gpus: Gpus | None = None
     listeners: tuple[Listener, ...] | None = None  # on the master port
+    session: Session | None = None
+    logind: Logind | None = None
+    memory: Memory | None = None
+    processes: OwnProcesses | None = None
+    artifacts: Artifacts | None = None  # None: the file system hangs
+    resolved: Resolved | None = None  # the host's own name; None: no answer in time
+    ofed: Ofed | None = None
     rdma: RdmaFacts | None = None
     nccl_conf: tuple[ConfFile, ...] = ()  # those there are, the strongest first
     tried: str | None = None

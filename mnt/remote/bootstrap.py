@@ -48,8 +48,9 @@ def _text(name: str) -> str:
 
 
 @cache
-def _shell_line() -> str:
-    lines = (line.strip() for line in _text("boot.sh").splitlines())
+def shell_line(name: str) -> str:
+    """A text of `sh` in this package as the one line that COMMAND reads first: no comments, no newline."""
+    lines = (line.strip() for line in _text(name).splitlines())
     return " ".join(line for line in lines if line and not line.startswith("#"))
 
 
@@ -89,7 +90,7 @@ def opening(
     body = json.dumps(request, allow_nan=False).encode()
     boot = _text("boot.py").encode()
     lines = [
-        _shell_line(),
+        shell_line("boot.sh"),
         mark,
         "" if stale is None else str(stale),
         why,
@@ -153,6 +154,11 @@ class FrameReader:
     def noise(self) -> str:
         """The end of what was not a frame."""
         return (self._noise + self._buffer)[-_NOISE_KEPT:].decode(errors="replace")
+
+    @property
+    def skipped(self) -> str:
+        """The end of what was not a frame, as far as frames have followed it."""
+        return self._noise.decode(errors="replace")
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Take a piece of output; the frames that it completes. Raises BadFrame."""

@@ -10,7 +10,11 @@ Arguments, all optional:
     write: [path, ..]      those of them to create a file in, and remove it
     paths: [path, ..]      paths to look at; `~` is the home of the user who logged in
     port: int              the master port, to tell who listens on it
-    deadline: float        seconds that the paths together, or nvidia-smi, may take; default 5
+    workdir: path          where releases lie; `~` as above, as in the next
+    extensions: path       where torch builds its extensions
+    clock: bool            tell the time, in a frame, as soon as standard input ends
+    deadline: float        seconds that the paths together may take; default 5
+    gpu_deadline: float    seconds that nvidia-smi may take; default 10
 
 The answer's shape is that of `mnt.preflight.facts.HostFacts`.
 """
@@ -19,17 +23,28 @@ from __future__ import annotations
 
 import os
 import pwd
+import socket
 import sys
 import time
+from functools import partial
 
 from mnt.remote import rdma
+from mnt.remote.artifacts import artifacts
+from mnt.remote.children import run_in_children
 from mnt.remote.distributions import nccl_library, packages, torch_cuda
 from mnt.remote.files import read
 from mnt.remote.filesystems import describe_mounts, look_at, parse_mounts
 from mnt.remote.interfaces import interfaces
+from mnt.remote.logind import logind
+from mnt.remote.memory import memory
 from mnt.remote.nccl import conf_files
 from mnt.remote.nvidia import gpus
+from mnt.remote.ofed import ofed
+from mnt.remote.ownprocs import own_processes
+from mnt.remote.session import session
 from mnt.remote.sockets import listeners
+
+EXTENSIONS = "~/.cache/torch_extensions"  # where torch builds them, unless told otherwise
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING costs an import of 3 ms
 if TYPE_CHECKING:
@@ -38,12 +53,24 @@ if TYPE_CHECKING:
 
 
 def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, object]:
-    """The facts of this host. `emit` and `stdin` are not needed: there is one answer."""
+    """The facts of this host. `emit` and `stdin` serve to compare the clocks."""
+    own_session = session()  # first, for it tells how long it took to get here
+    if args.get("clock"):
+        stdin.read()
+        emit({"time": time.time()})
     now = time.time()
     deadline = float(args.get("deadline", 5.0))
     paths, mounts = args.get("paths", []), args.get("mounts", [])
     # First, for it makes automounted file systems appear among the mounts.
     looked_at = look_at([*paths, *mounts], deadline, args.get("write", []))
+    user = login()
+    slow = run_in_children(
+        {
+            "artifacts": partial(artifacts, args.get("workdir", "~/mnt"), args.get("extensions", EXTENSIONS)),
+            "resolved": partial(resolve, os.uname().nodename),
+        },
+        deadline,
+    )
     return {
         "time": now,
         "hostname": os.uname().nodename,
@@ -51,7 +78,9 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
         "machine": os.uname().machine,
         "os": os_release(read("/etc/os-release") or read("/usr/lib/os-release")),
         "boot_id": read("/proc/sys/kernel/random/boot_id").strip() or None,
-        "login": login(),
+        "login": user,
+        "session": own_session,
+        "logind": logind(user["user"]),
         "python": interpreter(args.get("_boot", {})),
         "packages": packages(args.get("packages", []), sys.path),
         "torch_cuda": torch_cuda(sys.path),
@@ -59,10 +88,14 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
         "interfaces": interfaces(),
         "paths": looked_at,
         "mounts": describe_mounts(mounts, looked_at, parse_mounts(read("/proc/self/mounts"))),
-        "gpus": gpus(deadline),
+        "gpus": gpus(float(args.get("gpu_deadline", 10.0))),
         "rdma": rdma.gather(),
+        "ofed": ofed(),
         "nccl_conf": conf_files(),
         "listeners": listeners(args["port"]) if "port" in args else None,
+        "memory": memory(),
+        "processes": own_processes(),
+        **slow,
     }
 
 
@@ -80,7 +113,7 @@ def os_release(text: str) -> dict[str, str | None]:
     }
 
 
-def login() -> dict[str, object]:
+def login() -> dict[str, Any]:
     """Who we are in this session. A directory service's user may be unknown to a static `pwd`."""
     uid = os.getuid()
     try:
@@ -88,6 +121,15 @@ def login() -> dict[str, object]:
         return {"uid": uid, "user": entry.pw_name, "home": entry.pw_dir, "shell": entry.pw_shell}
     except KeyError:
         return {"uid": uid, "user": None, "home": os.environ.get("HOME"), "shell": os.environ.get("SHELL")}
+
+
+def resolve(name: str) -> dict[str, object]:
+    """What a name is to this host. The answer of a name server that is down may take long."""
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        return {"addresses": [], "error": error.strerror or str(error)}
+    return {"addresses": list(dict.fromkeys(entry[4][0] for entry in found)), "error": None}
 
 
 def interpreter(boot: dict[str, Any]) -> dict[str, object]:

@@ -11,6 +11,8 @@ import signal
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from mnt.remote.procstat import stat_fields
+
 
 class Process(NamedTuple):
     pid: int
@@ -30,13 +32,10 @@ class Process(NamedTuple):
 
 def read_process(pid: int) -> Process | None:
     """The process that has this pid now. None: there is none."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read()
-    except OSError:
+    found = stat_fields(pid)
+    if found is None:
         return None
-    # The second field is the command in parentheses, and may itself contain spaces and parentheses.
-    fields = text[text.rindex(b")") + 2 :].split()
+    fields = found[1]
     return Process(pid, int(fields[1]), int(fields[3]), fields[0].decode(), int(fields[19]))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from mnt.fleet import HostConnection
@@ -12,7 +13,8 @@ from mnt.tasks.program import run_program
 def probe(connection: HostConnection, args: dict[str, Any], *, timeout: float = 45.0) -> dict[str, Any]:
     """The facts, as `mnt.preflight.facts.HostFacts.parse` reads them.
 
-    `clock_offset` is added here: the host's time less that of the head in the middle of the round trip.
+    What only the head can tell is added here: `clock_offset` and `clock_uncertainty`, and in `session` the
+    `noise` of start-up files.
 
     Args:
         args: what depends on the inventory; `mnt/remote/probe.py` lists it.
@@ -22,9 +24,39 @@ def probe(connection: HostConnection, args: dict[str, Any], *, timeout: float = 
         NoPython: the host has no Python >= 3.8; the error holds what plain sh could tell.
         HostError: the host could not be reached, or the probe failed.
     """
-    before = time.time()
-    answer = run_program(connection, "probe", args, timeout=timeout)
-    middle = (before + time.time()) / 2
-    if isinstance(answer.get("time"), float):
-        answer["clock_offset"] = answer["time"] - middle
-    return answer
+    clock = _Clock()
+    noise: list[str] = []
+    answer = run_program(
+        connection,
+        "probe",
+        {**args, "clock": True},
+        stdin=clock.ask(),
+        timeout=timeout,
+        on_frame=clock.hear,
+        on_noise=noise.append,
+    )
+    answer["session"]["noise"] = "".join(noise)
+    return {**answer, "clock_offset": clock.offset, "clock_uncertainty": clock.uncertainty}
+
+
+class _Clock:
+    """Compares the host's clock with ours, over one round trip of a program that runs there already.
+
+    So neither the login nor a start-up file has a part in it. The host looks at its clock between our
+    question and our hearing its answer: where in between is not known.
+    """
+
+    def __init__(self) -> None:
+        self._asked = 0.0
+        self.offset = 0.0  # seconds that the host's clock is ahead
+        self.uncertainty: float | None = None  # seconds; None: it has not answered
+
+    def ask(self) -> Iterator[bytes]:
+        """The program's standard input: its end is the question."""
+        self._asked = time.time()
+        yield from ()
+
+    def hear(self, frame: dict[str, Any]) -> None:
+        heard = time.time()
+        self.offset = frame["time"] - (self._asked + heard) / 2
+        self.uncertainty = (heard - self._asked) / 2

@@ -56,6 +56,7 @@ def run_program(
     stdin: Iterable[bytes] | None = None,
     timeout: float | None = 60.0,
     on_frame: OnFrame | None = None,
+    on_noise: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Run `mnt/remote/<name>.py` on the host and return its answer.
 
@@ -65,6 +66,7 @@ def run_program(
         stdin: bytes for the program's `stdin`; iterated in another thread, once the program has started.
         timeout: seconds for all of it; None: as long as it takes.
         on_frame: takes each frame that the program emits, in this thread.
+        on_noise: takes what came on standard output before the program, its end: what start-up files print.
 
     Closing the connection, from any thread, ends the call, and the program with it.
 
@@ -86,7 +88,7 @@ def run_program(
         with RemoteCommand(connection, bootstrap.COMMAND) as command:
             command.write([opening])
             run = _Run(command, name, FrameReader(mark), deadline, timeouts_of(connection).interpreter)
-            return run.answer(stdin, on_frame)
+            return run.answer(stdin, on_frame, on_noise)
 
     try:
         try:
@@ -153,7 +155,12 @@ class _Run:
         self._group: int | None = None  # of sh, while no program has started
         self._impatient: float | None = None  # when to give the interpreter up that is being started
 
-    def answer(self, stdin: Iterable[bytes] | None, on_frame: OnFrame | None) -> dict[str, Any]:
+    def answer(
+        self,
+        stdin: Iterable[bytes] | None,
+        on_frame: OnFrame | None,
+        on_noise: Callable[[str], None] | None,
+    ) -> dict[str, Any]:
         tried: list[str] = []
         facts: dict[str, str] = {}
         started = False
@@ -171,6 +178,8 @@ class _Run:
                     on_frame(frame.value)
             elif frame.kind == "hello":
                 started = True
+                if on_noise is not None:
+                    on_noise(self._reader.skipped)
                 self._command.write([bootstrap.END_OF_STREAM] if stdin is None else _pieces(stdin))
             elif frame.kind == "tried":
                 if started:

@@ -4,4 +4,16 @@ They read what was gathered and touch nothing. A check's id and its docstring ar
 """
 
 # The order in which families are run and shown.
-ORDER = ("ssh", "versions", "storage", "network", "reach", "nccl", "gpus", "ports")
+ORDER = (
+    "ssh",
+    "session",
+    "versions",
+    "storage",
+    "network",
+    "reach",
+    "nccl",
+    "gpus",
+    "system",
+    "processes",
+    "ports",
+)

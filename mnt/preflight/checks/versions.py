@@ -13,11 +13,11 @@ from packaging.utils import canonicalize_name
 
 from mnt.preflight.facts import FleetFacts, HostFacts
 from mnt.preflight.findings import Problem, Severity
-from mnt.preflight.parity import Subject, parity, pinned
+from mnt.preflight.parity import Subject, by_majority, parity, pinned
 from mnt.preflight.registry import Needs, check
 
 # Keys of `require` that name no Python package.
-NOT_PACKAGES = frozenset({"python", "os-release", "cuda", "nccl", "driver"})
+NOT_PACKAGES = frozenset({"python", "os-release", "kernel", "cuda", "nccl", "driver"})
 # Packages with a check of their own.
 OWN_CHECK = ("torch", "deepspeed", "transformers")
 
@@ -49,6 +49,73 @@ def os_release(fleet: FleetFacts) -> Iterator[Problem]:
         exactly=lambda value: f"=={value.split()[-1]}",
     )
     yield from parity(fleet, subject, values)
+
+
+@check("kernel", severity=Severity.WARN)
+def kernel(fleet: FleetFacts) -> Iterator[Problem]:
+    """Every host runs the same kernel.
+
+    Another one may have another driver or file system client, or wait for a reboot. `require: {kernel:
+    ">=5.12"}` pins its version, the numbers before the first `-`.
+    """
+    pin = pinned(fleet, "kernel")
+    values = {
+        host.name: facts.kernel.partition("-")[0] if pin else facts.kernel
+        for host, facts in fleet.answers()
+        if facts.kernel is not None
+    }
+    subject = Subject(
+        "the kernel",
+        "kernel",
+        fix=lambda host, _: "update it as the others were, and reboot it",
+        exactly=lambda value: f"=={value.partition('-')[0]}",
+    )
+    yield from parity(fleet, subject, values, severity=Severity.WARN)
+
+
+@check("ofed-version", severity=Severity.WARN)
+def ofed_version(fleet: FleetFacts) -> Iterator[Problem]:
+    """Every host with RDMA devices has the same software for them: libibverbs, and NVIDIA's OFED if any."""
+    values = {
+        host.name: f"libibverbs {facts.ofed.libibverbs or 'missing'}, "
+        + (f"OFED {facts.ofed.mlx5_core}" if facts.ofed.mlx5_core else "the kernel's own drivers")
+        for host, facts in fleet.answers()
+        if facts.ofed is not None
+    }
+    subject = Subject(
+        "the RDMA software",
+        "",
+        fix=lambda host, _: "install the same rdma-core, and the same DOCA-OFED or none, as on the others",
+        settle=lambda value: f"{value} everywhere",
+    )
+    yield from by_majority(subject, values, Severity.WARN)
+
+
+@check("code-parity")
+def code_parity(fleet: FleetFacts) -> Iterator[Problem]:
+    """Every host holds the same release of the code, whole.
+
+    A release is named by the hash of what it holds. Where none was ever pushed to any host there is nothing
+    to compare.
+    """
+    releases = {host.name: facts.artifacts.release for host, facts in fleet.answers() if facts.artifacts}
+    broken = {name: release.id for name, release in releases.items() if release.id and not release.whole}
+    for name, id in broken.items():
+        yield Problem(
+            hosts=(name,),
+            message=f"the release {id} is not whole",
+            found=f"`current` leads to {id}, whose tree or manifest is missing",
+            expected="a release as mnt push makes it",
+            fix="mnt push",
+        )
+    subject = Subject(
+        "the release",
+        "",
+        fix=lambda host, _: "mnt push",
+        settle=lambda _: "what mnt push sends to all of them",
+    )
+    values = {name: release.id or "none" for name, release in releases.items() if name not in broken}
+    yield from by_majority(subject, values)
 
 
 @check("python-version", needs=Needs.ANSWER)
