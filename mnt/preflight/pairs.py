@@ -20,7 +20,7 @@ class Endpoint:
 class Reached:
     """What one host saw of another over the training network.
 
-    An outcome is `ok`, `refused`, `timeout`, `unreachable`, `denied` (by the first host's own firewall), or
+    An outcome is `ok`, `refused`, `timeout`, `unreachable`, `denied` (by the first host itself), or
     what the kernel said.
     """
 

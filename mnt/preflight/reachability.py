@@ -74,7 +74,7 @@ def grade(reached: Reached) -> str | None:
 
 
 def _denied(seen: dict[Pair, Reached]) -> set[Pair]:
-    """The pairs that the first host's own firewall has refused."""
+    """The pairs that the first host itself has refused."""
     return {pair for pair, reached in seen.items() if "denied" in (reached.master, *reached.ports.values())}
 
 
@@ -135,6 +135,9 @@ def fold_ways(
 ) -> Iterator[Blame]:
     """Explain pairs by hosts at which one way, or both, is closed; who explains most comes first."""
     left = set(bad)
+    if bad and bad == tried and len(hosts) > 2:
+        yield Blame("both", tuple(hosts), frozenset(bad))
+        return
     while left:
         candidates = [blame for host in hosts for blame in _ways(host, bad, tried, left)]
         enough = [blame for blame in candidates if len(blame.pairs) > 1 or len(hosts) == 2]

@@ -17,9 +17,14 @@ import concurrent.futures
 import math
 import subprocess
 
+# The post-quantum key exchange that OpenSSH prefers since 9.0 costs either side 80 ms of CPU, the others 5. All
+# stay on offer, this one first; what is agreed on makes no difference to who may log in.
+_CHEAP = ("-o", "KexAlgorithms=^curve25519-sha256")
+_NOT_CHEAP = ("kex", "key exchange", "host key type", "configuration option")
+
 TYPE_CHECKING = False  # typing.TYPE_CHECKING costs an import
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any, BinaryIO
 
 
@@ -37,9 +42,18 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
 
 def log_in(worker: dict[str, Any], timeout: float) -> str | None:
     """None if ssh gets in, else why not, in one line: the last that ssh said."""
+    error = _run(command(worker, timeout, _CHEAP), timeout)
+    if error is not None and any(words in error.lower() for words in _NOT_CHEAP):
+        return _run(
+            command(worker, timeout), timeout
+        )  # an old ssh, or one whose user has set other algorithms
+    return error
+
+
+def _run(argv: list[str], timeout: float) -> str | None:
     try:
         done = subprocess.run(
-            command(worker, timeout),
+            argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -56,9 +70,17 @@ def log_in(worker: dict[str, Any], timeout: float) -> str | None:
     return lines[-1] if lines else f"ssh: exit code {done.returncode}"
 
 
-def command(worker: dict[str, Any], timeout: float) -> list[str]:
+def command(worker: dict[str, Any], timeout: float, options: Sequence[str] = ()) -> list[str]:
     """The argv that logs in to a worker. It never asks; which host keys to trust is the host's own choice."""
-    argv = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, math.ceil(timeout))}", "-T"]
+    argv = [
+        "ssh",
+        "-o",
+        "BatchMode=yes",
+        "-o",
+        f"ConnectTimeout={max(1, math.ceil(timeout))}",
+        "-T",
+        *options,
+    ]
     if worker.get("user"):
         argv += ["-o", f"User={worker['user']}"]
     if worker.get("port"):

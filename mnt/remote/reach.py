@@ -19,7 +19,7 @@ Arguments:
 
 A result is {"route": interface | None, "no_route": why | None, "latency": seconds | None,
 "mtu": bytes | None, "full": bool | None, "master": outcome | None, "ports": {PORT: outcome}}. An outcome is
-`ok`, `refused`, `timeout`, `unreachable`, `denied` (by this host's own firewall) or what the kernel says.
+`ok`, `refused`, `timeout`, `unreachable`, `denied` (by this host itself) or what the kernel says.
 `full` tells whether a packet of full size gets through, `latency` is what the kernel measured in the TCP
 handshake, `mtu` that of the path.
 """

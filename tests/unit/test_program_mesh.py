@@ -65,3 +65,12 @@ def test_no_ssh_client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_nobody_to_ask() -> None:
     assert ask() == {}
+
+
+def test_an_ssh_that_does_not_know_the_cheap_key_exchange(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusal = "command-line: line 0: Bad SSH2 KexAlgorithms '^curve25519-sha256'."
+    script(tmp_path / "ssh", f'#!/bin/sh\ncase "$*" in *Kex*) echo "{refusal}" >&2; exit 255 ;; esac\n')
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert ask(login("good")) == {"good": {"ok": True, "error": None}}

@@ -1,0 +1,174 @@
+"""The reach program, on addresses of the loopback interface."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import queue
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mnt.remote import reach
+from mnt.remote.routes import leaves_by
+
+
+class Host:
+    """The program on one address, in a thread."""
+
+    def __init__(self, address: str, master: int, samples: int = 3) -> None:
+        self.address = address
+        self.master = master
+        reading, writing = os.pipe()
+        self._stdin = os.fdopen(writing, "wb", buffering=0)
+        self._frames: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        args = {"address": address, "master": master, "samples": samples, "timeout": 0.3}
+        self._thread = threading.Thread(
+            target=reach.main, args=(args, self._frames.put, os.fdopen(reading, "rb"))
+        )
+        self._thread.start()
+        self.listening = self._frames.get(timeout=5)["listening"]
+
+    def target(self, **changes: Any) -> dict[str, Any]:
+        ports, master = self.listening["ports"], self.master if self.listening["master"] else None
+        return {"name": self.address, "address": self.address, "master": master, "ports": ports, **changes}
+
+    def reach(self, *targets: dict[str, Any]) -> dict[str, Any]:
+        self._stdin.write(json.dumps({"targets": targets}).encode() + b"\n")
+        found: dict[str, Any] = self._frames.get(timeout=30)["reached"]
+        return found
+
+    def end(self) -> None:
+        self._stdin.close()
+        self._thread.join(5)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def port() -> int:
+    """One that is free on all addresses."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@pytest.fixture
+def here(port: int) -> Iterator[Host]:
+    host = Host("127.0.0.11", port)
+    yield host
+    host.end()
+
+
+@pytest.fixture
+def there(port: int) -> Iterator[Host]:
+    host = Host("127.0.0.12", port)
+    yield host
+    host.end()
+
+
+def test_it_listens_on_the_master_port_and_over_the_whole_range(here: Host) -> None:
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    third = (last - first + 1) / 3
+    assert here.listening["master"]
+    assert [int((port - first) // third) for port in here.listening["ports"]] == [0, 1, 2]
+
+
+def test_all_is_well(here: Host, there: Host) -> None:
+    (result,) = here.reach(there.target()).values()
+    assert result["master"] == "ok"
+    assert result["ports"] == dict.fromkeys(there.listening["ports"], "ok")
+    assert (result["full"], result["route"], result["no_route"]) == (True, "lo", None)
+    assert 0 < result["latency"] < 1
+    assert result["mtu"] > 1000
+
+
+def test_a_hundred_targets_at_once(here: Host, there: Host) -> None:
+    results = here.reach(*(there.target(name=f"copy{n}") for n in range(100)))
+    assert {(each["master"], each["full"], *each["ports"].values()) for each in results.values()} == {
+        ("ok", True, "ok", "ok", "ok")
+    }
+
+
+def test_nobody_listens_there(here: Host, there: Host, port: int) -> None:
+    result = here.reach(there.target(address="127.0.0.13"))[there.address]
+    assert {result["master"], *result["ports"].values()} == {"refused"}
+    assert (result["full"], result["latency"]) == (None, None)
+
+
+def test_one_that_listens_and_does_not_answer_is_not_reached_by_full_packets(here: Host) -> None:
+    with socket.create_server(("127.0.0.14", 0)) as mute:
+        target = {"name": "mute", "address": "127.0.0.14", "master": None, "ports": [mute.getsockname()[1]]}
+        result = here.reach(target)["mute"]
+    assert (list(result["ports"].values()), result["full"], result["master"]) == (["ok"], False, None)
+
+
+def test_a_master_port_that_is_held_is_left_alone(port: int) -> None:
+    with socket.create_server(("0.0.0.0", port)):
+        host = Host("127.0.0.15", port)
+        host.end()
+    assert not host.listening["master"]
+    assert len(host.listening["ports"]) == 3
+
+
+def test_an_address_that_is_not_here() -> None:
+    with pytest.raises(OSError, match="Cannot assign requested address"):
+        reach.main({"address": "192.0.2.1", "master": 1, "samples": 1}, print, io.BytesIO())
+
+
+def test_no_targets_came(port: int) -> None:
+    frames: list[dict[str, Any]] = []
+    args = {"address": "127.0.0.16", "master": port, "samples": 1}
+    assert reach.main(args, frames.append, io.BytesIO()) == {}
+    assert [list(frame) for frame in frames] == [["listening"]]
+
+
+# --- routes, in a network namespace --------------------------------------------------------
+
+CONNECT = """
+import json
+from mnt.remote import reach
+targets = [{"name": a, "address": a, "master": None, "ports": [9]} for a in ADDRESSES]
+print(json.dumps(reach._reach(targets, "10.0.0.1", 0.3, 64)))
+"""
+SET_UP = """
+ip link set lo up
+ip link add train type veth peer name other
+ip link set train up; ip link set other up
+ip addr add 10.0.0.1/24 dev train
+ip link add wrong type veth peer name other2
+ip link set wrong up
+ip route add 10.0.0.7/32 dev wrong
+ip route add blackhole 10.0.0.8/32
+ip route add prohibit 10.0.0.9/32
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a network namespace")
+def test_routes_and_what_the_kernel_says_of_them() -> None:
+    addresses = [f"10.0.0.{n}" for n in (6, 7, 8, 9)] + ["192.0.2.1"]
+    code = CONNECT.replace("ADDRESSES", repr(addresses))
+    within = ["unshare", "--net", "sh", "-ec", f'{SET_UP}\nexec "$@"', "sh"]
+    done = subprocess.run(
+        [*within, sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
+    )
+    found = {
+        name: (result["route"], result["no_route"], *result["ports"].values())
+        for name, result in json.loads(done.stdout).items()
+    }
+    assert found == {
+        "10.0.0.6": ("train", None, "timeout"),
+        "10.0.0.7": ("wrong", None, "timeout"),
+        "10.0.0.8": (None, "Invalid argument", "Invalid argument"),
+        "10.0.0.9": (None, "Permission denied", "denied"),
+        "192.0.2.1": (None, "Network is unreachable", "unreachable"),
+    }
+
+
+def test_the_route_to_this_host_itself() -> None:
+    assert leaves_by("127.0.0.1") == "lo"
