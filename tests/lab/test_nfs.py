@@ -23,6 +23,7 @@ from nfs import FAULTS, NfsLab, heal, inject, packages
 from mnt.errors import MntError
 
 Preflight = Callable[..., dict[str, Any]]
+BreakNode = Callable[[str, str], Callable[[], None]]
 
 CHECKS = "ssh,storage-mount,storage-visible,storage-space"
 DEADLINE = 5.0  # seconds that the probe waits for a file system
@@ -31,8 +32,7 @@ REST = 10.0  # for all else; a guest on a busy machine is slow
 
 class Case(NamedTuple):
     message: str
-    fix: str
-    severity: str = "fail"
+    fix: str  # its end
 
 
 MOUNT = "sudo mount -t nfs4 -o rw,hard filer:/export/shared /mnt/shared"
@@ -85,32 +85,38 @@ def preflight(nfs_lab: NfsLab, run_mnt: Callable[..., subprocess.CompletedProces
 
 
 @pytest.fixture
-def broken(nfs_lab: NfsLab) -> Iterator[Callable[[str, str], None]]:
-    """`broken("node1", "hang")`: brings a node into that state; it is healed after the test."""
-    names = []
+def break_node(nfs_lab: NfsLab) -> Iterator[BreakNode]:
+    """`heal = break_node("node1", "hang")`: that state, until `heal()` or the end of the test."""
+    ill: set[str] = set()
 
-    def break_it(name: str, fault: str) -> None:
-        names.append(name)
-        inject(nfs_lab.nodes[name], fault)
-
-    yield break_it
-    for name in names:
+    def mend(name: str) -> None:
         heal(nfs_lab.nodes[name])
+        ill.remove(name)
+
+    def break_node(name: str, fault: str) -> Callable[[], None]:
+        ill.add(name)
+        inject(nfs_lab.nodes[name], fault)
+        return lambda: mend(name)
+
+    yield break_node
+    for name in list(ill):
+        mend(name)
 
 
-def tell_apart(lab: NfsLab, preflight: Preflight, node: str, fault: str) -> None:
+def tell_apart(preflight: Preflight, break_node: BreakNode, node: str, fault: str) -> None:
     """The fault is found, on that node alone and in time; and nothing is once it is healed."""
+    heal = break_node(node, fault)
     start = time.monotonic()
     document = preflight()
     assert time.monotonic() - start < DEADLINE + REST
     (finding,) = document["findings"]
     case = CASES[fault]
     assert (finding["check"], finding["hosts"]) == ("storage-mount", [node])
-    assert (finding["message"], finding["severity"]) == (case.message, case.severity)
+    assert (finding["message"], finding["severity"]) == (case.message, "fail")
     assert finding["fix"].endswith(case.fix)
     assert finding["expected"] == "nfs4 from filer:/export/shared (rw,hard)"
 
-    heal(lab.nodes[node])
+    heal()
     assert preflight()["findings"] == []
 
 
@@ -120,40 +126,34 @@ def test_healthy_nodes_are_green_and_nothing_is_left(nfs_lab: NfsLab, preflight:
 
 
 @pytest.mark.parametrize("fault", SAMPLE)
-def test_a_fault_on_a_worker(
-    nfs_lab: NfsLab, preflight: Preflight, broken: Callable[[str, str], None], fault: str
-) -> None:
-    broken("node2", fault)
-    tell_apart(nfs_lab, preflight, "node2", fault)
+def test_a_fault_on_a_worker(preflight: Preflight, break_node: BreakNode, fault: str) -> None:
+    tell_apart(preflight, break_node, "node2", fault)
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_on_the_master(
-    nfs_lab: NfsLab, preflight: Preflight, broken: Callable[[str, str], None], fault: str
-) -> None:
-    broken("node1", fault)
-    tell_apart(nfs_lab, preflight, "node1", fault)
+def test_a_fault_on_the_master(preflight: Preflight, break_node: BreakNode, fault: str) -> None:
+    tell_apart(preflight, break_node, "node1", fault)
 
 
 def test_two_servers_for_one_path_without_a_source_in_the_inventory(
-    nfs_lab: NfsLab, preflight: Preflight, broken: Callable[[str, str], None], tmp_path: Path
+    nfs_lab: NfsLab, preflight: Preflight, break_node: BreakNode, tmp_path: Path
 ) -> None:
     document = yaml.safe_load(nfs_lab.inventory_path.read_text())
     document["storage"] = [{"path": "/mnt/shared"}]
     inventory = tmp_path / "no-source.yaml"
     inventory.write_text(yaml.safe_dump(document))
     assert preflight(inventory)["findings"] == []
-    broken("node2", "wrong-server")
+    break_node("node2", "wrong-server")
     (finding,) = preflight(inventory)["findings"]
     assert (finding["check"], finding["hosts"]) == ("storage-mount", ["node1", "node2"])
     assert finding["found"] == "filer:/export/shared on node1; filer2:/export/shared on node2"
 
 
 def test_a_probe_that_hangs_leaves_no_process(
-    nfs_lab: NfsLab, preflight: Preflight, broken: Callable[[str, str], None]
+    nfs_lab: NfsLab, preflight: Preflight, break_node: BreakNode
 ) -> None:
-    broken("node2", "hang")
+    break_node("node2", "hang")
     preflight()
     time.sleep(1)
     processes = nfs_lab.nodes["node2"].guest.run("ps -u mnt -o pid,stat,args --no-headers || true")

@@ -1,0 +1,102 @@
+"""What shows whether storage is shared: the host's program, as one host writes and another looks."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mnt.remote import children, visible
+
+NONCE = "0123abcd"
+
+
+def write(places: dict[str, list[str]], stdin: io.RawIOBase) -> list[dict[str, Any]]:
+    """What the program emits until its standard input ends."""
+    frames: list[dict[str, Any]] = []
+    reader = io.BufferedReader(stdin)
+    assert visible.main({"nonce": NONCE, "write": places}, frames.append, reader) == {}
+    return frames
+
+
+def read(files: dict[str, str], deadline: float = 0.3) -> dict[str, dict[str, Any]]:
+    args = {"nonce": NONCE, "read": files, "deadline": deadline}
+    seen: dict[str, dict[str, Any]] = visible.main(args, lambda frame: None, io.BytesIO())["seen"]
+    return seen
+
+
+class Held(io.RawIOBase):
+    """A standard input that calls `when_read`, then ends."""
+
+    def __init__(self, when_read: Any) -> None:
+        self._when_read = when_read
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._when_read()
+        return 0
+
+
+def test_what_is_written_is_read_and_then_gone(tmp_path: Path) -> None:
+    file = str(tmp_path / f".mnt-visible-{NONCE}")
+    seen: dict[str, Any] = {}
+    frames = write({"/shared": [str(tmp_path)]}, Held(lambda: seen.update(read({"/shared": file}))))
+    assert frames == [{"written": {"/shared": {"file": file, "error": None}}}]
+    assert seen["/shared"]["error"] is None
+    assert 0 <= seen["/shared"]["delay"] < 0.3
+    assert os.listdir(tmp_path) == []
+
+
+def test_it_is_gone_too_when_the_head_is_lost(tmp_path: Path) -> None:
+    def lose() -> None:
+        assert os.listdir(tmp_path) != []
+        raise ConnectionError("the connection to the head is lost")
+
+    with pytest.raises(ConnectionError):
+        write({"/shared": [str(tmp_path)]}, Held(lose))
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_first_directory_that_takes_it(tmp_path: Path) -> None:
+    (frame,) = write({"/proc": ["/proc", str(tmp_path)], "/sys": ["/sys/nothing"]}, Held(lambda: None))
+    written = frame["written"]
+    assert written["/proc"]["file"] == str(tmp_path / f".mnt-visible-{NONCE}")
+    assert written["/sys"] == {"file": None, "error": "/sys/nothing: No such file or directory"}
+
+
+def test_a_file_that_appears_late(tmp_path: Path) -> None:
+    file = tmp_path / "late"
+    threading.Timer(0.2, lambda: file.write_text(NONCE)).start()
+    seen = read({"/shared": str(file)}, deadline=5)["/shared"]
+    assert 0.1 < seen["delay"] < 2
+
+
+def test_a_file_that_never_appears_or_is_another(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("something else")
+    start = time.monotonic()
+    seen = read({"/a": str(tmp_path / "none"), "/b": str(tmp_path / "other")})
+    assert time.monotonic() - start < 2
+    assert seen["/a"] == {"delay": None, "error": f"No such file or directory: {tmp_path}/none"}
+    assert seen["/b"] == {"delay": None, "error": f"it holds something else: {tmp_path}/other"}
+
+
+def test_storage_that_hangs_is_no_answer(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")  # opening it waits for a writer
+    seen = read({"/shared": str(tmp_path / "fifo")})["/shared"]
+    assert seen == {"delay": None, "error": "no answer in 0.3 s"}
+
+
+def test_children_answer_hang_or_die_on_their_own() -> None:
+    start = time.monotonic()
+    answers = children.run_in_children(
+        {"well": lambda: [1, "é"], "hangs": lambda: time.sleep(60), "dies": lambda: 1 / 0}, 0.5
+    )
+    assert answers == {"well": [1, "é"], "hangs": None, "dies": None}
+    assert time.monotonic() - start < 2
