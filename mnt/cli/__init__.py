@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "preflight": ("preflight", "Check that the hosts can train together."),
     "net": ("net", "Show each node's training NIC and network environment, with the reasons."),
     "hostfile": ("hostfile", "Write the hostfile that DeepSpeed reads."),
+    "run": ("run", "Run a command on every host."),
     "push": ("push", "Send the code tree to every host as a new release."),
     "launch": ("launch", "Start a job: the master first, then the workers."),
     "status": ("status", "Show the jobs that the hosts hold."),

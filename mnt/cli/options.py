@@ -38,9 +38,12 @@ def selection_options(command: F) -> F:
         *args: Any, inventory: str | None, nodes: str | None, exclude: str | None, **kwargs: Any
     ) -> Any:
         from mnt.inventory import find, hostlist, loader
+        from mnt.run import failed
 
         loaded = loader.load(find.locate(inventory))
-        chosen = hostlist.select(loaded, nodes=nodes, exclude=exclude)
+        chosen = hostlist.select(
+            loaded, nodes=nodes, exclude=exclude, last_failed=lambda: failed.recall(loaded.file)
+        )
         return command(*args, selection=Selection(loaded, chosen), **kwargs)
 
     return wrapper  # type: ignore[return-value]

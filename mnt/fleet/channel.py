@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import paramiko
 from fabric.connection import Connection
@@ -65,6 +65,59 @@ class _StatusEvent(threading.Event):
         self._wake.set()
 
 
+class _Reply(threading.Event):
+    """Stands in for `Channel.event`, for whose answer to a request paramiko would wait for ever."""
+
+    def __init__(self, limit: float) -> None:
+        super().__init__()
+        self._limit = limit
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Raises TimeoutError in place of returning False."""
+        if super().wait(self._limit if timeout is None else timeout):
+            return True
+        raise TimeoutError(f"no answer within {self._limit:g} s")
+
+
+class RunningCommand(Protocol):
+    """A command on a host, whatever client it was started with: what RemoteCommand says of these."""
+
+    host: str
+
+    def __enter__(self) -> RunningCommand: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    @property
+    def exit_code(self) -> int | None: ...
+
+    def write(self, chunks: Iterable[bytes]) -> None: ...
+
+    def read(self, timeout: float | None = None) -> bytes: ...
+
+
+def open_session(connection: Connection) -> Any:
+    """A new session channel, whose requests are answered within `Timeouts.channel` or fail with an OSError.
+
+    Raises HostError: phase `channel`; or any phase before it where the connection had to be opened.
+    """
+    limit = timeouts_of(connection).channel
+    own = getattr(connection, "open_session", None)  # a HostConnection may take a further transport
+    try:
+        if own is not None:
+            channel = own(limit)
+        else:
+            connection.open()  # type: ignore[no-untyped-call]
+            transport: Any = connection.transport
+            channel = transport.open_session(timeout=limit)
+    except _CHANNEL_ERRORS as error:
+        raise HostError(host_name(connection), "channel", f"no session: {_reason(error)}") from error
+    channel.event = _Reply(limit)
+    return channel
+
+
 class RemoteCommand:
     """A command that runs on a host. Leaving the `with` block closes the channel.
 
@@ -74,45 +127,44 @@ class RemoteCommand:
     Args:
         connection: opened if it is not.
         command: what the login shell is given.
+        on_stderr: takes each piece of standard error, in the thread that reads.
 
     Raises:
         HostError: phase `channel`; or any phase before it where the connection had to be opened.
     """
 
-    def __init__(self, connection: Connection, command: str) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        command: str,
+        *,
+        on_stderr: Callable[[bytes], object] | None = None,
+    ) -> None:
         self.host = host_name(connection)
-        self._limit = timeouts_of(connection).channel
         self._wake = _Wake()
         self._errors = bytearray()
+        self._on_stderr = on_stderr
         self._ended_at: float | None = None
         self._writer: _Writer | None = None
         self._channel = self._open(connection)
         self._start(command)
 
     def _open(self, connection: Connection) -> Any:
-        try:
-            connection.open()  # type: ignore[no-untyped-call]
-            transport: Any = connection.transport
-            channel = transport.open_session(timeout=self._limit)
-        except _CHANNEL_ERRORS as error:
-            raise HostError(self.host, "channel", f"no session: {_reason(error)}") from error
+        channel = open_session(connection)
         channel.in_buffer.set_event(self._wake)
         channel.in_stderr_buffer.set_event(self._wake)
         channel.status_event = _StatusEvent(self._wake)
         return channel
 
     def _start(self, command: str) -> None:
-        # Paramiko waits for the answer to an exec request for ever: a timer closes the channel instead.
-        timer = threading.Timer(self._limit, self._channel.close)
-        timer.daemon = True
-        timer.start()
         try:
             self._channel.exec_command(command)
         except _CHANNEL_ERRORS as error:
-            self._channel.close()
+            self.close()
+            transport = self._channel.transport
+            if not transport.is_active():
+                raise lost(self.host, transport) from error
             raise HostError(self.host, "channel", f"the command was refused: {_reason(error)}") from error
-        finally:
-            timer.cancel()
 
     def __enter__(self) -> RemoteCommand:
         return self
@@ -198,8 +250,11 @@ class RemoteCommand:
 
     def _drain_errors(self) -> None:
         while self._channel.recv_stderr_ready():
-            self._errors += self._channel.recv_stderr(_READ)
+            data = self._channel.recv_stderr(_READ)
+            self._errors += data
             del self._errors[:-_ERRORS_KEPT]
+            if self._on_stderr is not None:
+                self._on_stderr(data)
 
     def _at_end(self) -> bool:
         """Whether nothing can come any more. What has come is looked for after that was decided."""

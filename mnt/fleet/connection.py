@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from fabric.config import Config
 from fabric.connection import Connection
+from paramiko import ChannelException
 from paramiko.config import SSHConfig as ParamikoConfig
 
 from mnt.errors import HostError
+from mnt.fleet.channel import RemoteCommand, RunningCommand
 from mnt.fleet.endpoint import Endpoint, resolve
 from mnt.fleet.gateways import Gateways
 from mnt.fleet.hostkeys import KnownHosts
@@ -18,6 +21,7 @@ from mnt.fleet.identities import Identities
 from mnt.fleet.login import Cancelled, Failure, Login
 from mnt.fleet.sshconfig import SshConfig
 from mnt.fleet.timeouts import Timeouts
+from mnt.fleet.transport import HostTransport
 from mnt.inventory.model import Host
 
 _LOGINS_AT_ONCE = 8  # at one server, or through one gateway; sshd's MaxStartups begins to drop at 10
@@ -50,6 +54,10 @@ class Shared:
     def login(self, endpoint: Endpoint) -> Login:
         return Login(endpoint, self.timeouts, self._known_hosts, self._identities)
 
+    def unlock(self, logins: Iterable[Endpoint]) -> None:
+        """Ask for the passphrases that these logins need and nobody has; see Identities."""
+        self._identities.unlock(dict.fromkeys(logins))
+
     def slot(self, endpoint: Endpoint) -> threading.BoundedSemaphore:
         """Held while logging in, so that no server and no gateway sees too many logins at once."""
         key = endpoint.jumps or (endpoint.hostname, endpoint.port)
@@ -75,6 +83,7 @@ class HostConnection(Connection):
     timeouts: Timeouts = None  # type: ignore[assignment]
     _shared: Shared = None  # type: ignore[assignment]
     _opening: threading.Lock = None  # type: ignore[assignment]
+    _further: list[HostTransport] = None  # type: ignore[assignment]
     _login: Login | None = None
 
     def __init__(self, target: Host, shared: Shared | None = None) -> None:
@@ -93,6 +102,7 @@ class HostConnection(Connection):
         self.timeouts = shared.timeouts
         self._shared = shared
         self._opening = threading.Lock()
+        self._further = []
 
     @property
     def phase(self) -> str:
@@ -100,35 +110,67 @@ class HostConnection(Connection):
         login = self._login
         return "command" if login is None else login.phase
 
+    @property
+    def logins(self) -> tuple[Endpoint, ...]:
+        """The logins that `open` takes, those at gateways first."""
+        return (*self.endpoint.jumps, self.endpoint)
+
     def open(self) -> None:
         """Log in, if that was not done. Raises HostError."""
         if self.is_connected:
             return
         with self._opening:
             if not self.is_connected:
-                self._log_in()
+                transport = self._log_in()
+                client: Any = self.client
+                client._transport = transport  # Fabric's sftp goes by it
+                self._sftp = None  # of a connection that was lost
+                self.transport = transport
 
-    def _log_in(self) -> None:
+    def open_session(self, timeout: float) -> Any:
+        """A channel for a command, opened within `timeout` seconds.
+
+        Where the host allows no more sessions on the connection that there is (MaxSessions of sshd_config, 10
+        unless set), over a further one, which is kept for the next. Raises HostError, SSHException, OSError.
+        """
+        self.open()
+        main: Any = self.transport
+        for transport in [main, *(further for further in self._further if further.is_active())]:
+            with contextlib.suppress(ChannelException):
+                return transport.open_session(timeout=timeout)
+        with self._opening:
+            further = self._log_in()
+            self._further.append(further)
+        try:
+            return further.open_session(timeout=timeout)
+        except ChannelException:
+            fix = "MaxSessions in its sshd_config: at least 1"
+            raise HostError(self.target.name, "channel", "the host allows no session", fix=fix) from None
+
+    def _log_in(self) -> HostTransport:
+        """A new transport. Raises HostError."""
         name, shared = self.target.name, self._shared
         login = self._login = shared.login(self.endpoint)
         try:
             with shared.slot(self.endpoint):
-                transport = login.run(shared.gateways.through(self.endpoint.jumps))
+                return login.run(shared.gateways.through(self.endpoint.jumps))
         except Failure as failure:
             raise HostError(name, failure.phase, failure.message, fix=failure.fix) from None
         except Cancelled:
             raise HostError(name, login.phase, "given up: the connection was closed") from None
         finally:
             self._login = None
-        client: Any = self.client
-        client._transport = transport  # Fabric's sftp goes by it
-        self._sftp = None  # of a connection that was lost
-        self.transport = transport
+
+    def start(self, command: str, *, on_stderr: Callable[[bytes], object] | None = None) -> RunningCommand:
+        """Start a command; RemoteCommand says how. Raises HostError."""
+        return RemoteCommand(self, command, on_stderr=on_stderr)
 
     def close(self) -> None:
         """Close the connection: what runs over it ends with a HostError, and so does `open` under way."""
         login = self._login
         if login is not None:
             login.cancel()
+        while self._further:
+            self._further.pop().close()
         with contextlib.suppress(EOFError, OSError):  # sftp says goodbye, and the host may be gone
             super().close()  # type: ignore[no-untyped-call]

@@ -38,14 +38,22 @@ class Fleet:
         hosts: their names differ; their order is that of all results.
         fanout: hosts that work on a task at the same time.
         timeouts: limits of each phase; `total` is the default for a whole task.
+        connect: makes the connection to a host, which need not be open.
     """
 
-    def __init__(self, hosts: Iterable[Host], *, fanout: int = 64, timeouts: Timeouts | None = None) -> None:
+    def __init__(
+        self,
+        hosts: Iterable[Host],
+        *,
+        fanout: int = 64,
+        timeouts: Timeouts | None = None,
+        connect: Callable[[Host, Shared], HostConnection] = HostConnection,
+    ) -> None:
         self._hosts = {host.name: host for host in hosts}
         self._fanout = max(1, fanout)
         self._timeouts = timeouts or Timeouts()
         self._shared = Shared(self._timeouts)
-        self._connections = {name: HostConnection(host, self._shared) for name, host in self._hosts.items()}
+        self._connections = {name: connect(host, self._shared) for name, host in self._hosts.items()}
 
     def __enter__(self) -> Fleet:
         return self
@@ -101,6 +109,9 @@ class Fleet:
                 out: `Timeouts.total`.
             fanout: in place of the fleet's own, for tasks that wait for each other.
 
+        A private key that needs a passphrase, which no agent holds, is asked for at the terminal before
+        anything else, once for all hosts.
+
         Returns the outcomes in the order of the fleet's hosts. A KeyboardInterrupt closes every connection
         and is raised again at once. Raises KeyError for a name that is no host of the fleet.
         """
@@ -111,6 +122,7 @@ class Fleet:
         batch = _Batch(task, {name: (self._connections[name], arguments[name]) for name in order}, limit)
         outcomes: dict[str, Outcome[T]] = {}
         try:
+            self._shared.unlock(login for name in order for login in self._connections[name].logins)
             for outcome in batch.outcomes(fanout or self._fanout):
                 outcomes[outcome.host] = outcome
                 if on_result is not None:

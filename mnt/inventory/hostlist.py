@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 from ClusterShell.RangeSet import RangeSet, RangeSetException
@@ -19,6 +19,9 @@ from mnt.inventory.spelling import did_you_mean
 
 # More than this from one hostlist is a slip of the finger, and would only fill the memory.
 MAX_HOSTS = 100_000
+
+# The group of the hosts that failed in the last `mnt run`.
+FAILED = "failed"
 
 Groups = Mapping[str, Sequence[str]]
 
@@ -58,22 +61,35 @@ def fold(hosts: Sequence[str]) -> str:
     return ",".join(_fold_run(run) for run in _ascending_runs(hosts))
 
 
-def select(inventory: Inventory, *, nodes: str | None, exclude: str | None) -> tuple[Host, ...]:
+def select(
+    inventory: Inventory,
+    *,
+    nodes: str | None,
+    exclude: str | None,
+    last_failed: Callable[[], Sequence[str]] = tuple,
+) -> tuple[Host, ...]:
     """The hosts of `inventory` that a command is about, in rank order.
 
     Args:
         inventory: the cluster.
         nodes: a hostlist; None: every host, in the order of the file.
         exclude: a hostlist of hosts to leave out.
+        last_failed: gives the hosts of `@failed`, unless the inventory has a group of that name.
 
     Raises:
         UsageError: a hostlist that is wrong, or no host left.
     """
     known = list(inventory.names())
-    chosen = known if nodes is None else expand(nodes, known=known, groups=inventory.groups)
-    left_out = set() if exclude is None else set(expand(exclude, known=known, groups=inventory.groups))
+    groups: Groups = inventory.groups
+    if FAILED not in groups and f"@{FAILED}" in f"{nodes},{exclude}":
+        # Hosts that the inventory has lost since then are no longer meant.
+        groups = {**groups, FAILED: [name for name in last_failed() if name in known]}
+    chosen = known if nodes is None else expand(nodes, known=known, groups=groups)
+    left_out = set() if exclude is None else set(expand(exclude, known=known, groups=groups))
     by_name = {host.name: host for host in inventory.hosts}
     hosts = tuple(by_name[name] for name in chosen if name not in left_out)
+    if not chosen:  # only @failed can be empty
+        raise UsageError(f"no host failed in the last run: {nodes} is nothing", fix="-n with a hostlist")
     if not hosts:
         raise UsageError(
             f"no host is left: {exclude} takes out all of {fold(chosen)}", fix="leave out fewer hosts"

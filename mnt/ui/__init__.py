@@ -5,12 +5,13 @@ as it is, less its terminal escapes: it never passes through a markup engine and
 """
 
 from mnt.ui.console import document, error, failure, info, note, plain, success, warn
-from mnt.ui.hostlines import HostLines
+from mnt.ui.hostlines import HostLines, block
 from mnt.ui.table import Cell, table
 
 __all__ = [
     "Cell",
     "HostLines",
+    "block",
     "document",
     "error",
     "failure",

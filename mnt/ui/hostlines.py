@@ -12,60 +12,74 @@ import click
 from mnt.ui.console import clean, colours
 
 _COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_yellow")
+_LONGEST = 1 << 18  # bytes of a line that wait for its end; a longer one is shown in pieces
 
 
 class HostLines:
     """Writes `node1 | text` lines; whole lines only, so that hosts never mix within a line.
 
     On a terminal the prefix is coloured and escapes from hosts are taken out; into a file or a pipe the bytes
-    of the line go as they came.
+    of the line go as they came. What a single host without a prefix writes goes there at once, untouched.
 
     Args:
         hosts: all hosts that may speak; the widest name sets the prefix's width.
         stream: a text stream, `sys.stdout` if None.
-        prefix: False leaves the host off (there is only one).
+        prefix: False leaves the host off.
     """
 
     def __init__(self, hosts: Iterable[str], stream: TextIO | None = None, *, prefix: bool = True) -> None:
         names = list(hosts)
         self._stream = sys.stdout if stream is None else stream
         self._coloured = colours(self._stream)
+        self._terminal = self._stream.isatty()
+        self._untouched = not prefix and len(names) == 1 and not self._terminal
         width = max((len(name) for name in names), default=0)
         self._prefix = {
-            name: self._paint(f"{name:<{width}} | ", _COLOURS[i % len(_COLOURS)]) if prefix else ""
+            name: self._paint(f"{name:<{width}} | ", _COLOURS[i % len(_COLOURS)]).encode() if prefix else b""
             for i, name in enumerate(names)
         }
-        self._partial: dict[str, str] = {}
+        self._partial: dict[str, bytearray] = {}
         self._lock = threading.Lock()
 
     def _paint(self, text: str, colour: str) -> str:
         return click.style(text, fg=colour) if self._coloured else text
 
-    def feed(self, host: str, text: str) -> None:
+    def feed(self, host: str, data: str | bytes) -> None:
         """Take a piece of a host's output; its complete lines are written, the rest waits.
 
-        `text` may hold surrogate escapes (bytes that were not UTF-8): they leave as the same bytes.
+        Text may hold surrogate escapes (bytes that were not UTF-8): they leave as the same bytes.
         """
+        if isinstance(data, str):
+            data = data.encode("utf-8", "surrogateescape")
         with self._lock:
-            *lines, rest = (self._partial.get(host, "") + text).split("\n")
-            self._partial[host] = rest
-            self._write(host, lines)
+            if self._untouched:
+                self._put(data)
+                return
+            lines, newline, rest = data.rpartition(b"\n")
+            partial = self._partial.setdefault(host, bytearray())
+            if newline:
+                self._write(host, (bytes(partial) + lines).split(b"\n"))
+                partial.clear()
+            partial += rest
+            if len(partial) > _LONGEST:
+                self._write(host, [bytes(partial)])
+                partial.clear()
 
     def close(self) -> None:
         """Write what is left without a newline."""
         with self._lock:
             for host, rest in self._partial.items():
                 if rest:
-                    self._write(host, [rest])
+                    self._write(host, [bytes(rest)])
             self._partial.clear()
 
-    def _write(self, host: str, lines: list[str]) -> None:
-        if not lines:
-            return
-        prefix = self._prefix.get(host, f"{host} | ")
-        if self._coloured:
-            lines = [clean(line) for line in lines]
-        data = "".join(f"{prefix}{line}\n" for line in lines).encode("utf-8", "surrogateescape")
+    def _write(self, host: str, lines: list[bytes]) -> None:
+        prefix = self._prefix.get(host, f"{host} | ".encode())
+        if self._terminal:
+            lines = [clean(line.decode("utf-8", "replace")).encode() for line in lines]
+        self._put(b"".join(b"%b%b\n" % (prefix, line) for line in lines))
+
+    def _put(self, data: bytes) -> None:
         binary = getattr(self._stream, "buffer", None)
         if binary is None:
             self._stream.write(data.decode("utf-8", "replace"))
@@ -73,3 +87,15 @@ class HostLines:
             self._stream.flush()
             binary.write(data)
         self._stream.flush()
+
+
+def block(pieces: Iterable[bytes], stream: TextIO | None = None) -> None:
+    """Write output as it came, but without escapes on a terminal, and with a newline at its end.
+
+    Args:
+        stream: a text stream, `sys.stdout` if None.
+    """
+    lines = HostLines(("", "nobody"), stream, prefix=False)
+    for piece in pieces:
+        lines.feed("", piece)
+    lines.close()

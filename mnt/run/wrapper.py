@@ -1,0 +1,110 @@
+"""The head's half of mnt/remote/run.sh: the bytes that start a command, and telling its output from noise."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from mnt.remote import bootstrap
+from mnt.run.command import Command
+
+# As root, so that root's processes can be ended too. -n: never ask.
+_SUDO_COMMAND = bootstrap.COMMAND.replace("exec ", "exec sudo -n -- ", 1)
+
+_PIECE = 1 << 18  # bytes of standard input that travel as one piece
+_NOISE_KEPT = 4096  # bytes: its end
+
+END_OF_INPUT = b"0\n"
+
+
+def login_line(command: Command) -> str:
+    """What the login shell is given: one of two constants."""
+    return _SUDO_COMMAND if command.sudo else bootstrap.COMMAND
+
+
+def opening(command: Command, mark: str, *, with_input: bool) -> bytes:
+    """All that comes before standard input, which follows as `pieces` if the command has one."""
+    lines = [
+        bootstrap.shell_line("run.sh").encode(),
+        mark.encode(),
+        b" ".join(map(quote, command.words)),
+        b"%d" % len(command.script),
+        b"stream" if with_input else b"none",
+    ]
+    return b"".join(line + b"\n" for line in lines) + command.script
+
+
+def pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Standard input as run.sh reads it."""
+    for chunk in chunks:
+        for start in range(0, len(chunk), _PIECE):
+            part = chunk[start : start + _PIECE]
+            yield b"%d\n%b" % (len(part), part)
+    yield END_OF_INPUT
+
+
+def quote(word: bytes) -> bytes:
+    """A word for `eval` of a POSIX shell, on one line: newlines are `"$nl"`."""
+    if re.fullmatch(rb"[A-Za-z0-9_./:=@%+,-]+", word):
+        return word
+    quoted = word.replace(b"'", b"'\"'\"'").replace(b"\n", b"'\"$nl\"'")
+    return b"'" + quoted + b"'"
+
+
+class Streams:
+    """The streams of run.sh, less what is not the command's: noise before the mark, its code at the end."""
+
+    def __init__(self, mark: str) -> None:
+        self._mark = mark.encode()
+        self._noise: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
+        self._held = b""  # the end of standard error, as long as it may be the beginning of the code
+        self.exit_code: int | None = None
+
+    @property
+    def started(self) -> bool:
+        """Whether the command could start: the login shell, and sudo, have let it through."""
+        return "stdout" not in self._noise
+
+    @property
+    def noise(self) -> str:
+        """The end of what came on standard error before the mark."""
+        return self._noise.get("stderr", b"")[-_NOISE_KEPT:].decode(errors="replace")
+
+    def stdout(self, data: bytes) -> bytes:
+        """What of the next piece of standard output is the command's."""
+        return self._after_mark("stdout", data)
+
+    def stderr(self, data: bytes) -> bytes:
+        """The same for standard error. Some of it may be held back until the next call, or `rest`."""
+        data = self._held + self._after_mark("stderr", data)
+        before, mark, after = data.partition(self._mark + b" ")
+        code, newline, after = after.partition(b"\n")
+        if newline and code.isdigit():
+            self.exit_code = int(code)
+            self._held = b""
+            return before + after
+        keep = len(data) - len(before) if mark else _overlap(before, self._mark + b" ")
+        self._held = data[len(data) - keep :]
+        return data[: len(data) - keep]
+
+    def rest(self) -> bytes:
+        """What was held back of standard error, when nothing comes any more."""
+        held, self._held = self._held, b""
+        return held
+
+    def _after_mark(self, stream: str, data: bytes) -> bytes:
+        noise = self._noise.get(stream)
+        if noise is None:
+            return data
+        noise += data
+        _, mark, rest = noise.partition(self._mark + b"\n")
+        if mark:
+            del self._noise[stream]
+        else:
+            del noise[: -_NOISE_KEPT - len(self._mark)]
+        return bytes(rest)
+
+
+def _overlap(text: bytes, mark: bytes) -> int:
+    """Bytes at the end of `text` that `mark` begins with."""
+    return next(size for size in range(min(len(text), len(mark)), -1, -1) if text.endswith(mark[:size]))
