@@ -8,11 +8,13 @@ from typing import Any
 
 from mnt.errors import HostError
 from mnt.inventory.model import Host, Inventory, Network
-from mnt.preflight.facts import FleetFacts, HostFacts, Interface, Interpreter, Login, OsRelease
+from mnt.preflight.facts import FleetFacts, HostFacts, Interface, Interpreter, Login, Memory, OsRelease, Space
 from mnt.preflight.findings import Finding
 from mnt.preflight.registry import all_checks
+from mnt.preflight.system import Artifacts, BuildLock, Logind, OwnProcesses, Release, Resolved, Session
 
 PYTHON = "/shared/env/bin/python"
+GIB = 2**30
 
 
 def python(version: str = "3.11.2") -> Interpreter:
@@ -21,6 +23,23 @@ def python(version: str = "3.11.2") -> Interpreter:
 
 def nic(name: str, *ipv4: str, up: bool = True, carrier: bool | None = True) -> Interface:
     return Interface(name, up=up, carrier=carrier, mtu=1500, ipv4=ipv4, loopback=name == "lo")
+
+
+# As Debian 12 has it, with its defaults and in a session of logind's; only memlock was raised.
+SESSION = Session(
+    umask=0o022,
+    path="/usr/local/bin:/usr/bin:/bin:/usr/games",
+    nofile=1024,
+    memlock=None,
+    scope="session-5.scope",
+    shell_seconds=0.05,
+    python_seconds=0.1,
+)
+LOGIND = Logind(
+    booted=True, defaults={"KillUserProcesses": "no", "KillExcludeUsers": "root", "RemoveIPC": "yes"}
+)
+SHM = Space(size=32 * GIB, free=32 * GIB, inodes=1000000, inodes_free=999999)
+MEMORY = Memory(total=64 * GIB, available=60 * GIB, swap=GIB, swap_free=GIB, shm=SHM)
 
 
 def healthy(number: int) -> HostFacts:
@@ -34,6 +53,17 @@ def healthy(number: int) -> HostFacts:
         torch_cuda="none",
         interfaces=(nic("lo", "127.0.0.1/8"), nic(f"eth{number}", f"10.0.0.{number}/24")),
         listeners=(),
+        kernel="6.1.0-18-amd64",
+        clock_offset=0.01 * number,
+        clock_uncertainty=0.02,
+        session=SESSION,
+        logind=LOGIND,
+        memory=MEMORY,
+        processes=OwnProcesses(),
+        artifacts=Artifacts(
+            Release("20260101-120000-0badcafe", whole=True), (BuildLock("/x/lock", age=5.0),)
+        ),
+        resolved=Resolved((f"10.0.0.{number}",)),
     )
 
 

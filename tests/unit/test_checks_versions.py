@@ -8,9 +8,10 @@ import pytest
 from fleets import PYTHON, findings, make_fleet, only_finding, python, texts
 
 from mnt.preflight.checks.versions import packages_to_look_up
-from mnt.preflight.facts import Gpus, OsRelease
+from mnt.preflight.facts import OsRelease
 from mnt.preflight.findings import Severity
 from mnt.preflight.parity import satisfies
+from mnt.preflight.system import Artifacts, Gpus, Ofed, Release
 
 CUDA = {"packages": {"torch": "2.13.0+cu130", "nvidia-nccl-cu13": "2.28.9"}, "torch_cuda": "13.0"}
 
@@ -277,3 +278,52 @@ def test_hosts_without_gpus_have_no_driver_to_compare() -> None:
         {"node1": {**gpus("580.159.04")}, "node2": {"gpus": Gpus()}}, require={"driver": ">=550"}
     )
     assert texts(findings(fleet)) == ["gpu-count node1 warn"]
+
+
+# --- kernel, RDMA software, code -------------------------------------------------------------------------
+
+
+def test_another_kernel_is_a_warning() -> None:
+    finding = only_finding(make_fleet({"node2": {"kernel": "6.1.0-21-amd64"}}), "kernel", "node2")
+    assert (finding.severity, finding.found) == (Severity.WARN, "6.1.0-21-amd64")
+
+
+def test_a_pinned_kernel() -> None:
+    fleet = make_fleet({"node2": {"kernel": "5.4.0-200-generic"}}, require={"kernel": ">=5.12"})
+    assert only_finding(fleet, "kernel", "node2").found == "5.4.0"
+
+
+def test_other_rdma_software_is_a_warning() -> None:
+    usual = {"ofed": Ofed("1.14.50.0")}
+    fleet = make_fleet(
+        {"node2": {"ofed": Ofed("1.14.50.0", "24.10-0.7.0")}, "node3": {"ofed": None}}, everywhere=usual
+    )
+    finding = only_finding(fleet, "ofed-version", "node2")
+    assert (finding.severity, finding.found) == (Severity.WARN, "libibverbs 1.14.50.0, OFED 24.10-0.7.0")
+
+
+def release(id: str | None, whole: bool = True) -> dict[str, Any]:
+    return {"artifacts": Artifacts(Release(id, whole))}
+
+
+@pytest.mark.parametrize(
+    ("odd", "message"),
+    [
+        (
+            release("20260101-110000-00c0ffee"),
+            "the release is 20260101-110000-00c0ffee; on 3 of 4 hosts it is 20260101-120000-0badcafe",
+        ),
+        (release(None), "the release is none; on 3 of 4 hosts it is 20260101-120000-0badcafe"),
+        (
+            release("20260101-120000-0badcafe", whole=False),
+            "the release 20260101-120000-0badcafe is not whole",
+        ),
+    ],
+)
+def test_other_code(odd: dict[str, Any], message: str) -> None:
+    finding = only_finding(make_fleet({"node2": odd}), "code-parity", "node2")
+    assert (finding.severity, finding.message, finding.fix) == (Severity.FAIL, message, "mnt push")
+
+
+def test_no_code_anywhere_is_well() -> None:
+    assert findings(make_fleet(everywhere=release(None))) == []

@@ -158,3 +158,29 @@ def _too_many(host: str, nic: str, counted: str, packets: int) -> Problem:
         fix=f"see which, and whether they grow: ethtool -S {nic} | grep -iE 'err|drop|crc'; "
         f"then cable, transceiver, ring size (ethtool -g {nic})",
     )
+
+
+@check("hostname-loopback", severity=Severity.WARN)
+def hostname_loopback(fleet: FleetFacts) -> Iterator[Problem]:
+    """The host's own name resolves there to an address by which others can reach it.
+
+    Debian's installer writes 127.0.1.1 into /etc/hosts. gloo resolves the name where GLOO_SOCKET_IFNAME is not
+    set, and then offers that address to its peers. `mnt` sets it; what is started by other means may not.
+    """
+    for host, facts in fleet.answers():
+        if facts.resolved is None:
+            continue
+        addresses = facts.resolved.addresses
+        if addresses and all(ipaddress.ip_address(address).is_loopback for address in addresses):
+            message, found = f"{facts.hostname} resolves to a loopback address", ", ".join(addresses)
+        elif not addresses:
+            message, found = f"{facts.hostname} does not resolve", facts.resolved.error or "no address"
+        else:
+            continue
+        yield Problem(
+            hosts=(host.name,),
+            message=message,
+            found=found,
+            expected="an address in the training network",
+            fix=f"in /etc/hosts give {facts.hostname} the address of the training NIC, not 127.0.1.1",
+        )

@@ -217,7 +217,7 @@ def _told(logind: Logind) -> str:
 
 
 def _removes(logind: Logind, session: Session | None) -> bool:
-    held_off = logind.lingers or (session is not None and session.scope is not None)
+    held_off = logind.lingers or session is None or session.scope is not None
     return not held_off and _setting(logind, "RemoveIPC")
 
 

@@ -1,0 +1,191 @@
+"""Checks of memory and clocks, of what earlier jobs left, and of the host's own name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fleets import GIB, MEMORY, SHM, findings, make_fleet, only_finding, texts
+
+from mnt.preflight.clocks import HEAD, Offset, reference
+from mnt.preflight.findings import Severity
+from mnt.preflight.system import Artifacts, BuildLock, Leftover, OwnProcesses, Release, Resolved, Zombies
+
+MIB = 2**20
+
+# --- memory ----------------------------------------------------------------------------------------------
+
+
+def memory(**changes: Any) -> Any:
+    return {"memory": replace(MEMORY, **changes)}
+
+
+def shm(size: int, free: int) -> Any:
+    return memory(shm=replace(SHM, size=size, free=free))
+
+
+@pytest.mark.parametrize(
+    ("odd", "check", "severity", "message"),
+    [
+        (memory(shm=None), "shm", "fail", "nothing is mounted at /dev/shm"),
+        (shm(32 * MIB, 32 * MIB), "shm", "fail", "/dev/shm has 32 MiB left of 32"),
+        (shm(64 * MIB, 64 * MIB), "shm", "warn", "/dev/shm has 64 MiB left of 64"),
+        (shm(32 * GIB, 500 * MIB), "shm", "warn", "/dev/shm has 500 MiB left of 32768"),
+        (memory(available=GIB), "memory", "warn", "only 1.0 GiB of 64.0 GiB of memory are available"),
+        (memory(swap=16 * GIB, swap_free=8 * GIB), "swap", "warn", "8.0 GiB are swapped out"),
+    ],
+)
+def test_too_little_memory(odd: Any, check: str, severity: str, message: str) -> None:
+    finding = only_finding(make_fleet({"node2": odd}), check, "node2")
+    assert (finding.severity.value, finding.message) == (severity, message)
+
+
+@pytest.mark.parametrize(
+    ("room", "fix"), [(shm(64 * MIB, 64 * MIB), "remount,size"), (shm(32 * GIB, 0), "ls -l /dev/shm")]
+)
+def test_the_way_to_more_shared_memory(room: Any, fix: str) -> None:
+    assert fix in only_finding(make_fleet({"node2": room}), "shm", "node2").fix
+
+
+def test_eight_ranks_need_more_shared_memory_than_one() -> None:
+    small = {**shm(400 * MIB, 400 * MIB), "gpus": None}
+    assert texts(findings(make_fleet(everywhere=small, host={"gpus": 8}, count=1))) == ["shm node1 fail"]
+
+
+@pytest.mark.parametrize(
+    "odd", [memory(swap=16 * GIB, swap_free=15 * GIB), memory(available=None), {"memory": None}]
+)
+def test_enough_memory_or_unknown(odd: Any) -> None:
+    assert findings(make_fleet({"node2": odd})) == []
+
+
+# --- clocks ----------------------------------------------------------------------------------------------
+
+
+def clocks(*offsets: float, uncertainty: float = 0.05) -> Any:
+    changes = {
+        f"node{number}": {"clock_offset": offset, "clock_uncertainty": uncertainty}
+        for number, offset in enumerate(offsets, start=1)
+    }
+    return make_fleet(changes, count=len(offsets))
+
+
+@pytest.mark.parametrize(
+    ("offsets", "blamed"),
+    [
+        ((0, 0.5, -0.5, 0.9), []),
+        ((0, 0, 3, 0), ["clock node3 warn"]),
+        ((0, -40, 3, 0), ["clock node2 fail", "clock node3 warn"]),
+        ((3600,), ["clock node1 fail"]),
+        ((0, 3600), ["clock node2 fail"]),
+        # The machine that runs mnt is wrong itself: no host is blamed.
+        ((100, 100.2, 100.1), ["clock node1,node2,node3 info"]),
+        ((100, 100.2, 100.1, 0), ["clock node4 fail", "clock node1,node2,node3 info"]),
+        ((100, 100.2), ["clock node1,node2 info"]),
+        # Everyone has another time: ours is as good as any.
+        ((50, 100), ["clock node1 fail", "clock node2 fail"]),
+    ],
+)
+def test_whose_clock_is_wrong(offsets: tuple[float, ...], blamed: list[str]) -> None:
+    assert texts(findings(clocks(*offsets))) == blamed
+
+
+def test_a_slow_connection_makes_no_clock_wrong() -> None:
+    assert findings(clocks(0, 3, uncertainty=2.5)) == []
+
+
+def test_a_clock_that_was_not_measured_is_not_judged() -> None:
+    fleet = make_fleet({"node2": {"clock_offset": 0.0, "clock_uncertainty": None}})
+    assert findings(fleet) == []
+
+
+def test_a_wrong_clock_is_told_with_its_direction() -> None:
+    finding = only_finding(clocks(0, 0, -62.25), "clock", "node3")
+    assert finding.message == "the clock is 62.2 s behind"
+    assert finding.found == "-62.2 s, give or take 0.05 s"
+
+
+def test_the_head_wins_a_tie() -> None:
+    assert reference({"a": Offset(5, 0.1)}) == HEAD
+
+
+# --- leftovers -------------------------------------------------------------------------------------------
+
+
+def processes(**found: Any) -> Any:
+    return {"processes": OwnProcesses(**found)}
+
+
+def locks(*ages: float, compiling: bool = False) -> Any:
+    found = tuple(BuildLock(f"/shared/torch_extensions/op{i}/lock", age) for i, age in enumerate(ages))
+    return {
+        "artifacts": Artifacts(Release("20260101-120000-0badcafe", whole=True), found),
+        **processes(compiling=compiling),
+    }
+
+
+@pytest.mark.parametrize(
+    ("odd", "check", "found", "fix"),
+    [
+        (
+            processes(leftovers=(Leftover("j1", (7, 8, 9, 10, 11, 12), "python train.py"),)),
+            "leftovers",
+            "6 (pid 7, 8, 9, 10, 11 ..): python train.py",
+            "mnt stop j1",
+        ),
+        (processes(zombies=(Zombies(7, "python x.py", 21), Zombies(8, "sh", 3))), "zombies", "21", "kill 7"),
+        (
+            locks(301),
+            "build-lock",
+            "/shared/torch_extensions/op0/lock, more than 5 minutes old, and no compiler runs",
+            "rm /shared/torch_extensions/op0/lock",
+        ),
+    ],
+)
+def test_what_was_left_behind(odd: Any, check: str, found: str, fix: str) -> None:
+    finding = only_finding(make_fleet({"node2": odd}), check, "node2")
+    assert (finding.severity, finding.found) == (Severity.WARN, found)
+    assert fix in finding.fix
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        processes(zombies=(Zombies(8, "sh", 20),)),
+        locks(10, 299),
+        locks(4000, compiling=True),
+        {"processes": None},
+        {"artifacts": None},
+    ],
+)
+def test_what_is_going_on_or_not_known(odd: Any) -> None:
+    assert findings(make_fleet({"node2": odd})) == []
+
+
+def test_a_lock_on_shared_storage_is_one_finding_unless_a_host_builds() -> None:
+    assert texts(findings(make_fleet(everywhere=locks(4000)))) == ["build-lock node1,node2,node3,node4 warn"]
+    assert findings(make_fleet({"node4": locks(4000, compiling=True)}, everywhere=locks(4000))) == []
+
+
+# --- the host's own name ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("resolved", "found"),
+    [
+        (Resolved(("127.0.1.1",)), "127.0.1.1"),
+        (Resolved(("::1", "127.0.0.1")), "::1, 127.0.0.1"),
+        (Resolved((), "Name or service not known"), "Name or service not known"),
+    ],
+)
+def test_a_name_that_leads_to_nobody_else(resolved: Resolved, found: str) -> None:
+    finding = only_finding(make_fleet({"node2": {"resolved": resolved}}), "hostname-loopback", "node2")
+    assert (finding.severity, finding.found) == (Severity.WARN, found)
+
+
+@pytest.mark.parametrize(
+    "resolved", [Resolved(("127.0.1.1", "10.0.0.2")), Resolved(("fe80::1%eth0", "10.0.0.2")), None]
+)
+def test_a_name_that_leads_to_the_host_or_is_not_known(resolved: Resolved | None) -> None:
+    assert findings(make_fleet({"node2": {"resolved": resolved}})) == []
