@@ -6,7 +6,7 @@ import base64
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,10 @@ import paramiko
 from paramiko.agent import AgentKey, AgentSSH
 
 from mnt.fleet.endpoint import DEFAULT_IDENTITIES, Endpoint
+from mnt.fleet.terminal import ask_secret, has_terminal
 
 _AGENT_TIMEOUT = 10.0  # seconds for each answer of an agent; it may ask its user, but not for ever
+_TRIES = 3  # at a passphrase
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Unusable:
 
     label: str
     reason: str  # "missing", "needs a passphrase", ...
+    locked: bool = False  # a passphrase would open it
 
 
 class Identities:
@@ -43,10 +46,28 @@ class Identities:
         self._files: dict[str, paramiko.PKey | Unusable] = {}
         self._agents: dict[str, list[AgentKey]] = {}
         self._sockets: list[Any] = []
+        self._asked: set[str] = set()
 
     def close(self) -> None:
         for connection in self._sockets:
             connection.close()
+
+    def unlock(self, endpoints: Iterable[Endpoint]) -> None:
+        """Ask at the terminal, once each, for the passphrases of files that `endpoints` will need.
+
+        A file that an agent holds needs none; nor do the default files, if there is an agent with any key:
+        `ssh-add` is then the way. For the main thread, before anyone waits for an answer.
+        """
+        for endpoint in endpoints:
+            agent = self._agent_keys(endpoint.agent)
+            paths = endpoint.identities
+            if not (paths or endpoint.only_identities or agent):
+                paths = DEFAULT_IDENTITIES
+            for path in paths:
+                found = self._file(path, agent)
+                if isinstance(found, Unusable) and found.locked and path not in self._asked:
+                    self._asked.add(path)
+                    self._files[path] = _unlock(path)
 
     def candidates(self, endpoint: Endpoint) -> Iterator[Identity | Unusable]:
         """What to try on an endpoint, each key once: its files, the agent's keys, the default files.
@@ -127,6 +148,22 @@ class _SharedAgent(_Agent):  # type: ignore[misc]
             return super()._send_message(msg)
 
 
+def _unlock(path: str) -> paramiko.PKey | Unusable:
+    """The key of a file, with a passphrase that is asked for; three times, as ssh does."""
+    if not has_terminal():
+        reason = "needs a passphrase; no agent holds it, and there is no terminal to ask at"
+        return Unusable(path, reason, locked=True)
+    for _ in range(_TRIES):
+        passphrase = ask_secret(f"Passphrase of {path}: ")
+        if passphrase is None:
+            break
+        try:
+            return paramiko.PKey.from_path(Path(path).expanduser(), passphrase)
+        except (paramiko.SSHException, ValueError):
+            continue
+    return Unusable(path, "needs a passphrase, and the right one was not given", locked=True)
+
+
 def _load(path: str) -> paramiko.PKey | Unusable:
     file = Path(path).expanduser()
     try:
@@ -136,7 +173,7 @@ def _load(path: str) -> paramiko.PKey | Unusable:
     except OSError as error:
         return Unusable(path, (error.strerror or str(error)).lower())
     except (paramiko.PasswordRequiredException, TypeError):  # cryptography says TypeError
-        return Unusable(path, "needs a passphrase, and no agent holds it")
+        return Unusable(path, "needs a passphrase, and no agent holds it", locked=True)
     except (paramiko.SSHException, ValueError):
         return Unusable(path, "not a private key that can be read")
     except Exception as error:  # noqa: BLE001 - UnknownKeyType and UnsupportedAlgorithm have no common base

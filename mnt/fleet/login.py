@@ -25,7 +25,7 @@ from mnt.fleet.transport import HostTransport
 Address = tuple[int, Any]  # address family, and a socket address of it
 
 _ATTEMPTS = 5  # at a login that is cut off before authentication: what sshd does when MaxStartups is reached
-_LIVENESS = (15, 15, 3)  # seconds before TCP's first probe, between probes, and how many
+_LIVENESS = (5, 3, 3)  # seconds before TCP's first probe, between probes, and how many: 14 s in all
 _CUT_OFF = (EOFError, ConnectionResetError, BrokenPipeError)
 
 
@@ -254,7 +254,9 @@ class Login:
         message = f"no key accepted; tried {', '.join(tried) or 'none'}"
         for file in unusable:
             message += f"; {file.label}: {file.reason}"
-        raise Failure("authentication", message, fix=self._how_to_authorize(tried))
+        locked = [shlex.quote(os.path.expanduser(file.label)) for file in unusable if file.locked]
+        fix = f"ssh-add {' '.join(locked)}" if locked else self._how_to_authorize(tried)
+        raise Failure("authentication", message, fix=fix)
 
     def _how_to_authorize(self, tried: Sequence[str]) -> str:
         endpoint = self._endpoint

@@ -22,5 +22,5 @@ class Timeouts:
     channel: float = 15.0
     interpreter: float = 15.0  # until the chosen Python runs our code
     command: float = 60.0  # a plain command, where the caller names no limit
-    keepalive: float = 15.0
+    keepalive: float = 3.5  # so a host that dies is known within 14 s
     total: float | None = None  # a task on one host, logging in included; None: as long as its parts may take

@@ -53,6 +53,14 @@ class HostTransport(_Transport):  # type: ignore[misc]
 
     def watch_life(self) -> None:
         """Ask for a sign of life whenever the connection has been silent, from now on."""
+        read = self.packetizer.read_message
+
+        def read_message() -> Any:
+            message = read()
+            self._unanswered = 0  # whatever comes is a sign of life
+            return message
+
+        self.packetizer.read_message = read_message
         self.packetizer.set_keepalive(self._keepalive, self._ask_for_life)
 
     def _ask_for_life(self) -> None:
@@ -61,24 +69,27 @@ class HostTransport(_Transport):  # type: ignore[misc]
             silent = self._keepalive * (_UNANSWERED + 1)
             raise paramiko.SSHException(f"no sign of life for {silent:g} s")
         self._unanswered += 1
-        question = paramiko.Message()
-        question.add_byte(common.cMSG_GLOBAL_REQUEST)
-        question.add_string("keepalive@openssh.com")
-        question.add_boolean(True)
-        self._send_user_message(question)
-
-    def _parse_request_success(self, m: paramiko.Message) -> None:
-        self._unanswered = 0
-        super()._parse_request_success(m)
-
-    def _parse_request_failure(self, m: paramiko.Message) -> None:
-        self._unanswered = 0
-        super()._parse_request_failure(m)
+        if not self.clear_to_send_lock.acquire(blocking=False):
+            return  # what another thread sends is as good a question; to wait for its end would end the watch
+        try:
+            if self.clear_to_send.is_set():  # not while keys are exchanged anew
+                self._send_message(_question())
+        finally:
+            self.clear_to_send_lock.release()
 
     def close(self) -> None:
         super().close()
         # Its timer is a thread that would keep the process from ending.
         self.packetizer.complete_handshake()
+
+
+def _question() -> paramiko.Message:
+    """A request that any server answers, if only with a refusal (RFC 4254, 4)."""
+    question = paramiko.Message()
+    question.add_byte(common.cMSG_GLOBAL_REQUEST)
+    question.add_string("keepalive@openssh.com")
+    question.add_boolean(True)
+    return question
 
 
 def _on_channel_request(channel: Any, message: paramiko.Message) -> None:

@@ -13,6 +13,7 @@ from fabric.connection import Connection
 
 from mnt.errors import HostError
 from mnt.fleet.channel import ReadTimeout, RemoteCommand, host_name, timeouts_of
+from mnt.fleet.shell import runs_nothing
 from mnt.remote import bootstrap
 from mnt.remote.bootstrap import BadFrame, Frame, FrameReader
 from mnt.tasks import bundle
@@ -99,6 +100,8 @@ def run_program(
     except _Stuck as stuck:
         _kill(connection, stuck.group)
         raise HostError(host, "command", "no Python starts there: each takes too long") from None
+    except _NoShell as silent:
+        raise runs_nothing(connection, silent.exit_code, silent.said) from None
     except _TooLate as late:
         if late.group is not None:
             _kill(connection, late.group)
@@ -127,6 +130,15 @@ class _Stuck(Exception):
         self.group = group
 
 
+class _NoShell(Exception):
+    """The login shell has ended, and never ran what it was given."""
+
+    def __init__(self, exit_code: int | None, said: str) -> None:
+        super().__init__(exit_code)
+        self.exit_code = exit_code
+        self.said = said
+
+
 class _TooLate(Exception):
     """The deadline has passed; `group` as in _Stuck, None once a program has started (it ends by itself)."""
 
@@ -152,6 +164,7 @@ class _Run:
         self._reader = reader
         self._deadline = deadline
         self._patience = patience
+        self._heard = False  # whether any frame has come
         self._group: int | None = None  # of sh, while no program has started
         self._impatient: float | None = None  # when to give the interpreter up that is being started
 
@@ -210,6 +223,7 @@ class _Run:
 
     def _note(self, frame: Frame) -> None:
         """Follow what is being started: interpreters from `sh` on, none any more after `hello`."""
+        self._heard = True
         if frame.kind == "sh" and frame.value.isdecimal():
             self._group = int(frame.value)
         if frame.kind in ("sh", "tried"):
@@ -225,10 +239,12 @@ class _Run:
             f"{self._name}: it died, exit code {code}{_last_line(self._command.stderr)}",
         )
 
-    def _ended(self) -> HostError:
+    def _ended(self) -> Exception:
         code = self._command.exit_code
-        ended = "ended without an answer" + ("" if code is None else f", exit code {code}")
         said = self._command.stderr.strip() or self._reader.noise
+        if not self._heard:
+            return _NoShell(code, said)
+        ended = "ended without an answer" + ("" if code is None else f", exit code {code}")
         return HostError(self._host, "answer", f"{self._name}: {ended}{_last_line(said)}")
 
 

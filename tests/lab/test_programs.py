@@ -185,7 +185,8 @@ def test_a_login_shell_that_lets_nobody_in(make_lab: MakeLab, define: Define) ->
     lab = make_lab()
     faults.set_shell(lab.host("node1"), "/usr/sbin/nologin")
     with pytest.raises(
-        HostError, match="node1: answer: trial0: ended without an answer, exit code 1: This account"
+        HostError,
+        match="node1: command: the login shell, /usr/sbin/nologin, runs no command, exit code 1: This account",
     ):
         run(lab, define(ECHO))
 

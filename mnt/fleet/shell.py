@@ -1,0 +1,57 @@
+"""The user's login shell on a host, for the error that names it."""
+
+from __future__ import annotations
+
+import contextlib
+
+import paramiko
+from fabric.connection import Connection
+
+from mnt.errors import HostError
+from mnt.fleet.channel import host_name, open_session, timeouts_of
+
+_PASSWD_LIMIT = 1 << 20  # bytes
+
+
+def runs_nothing(connection: Connection, exit_code: int | None, said: str) -> HostError:
+    """The error for a host whose login shell ended without having run what it was given.
+
+    Args:
+        exit_code: the shell's.
+        said: what it said, if anything; its last line is told.
+    """
+    shell = login_shell(connection)
+    named = "the login shell" if shell is None else f"the login shell, {shell},"
+    code = "" if exit_code is None else f", exit code {exit_code}"
+    last = "".join(said.strip().splitlines()[-1:])
+    return HostError(
+        host_name(connection),
+        "command",
+        f"{named} runs no command{code}" + (f": {last}" if last else ""),
+        fix=f"as root on the host: usermod --shell /bin/bash {connection.user}",
+    )
+
+
+def login_shell(connection: Connection) -> str | None:
+    """What the host's /etc/passwd says; None where it does not say, or cannot be read.
+
+    Over SFTP, which sshd's own `internal-sftp` serves without a shell.
+    """
+    with (
+        contextlib.suppress(HostError, paramiko.SSHException, OSError, EOFError),
+        contextlib.ExitStack() as to,
+    ):
+        channel = open_session(connection)
+        to.callback(channel.close)
+        channel.settimeout(timeouts_of(connection).channel)
+        channel.invoke_subsystem("sftp")
+        with paramiko.SFTPClient(channel).open("/etc/passwd") as file:
+            text = file.read(_PASSWD_LIMIT).decode(errors="replace")
+        return shell_of(text, str(connection.user))
+    return None
+
+
+def shell_of(passwd: str, user: str) -> str | None:
+    """A user's shell according to a table in the format of passwd(5)."""
+    entries = (line.split(":") for line in passwd.splitlines())
+    return next((entry[6] for entry in entries if entry[0] == user and len(entry) == 7), None)
