@@ -5,6 +5,6 @@ The machine's own kernel need not know NFS. `NfsLab` is the lab, `faults` breaks
 
 from nfs import packages
 from nfs.faults import FAULTS, heal, inject
-from nfs.lab import NfsLab, NfsNode
+from nfs.lab import NfsLab
 
-__all__ = ["FAULTS", "NfsLab", "NfsNode", "heal", "inject", "packages"]
+__all__ = ["FAULTS", "NfsLab", "heal", "inject", "packages"]

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import select
-import shlex
 import subprocess
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from mnt.lab.system import PATH
@@ -63,12 +61,11 @@ class Guest:
         assert line.count(b"\n") == 1, "a script is one line"
         assert len(line) <= _LINE, "a script fits the serial line"
         assert self._process.stdin is not None
-        self._process.stdin.write(line)
+        try:
+            self._process.stdin.write(line)
+        except BrokenPipeError:
+            raise self._death(script) from None
         return self._answer(script, timeout)
-
-    def run_as_user(self, argv: Sequence[str]) -> str:
-        """Run a program as the ordinary user. As `run`."""
-        return self.run(shlex.join(["setpriv", "--reuid=mnt", "--regid=mnt", "--init-groups", *argv]))
 
     def _answer(self, what: str, timeout: float) -> str:
         """The lines up to the next mark."""
@@ -90,8 +87,11 @@ class Guest:
             raise GuestError(f"{self.name}: {what}: no answer in time{self._last_words()}")
         data = os.read(descriptor, 65536)
         if not data:
-            raise GuestError(f"{self.name}: {what}: the guest has died{self._last_words()}")
+            raise self._death(what)
         return data
+
+    def _death(self, what: str) -> GuestError:
+        return GuestError(f"{self.name}: {what}: the guest has died{self._last_words()}")
 
     def _last_words(self) -> str:
         lines = self._log.read_text(errors="replace").strip().splitlines() if self._log.exists() else []

@@ -49,6 +49,7 @@ class NfsLab:
         system.require_root()
         packages.require()
         self.link = f"mntnfs{secrets.token_hex(4)}"  # the lab's one link in the machine's network namespace
+        self.nodes: dict[str, NfsNode] = {}
         self._guests: list[Guest] = []
         self._process, self.anchor = _start_anchor()  # pid of the process that all of the lab hangs from
         try:
@@ -73,10 +74,6 @@ class NfsLab:
     @property
     def inventory_path(self) -> Path:
         return self.directory / "inventory.yaml"
-
-    def node(self, name: str) -> NfsNode:
-        """The node of that name. Raises KeyError."""
-        return self.nodes[name]
 
     def down(self) -> None:
         """Remove all of the lab. May be called again."""
