@@ -83,6 +83,8 @@ class Job:
     def state(self) -> str:
         """starting, running, finished, failed, stopped or lost."""
         states = {node.state for node in self.nodes}
+        if any(_heard_by(node) for node in self.nodes):
+            states.add("failed")  # there, whether the node that failed can be asked or not
         for state in ("starting", "running", "failed", "lost", "stopped"):
             if state in states:
                 return state
@@ -191,17 +193,27 @@ def _lost_by(node: Node) -> str | None:
 
 
 def _failures(nodes: Sequence[Node]) -> Iterable[tuple[float, str, Failure]]:
-    """(time by the head's clock, host, failure) of each node, and of nodes that only a peer can speak for."""
+    """(time by the head's clock, host, failure) of each node, and of nodes that only a peer can speak for.
+
+    What a node says of itself is fuller than what it told its peers: it has the traceback.
+    """
+    speak = set()
     for node in nodes:
-        if node.entry is None:
-            continue
-        failure = node.entry["failure"]
-        if failure is not None and _lost_by(node) is None:  # else the failure only says whom it lost
+        if node.entry is not None and node.entry["failure"] is not None and _lost_by(node) is None:
+            speak.add(node.host)
+            failure = node.entry["failure"]
             yield (failure["time"] or node.entry["ended"] or 0.0) - node.clock_offset, node.host, failure
-        reason = node.entry["reason"] or {}
-        if reason.get("failure"):
-            heard: Failure = reason["failure"]
-            yield (heard["time"] or 0.0) - node.clock_offset, reason["peer"], heard
+    for node in nodes:
+        heard = _heard_by(node)
+        if heard is not None and heard[0] not in speak:
+            host, failure = heard
+            yield (failure["time"] or 0.0) - node.clock_offset, host, failure
+
+
+def _heard_by(node: Node) -> tuple[str, Failure] | None:
+    """Which host's failure, and what it was, a node was ended for."""
+    reason = (node.entry["reason"] if node.entry else None) or {}
+    return (reason["peer"], reason["failure"]) if reason.get("failure") else None
 
 
 def _culprit(host: str, failure: Failure) -> Culprit:

@@ -140,9 +140,11 @@ class Watch:
         """Return when the host answers again; raise when there is nothing left to wait for."""
         host = connection.target.name
         self._away.add(host)
-        self._tell(f"{error.message}; the job goes on there, trying again")
         away_since = time.monotonic()
         alone_since: float | None = None
+        if self._over.wait(RETRY_EVERY):  # the watching was called off, and that closed the connection
+            raise error
+        self._tell(f"{error.message}; the job goes on there, trying again")
         while True:
             now = time.monotonic()
             in_reach = [other for other in self._jobs_dirs if other not in self._away]
@@ -152,7 +154,6 @@ class Watch:
                 alone_since = alone_since or now
             if now - away_since > GIVE_UP_ALONE or (alone_since and now - alone_since > GIVE_UP_AFTER):
                 raise error
-            time.sleep(RETRY_EVERY)
             try:
                 connection.close()
                 connection.open()
@@ -162,6 +163,8 @@ class Watch:
                 self._away.discard(host)
                 self._tell(f"{host}: reached again")
                 return
+            if self._over.wait(RETRY_EVERY):
+                raise error
 
     def _runs(self, host: str) -> bool:
         entry = self._entries.get(host)

@@ -96,6 +96,15 @@ def test_a_clock_that_is_ahead_does_not_hide_the_culprit() -> None:
     assert job.culprit.host == "node2"
 
 
+def test_a_culprits_own_word_with_its_traceback_comes_before_what_its_peers_heard() -> None:
+    said = {**failure(3, 9, at=100.0), "traceback": "Traceback: .."}
+    heard = {"peer": "node2", "failure": failure(3, 9, at=100.0)}
+    nodes = (entry("node1", "stopped", reason=heard), entry("node2", "failed", failure=said))
+    culprit = merged(*nodes, offsets={"node1": 0.5}).culprit
+    assert culprit is not None
+    assert (culprit.host, culprit.traceback) == ("node2", "Traceback: ..")
+
+
 def test_a_victim_is_no_culprit_however_early_it_is_seen() -> None:
     job = merged(
         entry("node1", "failed", failure=failure(0, 1, at=100.0, victim=True)),
@@ -130,10 +139,8 @@ def test_a_pulled_cable_the_lost_host_is_the_culprit_not_the_nodes_that_missed_i
 def test_what_a_peer_heard_speaks_for_a_host_that_cannot() -> None:
     heard = {"peer": "node3", "failure": failure(4, 11)}
     job = merged(entry("node1", "stopped", reason=heard), entry("node2", "stopped"), unreachable=("node3",))
-    assert job.culprit is None  # nobody failed as far as the state goes
-    job = merged(entry("node1", "stopped", reason=heard), entry("node2", "failed"), unreachable=("node3",))
     assert job.culprit is not None
-    assert (job.culprit.host, job.culprit.exit_code) == ("node3", 11)
+    assert (job.state, job.culprit.host, job.exit_code) == ("failed", "node3", 11)
 
 
 def test_a_node_that_was_never_started_is_absent() -> None:
