@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import time
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING costs an import of 3 ms
@@ -29,23 +30,27 @@ def run_all(commands: Mapping[str, Sequence[str]], deadline: float) -> dict[str,
 
     end = time.monotonic() + deadline
     answers: dict[str, tuple[int, str]] = {}
-    running = {}
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    outputs = dict.fromkeys(commands, b"")
     for key, argv in commands.items():
         try:
             running[key] = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                errors="replace",
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
             )
         except OSError as error:
             answers[key] = (127, str(error))
+    while running:
+        key_of = {process.stdout.fileno(): key for key, process in running.items() if process.stdout}
+        ready, _, _ = select.select(list(key_of), [], [], max(0.0, end - time.monotonic()))
+        if not ready:
+            break
+        for descriptor in ready:
+            key = key_of[descriptor]
+            data = os.read(descriptor, 1 << 16)
+            outputs[key] += data
+            if not data:
+                answers[key] = (running.pop(key).wait(), outputs[key].decode("utf-8", "replace"))
     for key, process in running.items():
-        try:
-            output, _ = process.communicate(timeout=max(0.0, end - time.monotonic()))
-            answers[key] = (process.returncode, output)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            answers[key] = (124, f"no answer in {deadline:g} s")
+        process.kill()
+        answers[key] = (124, f"no answer in {deadline:g} s")
     return answers

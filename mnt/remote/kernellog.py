@@ -36,7 +36,7 @@ def _from_kmsg(wanted: bytes) -> list[dict[str, object]] | None:
                 return found
             if wanted in record:
                 head, _, text = record.partition(b";")
-                age = now - int(head.split(b",")[2]) / 1e6
+                age = max(0.0, now - int(head.split(b",")[2]) / 1e6)
                 found.append({"age": age, "text": text.split(b"\n")[0].decode("utf-8", "replace")})
     finally:
         os.close(descriptor)

@@ -164,8 +164,8 @@ def _too_many(host: str, nic: str, counted: str, packets: int) -> Problem:
 def hostname_loopback(fleet: FleetFacts) -> Iterator[Problem]:
     """The host's own name resolves there to an address by which others can reach it.
 
-    Debian's installer writes 127.0.1.1 into /etc/hosts. gloo resolves the name where GLOO_SOCKET_IFNAME is not
-    set, and then offers that address to its peers. `mnt` sets it; what is started by other means may not.
+    Debian's installer writes 127.0.1.1 into /etc/hosts. gloo resolves the name where GLOO_SOCKET_IFNAME is
+    not set, and then offers that address to its peers. `mnt` sets it; what is started by other means may not.
     """
     for host, facts in fleet.answers():
         if facts.resolved is None:
