@@ -30,6 +30,12 @@ if [ ! -x "$tools/bin/tox" ]; then
     "$tools/bin/python" -m pip --disable-pip-version-check install --quiet 'tox>=4.20'
 fi
 
+if command -v pyenv >/dev/null; then
+    # Offer tox, and the tests of host programs, every version that pyenv has; the current one stays `python3`.
+    PYENV_VERSION=$(pyenv version-name):$(pyenv versions --bare | paste -sd:)
+    export PYENV_VERSION
+fi
+
 say "running tox"
 started=$SECONDS
 if "$tools/bin/tox" run "$@"; then
