@@ -83,7 +83,4 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort):
         click.echo("mnt: interrupted", err=True)
         code = 130
-    except BrokenPipeError:
-        sys.stderr.close()
-        code = 141
     sys.exit(code)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
 from mnt.cli.options import Selection, grace_option, json_option, selection_options
 
 if TYPE_CHECKING:
+    from mnt.fleet import Fleet
     from mnt.launch.jobs import Job
     from mnt.launch.plan import LaunchPlan
 
@@ -93,7 +94,7 @@ def launch(
 
 
 def _run(
-    fleet: Any,
+    fleet: Fleet,
     selection: Selection,
     plan: LaunchPlan,
     clock_offsets: dict[str, float],
@@ -109,7 +110,6 @@ def _run(
     from mnt import ui
     from mnt.launch.backends import ssh
     from mnt.launch.signals import HangUp, hang_up_guard
-    from mnt.launch.watch import Watch
 
     with hang_up_guard() as guard:
         try:
@@ -124,42 +124,50 @@ def _run(
             if detach:
                 _show_started(plan, as_json)
                 return 0
-            lines = ui.HostLines(
-                [node.host for node in plan.nodes],
-                sys.stderr if as_json else sys.stdout,
-                prefix=len(plan.nodes) > 1,
-            )
-            watch = Watch(
-                plan.job,
-                {node.host: node.jobs_dir for node in plan.nodes},
-                output=lines.feed,
-                tell=ui.note,
-                grace=plan.grace,
-            )
             guard.watch()
-            job = watch.follow(fleet, clock_offsets)
+            job = _watch(fleet, plan, clock_offsets, sys.stderr if as_json else sys.stdout)
         except HangUp:
             return 129
+        except BrokenPipeError:
+            ui.note(f"nobody reads the output any more; the job goes on: mnt logs -f {plan.job}")
+            raise
         except KeyboardInterrupt:
+            guard.unwatch()
             _stop_everywhere(selection, plan)
             raise
-    lines.close()
     _show_end(job, as_json)
     return job.exit_code or 0
+
+
+def _watch(fleet: Fleet, plan: LaunchPlan, clock_offsets: dict[str, float], output: TextIO) -> Job:
+    """Show what the nodes write until the job has ended."""
+    from mnt import ui
+    from mnt.launch.watch import Watch
+
+    lines = ui.HostLines([node.host for node in plan.nodes], output, prefix=len(plan.nodes) > 1)
+    jobs_dirs = {node.host: node.jobs_dir for node in plan.nodes}
+    watch = Watch(plan.job, jobs_dirs, output=lines.feed, tell=ui.note, grace=plan.grace)
+    job = watch.follow(fleet, clock_offsets)
+    lines.close()
+    return job
 
 
 def _stop_everywhere(selection: Selection, plan: LaunchPlan) -> None:
     """End an interrupted job; a second interrupt leaves it to `mnt stop`."""
     from mnt import ui
+    from mnt.cli.stop import show_stopped
     from mnt.fleet import Fleet
     from mnt.launch.backends import ssh
-    from mnt.launch.stop import describe, stop_document
+    from mnt.launch.stop import stop_document
 
     ui.info(f"\ninterrupted: stopping {plan.job} on every node")
-    members = {node.host for node in plan.nodes}
-    with Fleet([host for host in selection.hosts if host.name in members]) as fleet:
-        for host, outcome in ssh.take_back(fleet, plan).items():
-            ui.info(describe(host, stop_document(outcome)))
+    try:
+        with Fleet(selection.hosts) as fleet:
+            for host, outcome in ssh.take_back(fleet, plan).items():
+                show_stopped(host, stop_document(outcome))
+    except KeyboardInterrupt:
+        ui.warn(f"not waiting: {plan.job} may still run; mnt stop {plan.job} ends it")
+        raise
 
 
 def _show_plan(plan: LaunchPlan, as_json: bool) -> None:

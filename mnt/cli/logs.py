@@ -21,7 +21,7 @@ def logs(selection: Selection, follow: bool, node: str | None, rank: int | None,
 
     from mnt import ui
     from mnt.errors import UsageError
-    from mnt.fleet import Fleet
+    from mnt.fleet import Fleet, raise_broken_pipe
     from mnt.launch.jobs import host_of_rank, named_job
     from mnt.launch.status import fetch_jobs
     from mnt.tasks.job import read_logs
@@ -55,6 +55,7 @@ def logs(selection: Selection, follow: bool, node: str | None, rank: int | None,
         results = fleet.run_each(
             lambda connection, *args: readers[connection.target.name](connection, *args),
             {host: (fleet.host(host).jobs_dir, wanted.job, host) for host in hosts},
+            on_result=raise_broken_pipe,
             timeout=None,
         )
         lines.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from mnt.cli.options import Selection, grace_option, json_option, selection_options
@@ -24,7 +26,7 @@ def stop(selection: Selection, as_json: bool, everything: bool, grace: float, jo
     from mnt.fleet import Fleet
     from mnt.launch.jobs import jobs_to_stop
     from mnt.launch.status import fetch_jobs
-    from mnt.launch.stop import describe, stop_jobs
+    from mnt.launch.stop import stop_jobs
 
     if job is not None and everything:
         raise UsageError("--all and a job were given", fix="mnt stop JOB, or mnt stop --all")
@@ -41,6 +43,14 @@ def stop(selection: Selection, as_json: bool, everything: bool, grace: float, jo
     for stopped in document["jobs"] if not as_json else ():
         ui.info(f"job {stopped['job']}:")
         for host, each in stopped["hosts"].items():
-            say = ui.info if each["status"] == "stopped" else ui.failure
-            say(f"  {describe(host, each)}")
+            show_stopped(host, each)
     return 0 if document["ok"] else 1
+
+
+def show_stopped(host: str, document: dict[str, Any]) -> None:
+    """What became of a job on one host."""
+    from mnt import ui
+    from mnt.launch.stop import describe
+
+    say = ui.info if document["status"] == "stopped" else ui.failure
+    say(f"  {describe(host, document)}")

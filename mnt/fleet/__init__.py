@@ -3,7 +3,7 @@
 from mnt.fleet.channel import Completed, RemoteCommand, execute
 from mnt.fleet.connection import HostConnection
 from mnt.fleet.fleet import Fleet
-from mnt.fleet.results import Outcome, Results
+from mnt.fleet.results import Outcome, Results, raise_broken_pipe
 from mnt.fleet.timeouts import Timeouts
 
 __all__ = [
@@ -15,4 +15,5 @@ __all__ = [
     "Results",
     "Timeouts",
     "execute",
+    "raise_broken_pipe",
 ]

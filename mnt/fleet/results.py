@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from mnt.errors import HostError
 
@@ -52,3 +52,12 @@ class Results(Mapping[str, Outcome[T]]):
     def errors(self) -> dict[str, HostError]:
         """The failures, for the hosts that have one."""
         return {host: outcome.error for host, outcome in self.items() if outcome.error is not None}
+
+
+def raise_broken_pipe(outcome: Outcome[Any]) -> None:
+    """For `on_result`, where a task prints: end them all when nobody reads this process's output any more.
+
+    Raises BrokenPipeError.
+    """
+    if outcome.error is not None and isinstance(outcome.error.__cause__, BrokenPipeError):
+        raise outcome.error.__cause__

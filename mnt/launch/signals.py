@@ -33,6 +33,10 @@ class HangUpGuard:
         if self.arrived:
             raise HangUp
 
+    def unwatch(self) -> None:
+        """From here on a hang-up ends nothing: the job is being stopped."""
+        self.watching = False
+
 
 @contextmanager
 def hang_up_guard() -> Iterator[HangUpGuard]:

@@ -60,7 +60,8 @@ def describe(host: str, document: dict[str, Any]) -> str:
     if document["status"] == "unreachable":
         return f"{host}: not stopped: {document['message']}"
     port = "master port free" if document["port_free"] else "master port still taken"
+    ended = f"{document['killed']} process{'es' * (document['killed'] != 1)} ended"
     if document["status"] == "left":
         pids = ", ".join(map(str, document["left"]))
         return f"{host}: not stopped: processes {pids} are still there; {port}"
-    return f"{host}: stopped, {document['killed']} processes ended; {port}"
+    return f"{host}: stopped, {ended}; {port}"

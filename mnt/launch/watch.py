@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mnt.errors import HostError
+from mnt.fleet.results import raise_broken_pipe
 from mnt.launch.jobs import ACTIVE, Job, merge_job
 from mnt.tasks.job import read_logs, stop_node
 
@@ -61,11 +62,17 @@ class Watch:
 
         Raises:
             HostError: no node could be followed at all.
+            BrokenPipeError: `output` goes to a reader that is gone.
         """
         ender = threading.Thread(target=self._end_others, daemon=True)
         ender.start()
         try:
-            results = fleet.run_each(self._follow_node, dict.fromkeys(self._jobs_dirs, ()), timeout=None)
+            results = fleet.run_each(
+                self._follow_node,
+                dict.fromkeys(self._jobs_dirs, ()),
+                on_result=raise_broken_pipe,
+                timeout=None,
+            )
         finally:
             self._over.set()
             self._failed.set()

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from mnt.fleet import Fleet, HostConnection, Outcome
+from mnt.fleet import Fleet, HostConnection, Outcome, raise_broken_pipe
 from mnt.run.capture import Capture
 from mnt.run.command import Command
 from mnt.run.feed import Source
@@ -111,8 +111,7 @@ def run(fleet: Fleet, order: Order, outputs: Outputs, on_end: Callable[[HostRun]
             return run_command(connection, order.command, sink, stdin=feed, timeout=order.timeout)
 
     def ended(outcome: Outcome[int]) -> None:
-        if outcome.error is not None and isinstance(outcome.error.__cause__, BrokenPipeError):
-            raise outcome.error.__cause__
+        raise_broken_pipe(outcome)
         kept = outputs.kept.get(outcome.host)
         ending = HostRun(outcome.host, outcome.value, outcome.error, outcome.seconds, kept)
         runs[outcome.host] = ending
