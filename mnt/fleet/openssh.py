@@ -21,6 +21,7 @@ from typing import IO, Any
 from mnt.errors import HostError
 from mnt.fleet.channel import ReadTimeout
 from mnt.fleet.connection import HostConnection
+from mnt.fleet.endpoint import Endpoint
 from mnt.fleet.timeouts import Timeouts
 from mnt.inventory.model import Host, Ssh
 
@@ -87,8 +88,17 @@ class OpenSshConnection(HostConnection):
     _running: OpenSshCommand | None = None
     _closed: bool = False
 
+    @property
+    def logins(self) -> tuple[Endpoint, ...]:
+        """None of ours: ssh has its own ways with keys."""
+        return ()
+
     def open(self) -> None:
         pass
+
+    def open_session(self, timeout: float) -> Any:
+        """Raises HostError: there is nothing but `start`."""
+        raise HostError(self.target.name, "channel", "ssh runs one command a connection")
 
     def start(self, command: str, *, on_stderr: Callable[[bytes], object] | None = None) -> OpenSshCommand:
         """Start a command in an `ssh` of its own. Raises HostError where there is no ssh."""

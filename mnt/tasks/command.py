@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Protocol
 
 from mnt.errors import HostError
 from mnt.fleet import HostConnection
 from mnt.fleet.channel import ReadTimeout, RunningCommand
+from mnt.fleet.shell import runs_nothing
 from mnt.remote import bootstrap
 from mnt.run import wrapper
 from mnt.run.command import Command
@@ -68,54 +70,53 @@ def run_command(
                     stdin.close()  # the thread that waits for more of it ends
             if rest := streams.rest():
                 sink.stderr(rest)
-            return _exit_code(running, streams, command)
+            return _exit_code(connection, running, streams, command)
     finally:
         connection.close()
 
 
 def _follow(running: RunningCommand, streams: Streams, sink: Sink, timeout: float | None) -> None:
     """Pass standard output on until nothing comes any more."""
-    deadline = None if timeout is None else time.monotonic() + timeout
+    deadline = math.inf if timeout is None else time.monotonic() + timeout
     ended = False
     while True:
         if streams.exit_code is not None and not ended:
             ended, deadline = True, time.monotonic() + _PATIENCE
-        patience = None if deadline is None else max(0.0, deadline - time.monotonic())
+        left = deadline - time.monotonic()
+        if left <= 0 and not ended:
+            raise HostError(running.host, "command", f"not done within {timeout:g} s")
         try:
-            data = running.read(min(_QUIET, patience) if ended and patience is not None else patience)
+            data = running.read(min(_QUIET, left)) if left > 0 else b""
         except ReadTimeout:
             if ended:
                 return
-            if streams.exit_code is not None:
-                continue
-            raise HostError(running.host, "command", f"not done within {timeout:g} s") from None
+            continue  # the exit code may have come meanwhile, on standard error
         except HostError:
-            if streams.exit_code is not None:  # the command's end was known before that of the connection
+            if streams.exit_code is not None:  # the command had ended before the connection did
                 return
             raise
-        if not data or (ended and patience == 0):
+        if not data:
             return
         if said := streams.stdout(data):
             sink.stdout(said)
 
 
-def _exit_code(running: RunningCommand, streams: Streams, command: Command) -> int:
+def _exit_code(
+    connection: HostConnection, running: RunningCommand, streams: Streams, command: Command
+) -> int:
     if not streams.started:
-        raise _refused(running, streams, command)
+        if command.sudo:
+            raise _sudo_refused(running.host, streams.noise)
+        raise runs_nothing(connection, running.exit_code, streams.noise)
     code = running.exit_code if streams.exit_code is None else streams.exit_code
     if code is None:
         raise HostError(running.host, "command", "it ended, and the host did not say how")
     return code
 
 
-def _refused(running: RunningCommand, streams: Streams, command: Command) -> HostError:
-    """The command has not even started: sudo, or the login shell, would not."""
-    lines = streams.noise.strip().splitlines()
-    code = "" if running.exit_code is None else f"exit code {running.exit_code}"
-    why = lines[-1] if lines else code or "not a word"
-    if not command.sudo:
-        return HostError(running.host, "command", f"the login shell does not run commands: {why}")
-    if "password" in why:
-        message, fix = "sudo wants a password", "a NOPASSWD rule of sudoers(5) for the user who logs in"
-        return HostError(running.host, "command", message, fix=fix)
-    return HostError(running.host, "command", f"sudo refuses: {why}")
+def _sudo_refused(host: str, said: str) -> HostError:
+    lines = said.strip().splitlines()
+    if lines and "password" in lines[-1]:
+        fix = "a NOPASSWD rule in the host's sudoers(5), for the user who logs in"
+        return HostError(host, "command", "sudo wants a password", fix=fix)
+    return HostError(host, "command", f"sudo refuses: {lines[-1] if lines else 'it said nothing'}")
