@@ -9,6 +9,7 @@ from typing import Any
 from mnt.errors import HostError
 from mnt.fleet import Fleet, Outcome
 from mnt.inventory.model import Host, Inventory
+from mnt.preflight.checks.storage import LOCAL_DISKS
 from mnt.preflight.checks.versions import packages_to_look_up
 from mnt.preflight.facts import FleetFacts, HostFacts
 from mnt.preflight.nonces import gather_nonces
@@ -66,7 +67,7 @@ def probe_arguments(inventory: Inventory) -> dict[str, Any]:
         "packages": packages_to_look_up(inventory.require),
         "mounts": [mount.path for mount in inventory.storage],
         "write": [mount.path for mount in inventory.storage if "ro" not in mount.options],
-        "paths": [*(required.path for required in inventory.paths), *sorted(topologies)],
+        "paths": [*(required.path for required in inventory.paths), *sorted(topologies), *LOCAL_DISKS],
         "port": inventory.network.master_port,
     }
 

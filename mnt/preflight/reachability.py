@@ -38,7 +38,7 @@ class Blame:
 
 
 def problems(reach: Reach, hosts: Sequence[str], master: str, port: int) -> Iterator[Problem]:
-    """What keeps the hosts from reaching each other.
+    """What keeps the hosts from reaching each other, but for routes that stray.
 
     Args:
         hosts: all that were selected, in rank order.
@@ -47,6 +47,8 @@ def problems(reach: Reach, hosts: Sequence[str], master: str, port: int) -> Iter
     """
     rank = [host for host in hosts if host in reach.pairs]
     seen = {(host, other): reached for host in rank for other, reached in reach.pairs[host].items()}
+    stray = {pair for pair, reached in seen.items() if strays(reach, pair)}
+    seen = {(a, b): reached for (a, b), reached in seen.items() if not stray & {(a, b), (b, a)}}
     grades = {pair: grade(reached) for pair, reached in seen.items()}
     words = _Words(reach, seen, port, master)
     dark = {pair for pair, found in grades.items() if found == NOTHING}
@@ -56,6 +58,13 @@ def problems(reach: Reach, hosts: Sequence[str], master: str, port: int) -> Iter
         bad = {pair for pair, found in grades.items() if found == kind}
         for blame in fold_ways(bad, set(seen) - dark, rank, set()):
             yield words.partial(kind, blame)
+
+
+def strays(reach: Reach, pair: Pair) -> bool:
+    """Whether packets take another NIC than the chosen one: that explains what does not get through."""
+    host, other = pair
+    route = reach.pairs[host][other].route
+    return route is not None and route != reach.endpoints[host].nic
 
 
 def grade(reached: Reached) -> str | None:

@@ -68,6 +68,11 @@ def test_a_route_through_another_nic() -> None:
     assert "ip route get 10.0.0.3" in finding.fix
 
 
+def test_a_stray_route_explains_what_does_not_get_through() -> None:
+    lost: dict[str, Any] = {"master": "timeout", "ports": {4: "timeout"}}
+    only_finding(fleet_with_reach({(2, 3): {"route": "mgmt0", **lost}, (3, 2): lost}), "route", "node2")
+
+
 def test_all_routes_through_another_nic_are_one_finding() -> None:
     strays = {(2, n): {"route": "mgmt0"} for n in (1, 3, 4)}
     assert "to every other host" in only_finding(fleet_with_reach(strays), "route", "node2").message

@@ -392,3 +392,44 @@ def test_a_path_on_storage_that_is_not_mounted_is_the_storages_matter() -> None:
         paths=(RequiredPath("/shared/model"),),
     )
     only_finding(fleet, "storage-mount", "node2")
+
+
+# --- local-space -----------------------------------------------------------------------------------------
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("disk", "space", "message", "severity"),
+    [
+        ("/tmp", Space(GIB, 63 * MIB, 10, 5), "/tmp is full: 63 MiB of 1 GiB free", Severity.FAIL),
+        (
+            "~",
+            Space(GIB, 999 * MIB, 0, 0),
+            "the home directory is nearly full: 999 MiB of 1 GiB free",
+            "warn",
+        ),
+        (
+            "~",
+            Space(9 * GIB, 8 * GIB, 9, 0),
+            "the home directory is full: 8 GiB of 9 GiB free, no inode free",
+            "fail",
+        ),
+    ],
+)
+def test_a_local_disk_without_room(disk: str, space: Space, message: str, severity: str) -> None:
+    seen = PathFacts("dir", "/tmp" if disk == "/tmp" else "/home/me", space=space)
+    finding = only_finding(make_fleet({"node2": {"paths": {disk: seen}}}), "local-space", "node2")
+    assert (finding.message, finding.severity.value) == (message, Severity(severity).value)
+
+
+@pytest.mark.parametrize("space", [None, Space(0, 0, 0, 0), Space(9 * GIB, 8 * GIB, 0, 0)])
+def test_a_local_disk_with_room_or_unknown(space: Space | None) -> None:
+    assert findings(make_fleet({"node2": {"paths": {"/tmp": PathFacts("dir", "/tmp", space=space)}}})) == []
+
+
+def test_a_home_on_shared_storage_is_not_a_local_disk() -> None:
+    full = PathFacts("dir", "/shared/home/me", space=Space(GIB, 0, 0, 0))
+    everywhere = storage(GOOD)
+    everywhere["paths"] = {**everywhere["paths"], "~": full}
+    assert findings(make_fleet(everywhere=everywhere, storage=(WANTED,))) == []

@@ -20,9 +20,10 @@ def nic_reach(fleet: FleetFacts) -> Iterator[Problem]:
     All hosts listen at the same time, on the master port and on three ports of the range that NCCL and gloo
     take theirs from (net.ipv4.ip_local_port_range), and each connects to all others: 2 s a connection. What
     fails is folded: a host that is cut off, a firewall that closes one way, a port range that is closed, and
-    two subnets without a route read differently. Where somebody holds the master port already it is left
-    alone, and `port-free` tells. A master port that is closed on workers only is a warning. Of more than 64
-    hosts each tries those at a distance of 1, 2, 4, .. in rank order on both sides, and the master tries all.
+    two subnets without a route read differently. Pairs between which `route` finds another NIC are left to
+    it. Where somebody holds the master port already it is left alone, and `port-free` tells. A master port
+    that is closed on workers only is a warning. Of more than 64 hosts each tries those at a distance of 1, 2,
+    4, .. in rank order on both sides, and the master tries all.
     """
     reach = fleet.reach
     if reach is None:
@@ -54,7 +55,7 @@ def route(fleet: FleetFacts) -> Iterator[Problem]:
         chosen = reach.endpoints[host].nic
         strays: dict[str, list[str]] = {}
         for peer, reached in seen.items():
-            if reached.route is not None and reached.route != chosen:
+            if reached.route and reachability.strays(reach, (host, peer)):
                 strays.setdefault(reached.route, []).append(peer)
         for other, peers in strays.items():
             who = "every other host" if len(peers) == len(seen) else fold(peers)

@@ -17,6 +17,10 @@ _LEAST = _GIB  # bytes: less does not hold the smallest checkpoint
 _LITTLE = 0.05  # of what there is
 _NOTICEABLE = 1.0  # seconds
 
+# Where every job writes: releases and job files, sockets and temporary files.
+LOCAL_DISKS = ("~", "/tmp")
+_LOCAL_LEAST, _LOCAL_LITTLE = _GIB // 16, _GIB  # bytes
+
 
 @check("storage-mount")
 def storage_mount(fleet: FleetFacts) -> Iterator[Problem]:
@@ -79,6 +83,38 @@ def _judge_space(host: str, path: str, seen: PathFacts) -> Iterator[Problem]:
         fix=f"find what can go: du -xh --max-depth=2 {shlex.quote(path)} | sort -h | tail",
         severity=severity,
     )
+
+
+@check("local-space")
+def local_space(fleet: FleetFacts) -> Iterator[Problem]:
+    """There is room in the home directory and in /tmp of every host.
+
+    Releases, job files and logs go to the one, sockets and temporary files to the other. Fails below 64 MiB
+    and without a free inode, warns below 1 GiB. What lies on the inventory's `storage` is the matter of
+    `storage-space`.
+    """
+    shared = [mount.path for mount in fleet.inventory.storage]
+    for host, facts in fleet.answers():
+        for disk in LOCAL_DISKS:
+            seen = facts.paths.get(disk)
+            if seen is None or seen.space is None or seen.space.size == 0:
+                continue
+            if seen.real and any(PurePosixPath(seen.real).is_relative_to(path) for path in shared):
+                continue
+            space, name = seen.space, "the home directory" if disk == "~" else disk
+            full = space.free < _LOCAL_LEAST or (space.inodes and not space.inodes_free)
+            if full or space.free < _LOCAL_LITTLE:
+                left = f"{_human(space.free)} of {_human(space.size)} free"
+                if space.inodes and not space.inodes_free:
+                    left += ", no inode free"
+                yield Problem(
+                    hosts=(host.name,),
+                    message=f"{name} is {'full' if full else 'nearly full'}: {left}",
+                    found=left,
+                    expected="1 GiB free, and inodes",
+                    fix=f"find what can go: du -xh --max-depth=2 {disk} | sort -h | tail",
+                    severity=None if full else Severity.WARN,
+                )
 
 
 def _human(size: int) -> str:
