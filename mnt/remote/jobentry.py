@@ -6,7 +6,8 @@ import os
 from typing import Any
 
 from mnt.remote.jobfiles import FINAL_STATES, JobPaths, Refused, read_json
-from mnt.remote.procs import Process, boot_id, find
+from mnt.remote.jobspec import marks
+from mnt.remote.procs import Process, boot_id, find, pids_with_environment
 
 _OF_SPEC = ("job", "host", "node_rank", "nodes", "engine", "release", "master", "created")
 _OF_STATE = (
@@ -23,24 +24,25 @@ _OF_STATE = (
 
 
 def describe(paths: JobPaths) -> dict[str, Any] | None:
-    """The node's entry (`mnt.tasks.job.JobEntry`). None: there is no such job here, or it never started.
+    """The node's entry (`mnt.tasks.job.JobEntry`). None: there is no such job here.
 
     A job that should run and whose supervisor does not live is "lost".
     """
     spec, state = read_json(paths.spec), read_json(paths.state)
-    if not isinstance(spec, dict) or not isinstance(state, dict):
+    if not isinstance(spec, dict):
         return None
-    entry = {
+    if not isinstance(state, dict):
+        # Its supervisor has not come so far as to write one.
+        state = {"state": "starting" if pids_with_environment(marks(spec["job"], spec["host"])) else "lost"}
+    elif state.get("state") not in FINAL_STATES and living_supervisor(state) is None:
+        # It may have written its last words between our two looks.
+        state = read_json(paths.state) or state
+        if state.get("state") not in FINAL_STATES:
+            state["state"] = "lost"
+    return {
         **{name: spec.get(name) for name in _OF_SPEC},
         **{name: state.get(name) for name in _OF_STATE},
     }
-    if entry["state"] not in FINAL_STATES and living_supervisor(state) is None:
-        # It may have written its last words between our two looks.
-        state = read_json(paths.state) or state
-        entry.update({name: state.get(name) for name in _OF_STATE})
-        if entry["state"] not in FINAL_STATES:
-            entry["state"] = "lost"
-    return entry
 
 
 def living_supervisor(state: dict[str, Any]) -> Process | None:

@@ -17,7 +17,7 @@ from typing import Any
 from mnt.remote.files import read
 from mnt.remote.jobentry import describe, living_supervisor
 from mnt.remote.jobfiles import FINAL_STATES, JobPaths, Refused, read_json, write_json
-from mnt.remote.jobspec import SESSION_VARIABLES
+from mnt.remote.jobspec import SESSION_VARIABLES, marks
 from mnt.remote.jobstop import stop_node
 from mnt.remote.sockets import listeners
 
@@ -139,7 +139,7 @@ def _spawn(paths: JobPaths, spec: Mapping[str, Any], environment: dict[str, str]
         supervisor = subprocess.Popen(
             [sys.executable, "-I", "-X", "utf8", paths.program, paths.spec, str(writing)],
             cwd="/",
-            env=environment,
+            env={**environment, **marks(spec["job"], spec["host"])},  # found even before it says anything
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from mnt.remote.jobentry import living_supervisor
-from mnt.remote.jobfiles import FINAL_STATES, JobPaths, read_json, write_json
+from mnt.remote.jobfiles import FINAL_STATES, FORMAT, JobPaths, read_json, write_json
 from mnt.remote.jobspec import marks
 from mnt.remote.procs import (
     Ending,
@@ -38,7 +38,9 @@ def stop_node(args: dict[str, Any]) -> dict[str, Any]:
 
     by_supervisor = 0
     supervisor = living_supervisor(before or record)  # somebody may have deleted the job's directory
-    ran = before.get("state") not in FINAL_STATES if before else supervisor is not None
+    ran = (
+        before.get("state") not in FINAL_STATES if before else os.path.exists(paths.spec) or bool(supervisor)
+    )
     if supervisor is not None:
         recorded += [identify(process) for process in members(read_processes(), root=supervisor.pid)]
         by_supervisor = _ask(paths, supervisor, grace)
@@ -94,11 +96,15 @@ def _end_rest(job: str, host: str, recorded: list[dict[str, int]], grace: float)
 
 def _write_end(paths: JobPaths, state: dict[str, Any], ending: Ending) -> None:
     """The last words that a dead supervisor could not write."""
-    state.update(
-        state="stopped", reason={"request": True}, ended=time.time(), killed=ending.ended, left=ending.left
-    )
+    last = {
+        "state": "stopped",
+        "reason": {"request": True},
+        "ended": time.time(),
+        "killed": ending.ended,
+        "left": ending.left,
+    }
     with contextlib.suppress(OSError):  # a full disk: the job is over all the same, and reads as lost
-        write_json(paths.state, state)
+        write_json(paths.state, {"format": FORMAT, **state, **last})
 
 
 def _master_port(paths: JobPaths) -> int | None:

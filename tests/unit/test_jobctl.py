@@ -299,6 +299,33 @@ def test_stop_says_that_somebody_else_has_the_port(host: JobHost) -> None:
     assert (answer["status"], answer["port_free"]) == ("stopped", False)
 
 
+def test_stop_during_a_start_whose_caller_was_killed(host: JobHost) -> None:
+    host.script(SLEEPER)
+    spec = host.spec()
+    host.jobs.append(spec["job"])
+    late = {"supervisor = Supervisor(": "time.sleep(60); supervisor = Supervisor("}
+    start = host.begin("start", late, spec=spec, wait_for_port=False, timeout=20.0)
+    wait_for(lambda: [each for each in host.call("list")["jobs"] if each["state"] == "starting"] or None)
+    start.process.kill()
+    start.process.communicate()
+    answer = host.stop(spec["job"])
+    assert (answer["status"], answer["killed"], answer["left"]) == ("stopped", 1, [])
+    assert host.entry(spec["job"])["state"] == "stopped"
+
+
+def test_a_job_whose_start_was_cut_off_before_its_supervisor_is_lost_until_it_is_stopped(
+    host: JobHost,
+) -> None:
+    host.script(SLEEPER)
+    spec = host.spec()
+    host.start(spec)
+    host.stop(spec["job"])
+    (Path(host.jobs_dir) / spec["job"] / host.name / "state.json").unlink()
+    assert host.entry(spec["job"])["state"] == "lost"
+    assert host.stop(spec["job"])["status"] == "stopped"
+    assert host.entry(spec["job"])["state"] == "stopped"
+
+
 def test_stop_of_a_job_whose_directory_was_deleted(host: JobHost) -> None:
     host.script(SLEEPER)
     spec = host.spec()
