@@ -102,7 +102,7 @@ def _show_report(report: Report) -> None:
         )
         for name, host in report.hosts.items()
     ]
-    ui.table(("host", "status", "files sent", "bytes sent", "verified after", "current"), rows)
+    ui.table(("HOST", "STATUS", "FILES SENT", "BYTES SENT", "TOOK", "CURRENT"), rows)
     for name, host in report.hosts.items():
         if host.error is not None:
             ui.failure(f"{name}: {host.error}" + (f"\n  fix: {host.fix}" if host.fix else ""))
