@@ -86,7 +86,7 @@ def test_four_healthy_hosts_are_all_green(make_hosts: MakeLab, preflight: Prefli
     done = run_mnt("preflight", lab=lab)
     assert done.returncode == 0
     header, row, *_, verdict = done.stdout.splitlines()
-    assert header.split()[:3] == ["HOSTS", "SSH", "VERSIONS"]
+    assert header.split()[:4] == ["HOSTS", "SSH", "SESSION", "VERSIONS"]
     assert row.split() == ["node[1-4]"] + ["ok"] * (len(header.split()) - 1)
     assert verdict.startswith("fit to train: 0 failed, 0 warnings")
 
@@ -255,7 +255,8 @@ def test_storage_from_another_source_on_top(make_hosts: MakeLab, preflight: Pref
     lab = make_hosts()
     done = lab.host("node3").exec(["mount", "-t", "tmpfs", "impostor", "/shared"])
     assert done.returncode == 0, done.stderr
-    assert "source impostor" in the_finding(preflight(lab), "storage-mount", "node3")["message"]
+    message = the_finding(preflight(lab), "storage-mount", "node3")["message"]
+    assert message == "/shared is hidden: tmpfs from impostor is mounted over it"
 
 
 def test_a_required_path_that_one_host_lacks(

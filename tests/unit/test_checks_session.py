@@ -42,7 +42,7 @@ def test_one_odd_session(odd: Any, check: str, severity: str, found: str) -> Non
 @pytest.mark.parametrize(
     "odd",
     [
-        session(shell_seconds=4.0, python_seconds=1.0),  # a host that is busy
+        session(shell_seconds=3.9, python_seconds=1.0),  # a host that is busy
         session(shell_seconds=None, python_seconds=None),  # a container that hides the shell
         session(nofile=None),
         session(noise="\n"),

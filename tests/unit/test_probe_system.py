@@ -480,7 +480,9 @@ def test_this_machines_memory() -> None:
 
 
 def test_names() -> None:
-    assert "127.0.0.1" in probe.resolve("localhost")["addresses"]
+    resolved = parsed(resolved=probe.resolve("localhost")).resolved
+    assert resolved is not None
+    assert "127.0.0.1" in resolved.addresses
     assert probe.resolve("no-such-host.invalid")["error"]
 
 
@@ -493,5 +495,5 @@ def test_the_time_is_told_when_standard_input_ends() -> None:
 
 
 def test_the_hosts_own_name_is_looked_up() -> None:
-    found = probe.main({}, print, io.BytesIO())["resolved"]  # type: ignore[arg-type]
+    found = probe.main({}, print, io.BytesIO())["resolved"]
     assert found == probe.resolve(socket.gethostname())

@@ -16,7 +16,7 @@ from mnt.preflight.registry import check
 from mnt.preflight.system import Logind, Session
 
 _SLOW = 2.0  # seconds
-_BUSY = 5.0  # times as long as Python's own start, which tells how busy the host is
+_BUSY = 2.0  # times as long as Python's own start, which tells how busy the host is
 _LINE = 100  # characters of a start-up file's output that are shown
 
 _PINNABLE = 2**30  # bytes; NCCL registers its buffers, and what a program sends without copies

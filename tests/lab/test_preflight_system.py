@@ -1,0 +1,233 @@
+"""Sessions, memory, names, leftovers and GPUs on real hosts: what is wrong is found on its host alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import faults
+import pytest
+import sessions
+import yaml
+
+from mnt.lab import Lab, LabHost, LabRequest, down
+
+RunMnt = Callable[..., subprocess.CompletedProcess[str]]
+PYTHON = "/usr/bin/python3"
+GPUS = Path(__file__).parents[1] / "data" / "nvidia-smi"
+
+# What they leave out: who reaches whom takes the longest, and has tests of its own.
+SKIPPED = "nic-reach,route,mtu,ssh-mesh,storage-visible"
+
+
+@pytest.fixture(scope="module")
+def hosts(lab_support: None) -> Iterator[Lab]:
+    name = sessions.new_name()
+    try:
+        lab = Lab.up(LabRequest(name=name, count=3), python=PYTHON)
+        for host in lab.hosts:
+            faults.install(host, "torch", "2.13.0+cpu")
+        yield lab
+    finally:
+        down(name)
+
+
+@pytest.fixture
+def preflight(hosts: Lab, run_mnt: RunMnt) -> Callable[..., list[dict[str, Any]]]:
+    def run(*args: str) -> list[dict[str, Any]]:
+        done = run_mnt("preflight", "--json", "--skip", SKIPPED, *args, lab=hosts)
+        assert done.returncode in (0, 1), done.stderr
+        findings: list[dict[str, Any]] = json.loads(done.stdout)["findings"]
+        return findings
+
+    return run
+
+
+def must(host: LabHost, *argv: str, user: bool = False) -> str:
+    done = host.exec(list(argv), user=user)
+    assert done.returncode == 0, f"{argv}: {done.stderr}"
+    return done.stdout
+
+
+@contextmanager
+def file(host: LabHost, path: str, text: str, *, user: bool = False) -> Iterator[None]:
+    """A file that was not there before."""
+    must(host, "mkdir", "-p", str(Path(path).parent), user=user)
+    faults.write_file(host, path, text, user=user)
+    try:
+        yield
+    finally:
+        must(host, "rm", "-f", path, user=user)
+
+
+@contextmanager
+def loopback_name(host: LabHost) -> Iterator[None]:
+    before = must(host, "cat", "/etc/hosts")
+    others = "".join(line for line in before.splitlines(keepends=True) if host.name not in line.split())
+    with faults.file_holds(host, "/etc/hosts", f"{others}127.0.1.1 {host.name}\n"):
+        yield
+
+
+@contextmanager
+def small_shm(host: LabHost) -> Iterator[None]:
+    must(host, "mount", "-t", "tmpfs", "-o", "size=16m,mode=1777", "tmpfs", "/dev/shm")
+    try:
+        yield
+    finally:
+        must(host, "umount", "/dev/shm")
+
+
+@contextmanager
+def other_release(host: LabHost) -> Iterator[None]:
+    """This host holds a release, and no other one does."""
+    make = "mkdir -p ~/project/releases/20260101-120000-0badcafe && cd ~/project && ln -s releases/2* current"
+    must(host, "sh", "-c", f"{make} && touch releases/20260101-120000-0badcafe.manifest.json", user=True)
+    try:
+        yield
+    finally:
+        must(host, "sh", "-c", "rm -r ~/project", user=True)
+
+
+_ORPHAN = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(null, stream)
+    os.execve("/bin/sleep", ["sleep", "600"], {"MNT_JOB": "lost-job", "MNT_HOST": "node2"})
+"""
+
+
+@contextmanager
+def orphan(host: LabHost) -> Iterator[None]:
+    must(host, PYTHON, "-c", _ORPHAN, user=True)
+    try:
+        yield
+    finally:
+        must(host, "pkill", "-x", "sleep")
+
+
+@contextmanager
+def old_lock(host: LabHost) -> Iterator[None]:
+    with file(host, ".cache/torch_extensions/py311_cpu/fused_adam/lock", "", user=True):
+        must(
+            host, "touch", "-d", "1 hour ago", ".cache/torch_extensions/py311_cpu/fused_adam/lock", user=True
+        )
+        yield
+
+
+def bashrc(text: str) -> Callable[[LabHost], AbstractContextManager[None]]:
+    return lambda host: faults.start_up_file(host, text)
+
+
+def logind_conf(text: str) -> Callable[[LabHost], AbstractContextManager[None]]:
+    return lambda host: file(host, "/etc/systemd/logind.conf.d/50-site.conf", text)
+
+
+@pytest.mark.parametrize(
+    ("inject", "check", "severity", "found"),
+    [
+        (bashrc("sleep 4\n"), "shell-slow", "warn", "s until /bin/bash has started Python"),
+        (bashrc("echo; echo Welcome to the cluster\n"), "shell-noise", "warn", "Welcome to the cluster"),
+        (bashrc("umask 077\n"), "umask", "warn", "0077"),
+        (bashrc("ulimit -n 256\n"), "nofile", "warn", "256"),
+        (bashrc("PATH=.:$PATH\n"), "session-path", "warn", ".:/usr"),
+        (
+            logind_conf("[Login]\nKillUserProcesses=yes\n"),
+            "session-linger",
+            "warn",
+            "KillUserProcesses=yes for mnt",
+        ),
+        (loopback_name, "hostname-loopback", "warn", "127.0.1.1"),
+        (small_shm, "shm", "fail", "16 MiB free"),
+        (other_release, "code-parity", "fail", "20260101-120000-0badcafe"),
+        (orphan, "leftovers", "warn", "sleep 600"),
+    ],
+)
+def test_what_is_wrong_with_one_host(
+    hosts: Lab,
+    preflight: Callable[..., list[dict[str, Any]]],
+    inject: Callable[[LabHost], AbstractContextManager[None]],
+    check: str,
+    severity: str,
+    found: str,
+) -> None:
+    with inject(hosts.host("node2")):
+        (finding,) = preflight()
+    assert (finding["check"], finding["severity"], finding["hosts"]) == (check, severity, ["node2"])
+    assert found in finding["found"]
+    assert finding["fix"]
+
+
+def test_all_is_well_again(preflight: Callable[..., list[dict[str, Any]]]) -> None:
+    assert preflight() == []
+
+
+def test_removed_shared_memory_and_the_way_to_keep_it(
+    hosts: Lab, preflight: Callable[..., list[dict[str, Any]]]
+) -> None:
+    host = hosts.host("node3")
+    with file(host, "/etc/systemd/logind.conf.d/50-site.conf", "[Login]\nRemoveIPC=yes\n"):
+        (finding,) = preflight()
+        assert (finding["check"], finding["hosts"]) == ("session-linger", ["node3"])
+        assert finding["fix"] == "sudo loginctl enable-linger mnt"
+        with file(host, "/var/lib/systemd/linger/mnt", ""):  # what that command does
+            assert preflight() == []
+
+
+def test_a_lock_that_a_killed_build_has_left(
+    hosts: Lab, preflight: Callable[..., list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    document = yaml.safe_load(hosts.inventory_path.read_text())
+    del document["env"]["TORCH_EXTENSIONS_DIR"]  # so that it is where torch itself looks
+    inventory = tmp_path / "inventory.yaml"
+    inventory.write_text(yaml.safe_dump(document, sort_keys=False))
+    with old_lock(hosts.host("node1")):
+        (finding,) = preflight("-i", str(inventory))
+    assert (finding["check"], finding["hosts"]) == ("build-lock", ["node1"])
+    assert finding["fix"].endswith(".cache/torch_extensions/py311_cpu/fused_adam/lock")
+
+
+_NVIDIA_SMI = """#!/bin/sh
+case $1 in
+    --query-gpu=*) cat <<'END'
+{gpus}END
+    ;;
+    --query-remapped-rows=*) cat <<'END'
+{rows}END
+    ;;
+    *) exit 3;;
+esac
+"""
+
+
+def recorded(name: str) -> str:
+    """Without the command before it and the exit status behind it."""
+    return "".join((GPUS / name).read_text().splitlines(keepends=True)[1:-1])
+
+
+def test_a_gpu_that_is_ill(
+    hosts: Lab, preflight: Callable[..., list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    """As the ordinary user, with what a real nvidia-smi printed but for one word."""
+    gpus, rows = recorded("query-gpu.txt"), recorded("query-remapped-rows.txt")
+    inventory = tmp_path / "inventory.yaml"
+    document = yaml.safe_load(hosts.inventory_path.read_text())
+    document["defaults"]["gpus"] = 2
+    inventory.write_text(yaml.safe_dump(document, sort_keys=False))
+    try:
+        for host in hosts.hosts:
+            ill = rows.replace("No, No, 0", "Yes, Yes, 512", 1) if host.name == "node3" else rows
+            faults.write_file(host, "/usr/local/bin/nvidia-smi", _NVIDIA_SMI.format(gpus=gpus, rows=ill))
+            must(host, "chmod", "+x", "/usr/local/bin/nvidia-smi")
+        findings = preflight("-i", str(inventory))
+    finally:
+        for host in hosts.hosts:
+            must(host, "rm", "-f", "/usr/local/bin/nvidia-smi")
+    (finding,) = findings
+    assert (finding["check"], finding["hosts"], finding["severity"]) == ("gpu-remap", ["node3"], "fail")
