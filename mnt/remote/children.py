@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run_in_children(jobs: Mapping[str, Callable[[], Any]], deadline: float) -> dict[str, Any]:
-    """What each job returns, as JSON carries it; None where it died, or said nothing in time.
+    """What each job returns, as JSON carries it, in their order; None where it died, or said nothing in time.
 
     A dead file server hangs the child that asked it, and nobody else. All of them together take at most
     `deadline` seconds.
@@ -37,7 +37,7 @@ def run_in_children(jobs: Mapping[str, Callable[[], Any]], deadline: float) -> d
                 os.waitpid(pid, 0)
             else:
                 _give_up(pid)
-    return answers
+    return {name: answers[name] for name in jobs}
 
 
 def _start(job: Callable[[], Any]) -> tuple[int, int]:
