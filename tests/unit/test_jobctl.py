@@ -437,8 +437,12 @@ def test_logs_of_no_such_job(host: JobHost) -> None:
 def _python38() -> str | None:
     found = [shutil.which("python3.8"), *map(str, Path.home().glob(".pyenv/versions/3.8.*/bin/python3.8"))]
     for python in filter(None, found):
-        if subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0:
-            return python
+        # The interpreter itself, not a shim: a shim asks the environment which one is meant.
+        asked = subprocess.run(
+            [python, "-c", "import sys; print(sys.executable)"], capture_output=True, text=True, check=False
+        )
+        if asked.returncode == 0:
+            return asked.stdout.strip()
     return None
 
 
