@@ -15,6 +15,8 @@ from mnt.errors import MntError
 # command -> (module of mnt.cli, its one-line help). Kept here so that `mnt --help` imports none of them.
 COMMANDS: dict[str, tuple[str, str]] = {
     "inventory": ("inventory", "Show the inventories there are, and what one says."),
+    "trust": ("trust", "Record the hosts' keys, after a look at their fingerprints."),
+    "ssh-setup": ("ssh_setup", "Let you in on the hosts, and the hosts in on each other."),
     "preflight": ("preflight", "Check that the hosts can train together."),
     "net": ("net", "Show each node's training NIC and network environment, with the reasons."),
     "hostfile": ("hostfile", "Write the hostfile that DeepSpeed reads."),
@@ -38,7 +40,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, _ = COMMANDS[cmd_name]
-        command = getattr(importlib.import_module(f"mnt.cli.{module}"), cmd_name)
+        command = getattr(importlib.import_module(f"mnt.cli.{module}"), module)
         assert isinstance(command, click.Command)
         return command
 

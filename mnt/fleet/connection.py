@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from fabric.config import Config
 from fabric.connection import Connection
@@ -15,14 +15,17 @@ from paramiko.config import SSHConfig as ParamikoConfig
 from mnt.errors import HostError
 from mnt.fleet.channel import RemoteCommand, RunningCommand
 from mnt.fleet.endpoint import Endpoint, resolve
+from mnt.fleet.failures import Cancelled, Failure
 from mnt.fleet.gateways import Gateways
-from mnt.fleet.hostkeys import KnownHosts
+from mnt.fleet.hostkeys import HostKey, KnownHosts
 from mnt.fleet.identities import Identities
-from mnt.fleet.login import Cancelled, Failure, Login
+from mnt.fleet.login import Login
 from mnt.fleet.sshconfig import SshConfig
 from mnt.fleet.timeouts import Timeouts
 from mnt.fleet.transport import HostTransport
 from mnt.inventory.model import Host
+
+T = TypeVar("T")
 
 _LOGINS_AT_ONCE = 8  # at one server, or through one gateway; sshd's MaxStartups begins to drop at 10
 
@@ -89,6 +92,7 @@ class HostConnection(Connection):
     _opening: threading.Lock = None  # type: ignore[assignment]
     _further: list[HostTransport] = None  # type: ignore[assignment]
     _login: Login | None = None
+    password: str | None = None  # to log in with, in place of keys; goes to no host whose key is not known
 
     def __init__(self, target: Host, shared: Shared | None = None) -> None:
         """Raises UsageError for an ssh_config that cannot be used."""
@@ -116,8 +120,8 @@ class HostConnection(Connection):
 
     @property
     def logins(self) -> tuple[Endpoint, ...]:
-        """The logins that `open` takes, those at gateways first."""
-        return (*self.endpoint.jumps, self.endpoint)
+        """The logins by key that `open` takes, those at gateways first."""
+        return self.endpoint.jumps if self.password is not None else (*self.endpoint.jumps, self.endpoint)
 
     def open(self) -> None:
         """Log in, if that was not done. Raises HostError."""
@@ -151,13 +155,23 @@ class HostConnection(Connection):
             fix = "MaxSessions in its sshd_config: at least 1"
             raise HostError(self.target.name, "channel", "the host allows no session", fix=fix) from None
 
+    def shown_key(self, algorithms: Sequence[str]) -> HostKey | None:
+        """The host key of one of these algorithms that the host has; None: it has none.
+
+        Nobody logs in, but at gateways. Raises HostError.
+        """
+        return self._attempt(lambda login, via: login.scan(via, algorithms))
+
     def _log_in(self) -> HostTransport:
         """A new transport. Raises HostError."""
+        return self._attempt(lambda login, via: login.run(via, self.password))
+
+    def _attempt(self, step: Callable[[Login, HostTransport | None], T]) -> T:
         name, shared = self.target.name, self._shared
         login = self._login = shared.login(self.endpoint)
         try:
             with shared.slot(self.endpoint):
-                return login.run(shared.gateways.through(self.endpoint.jumps))
+                return step(login, shared.gateways.through(self.endpoint.jumps))
         except Failure as failure:
             raise HostError(name, failure.phase, failure.message, fix=failure.fix) from None
         except Cancelled:

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 
 from mnt.fleet.endpoint import Endpoint
-from mnt.fleet.login import Failure, Login
+from mnt.fleet.failures import Failure
+from mnt.fleet.login import Login
 from mnt.fleet.transport import HostTransport
 
 Hops = tuple[Endpoint, ...]

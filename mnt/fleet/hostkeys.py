@@ -8,15 +8,23 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import fcntl
 import fnmatch
 import hashlib
 import hmac
 import os
+import shutil
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mnt.errors import MntError
+
+if TYPE_CHECKING:
+    from mnt.fleet.endpoint import Endpoint
 
 _HASH_MARK = "|1|"
 
@@ -70,32 +78,35 @@ class HostKeyRefused(Exception):
         self.fix = fix
 
 
-def judge(known: Sequence[KnownKey], key: HostKey, *, strict: bool, fix: str) -> bool:
+_ASK = "ask who looks after the host"
+
+
+def judge(known: Sequence[KnownKey], key: HostKey, *, strict: bool) -> bool:
     """Whether a key that a host has shown is new, and to be recorded.
 
     Args:
         known: the lines that speak of the host.
         strict: refuse a host of which no key is known.
-        fix: how to forget the host's old key.
 
     Raises HostKeyRefused where the key is revoked, is not the one that is known, or is unknown and `strict`.
     """
     for line in known:
         if line.revoked and line.key == key:
-            raise HostKeyRefused(f"{key.type} {key.fingerprint} is revoked by {line.place}", fix)
+            message = f"{key.type} {key.fingerprint} is revoked by {line.place}"
+            raise HostKeyRefused(message, f"{_ASK}: this key is not to be used any more")
     good = [line for line in known if not line.revoked]
     if any(line.key == key for line in good):
         return False
     if not good:
         if strict:
             message = f"no key of this host is known; it shows {key.type} {key.fingerprint}"
-            raise HostKeyRefused(message, "check that fingerprint on the host itself, then record its key")
+            raise HostKeyRefused(message, f"{_ASK} whether that is its fingerprint, then: mnt trust")
         return True
     old = next((line for line in good if line.key.type == key.type), good[0])
     raise HostKeyRefused(
         f"changed: {old.place} has {old.key.type} {old.key.fingerprint}, "
         f"the host shows {key.type} {key.fingerprint}",
-        fix,
+        f"it may be another machine: {_ASK} whether it was installed anew; if so: mnt trust --replace",
     )
 
 
@@ -110,6 +121,15 @@ class KnownHosts:
         """The lines of `files` that speak of `name`. A file that cannot be read says nothing."""
         with self._lock:
             return [line for file in files for line in self._read(file) if line.is_for(name)]
+
+    def about(self, endpoint: Endpoint) -> list[KnownKey]:
+        """The lines that speak of a server, in its own files and in those that are only read."""
+        files = (*endpoint.known_hosts, *endpoint.known_hosts_global)
+        known = self.lines_for(endpoint.key_name, files)
+        if not known and endpoint.key_name == f"[{endpoint.hostname}]:{endpoint.port}":
+            # As ssh does: a key known for the host without a port is good for any port of it.
+            known = self.lines_for(endpoint.hostname, files)
+        return known
 
     def record(self, name: str, key: HostKey, file: str, *, hashed: bool = False) -> None:
         """Append a key to a file, which is made, with its directory, if need be. Raises OSError.
@@ -127,6 +147,25 @@ class KnownHosts:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             number = _append(path, text)
             lines.append(KnownKey(names, key, False, file, number))
+
+    def forget(self, name: str, lines: Iterable[KnownKey]) -> None:
+        """Take `name` out of lines that speak of it; other names of theirs stay.
+
+        Raises:
+            MntError: a line has `name` only by a pattern, which may stand for other hosts too.
+            OSError: a file cannot be replaced.
+        """
+        doomed = {(line.file, line.line): line for line in lines}
+        with self._lock:
+            for file in {file for file, _ in doomed}:
+                path = Path(file).expanduser().resolve()
+                with _locked(path) as text:
+                    kept = [
+                        line if (file, number) not in doomed else _without(name, line, doomed[file, number])
+                        for number, line in enumerate(text.splitlines(keepends=True), start=1)
+                    ]
+                    _replace(path, "".join(kept))
+                self._files.pop(file, None)
 
     def _read(self, file: str) -> list[KnownKey]:
         if file not in self._files:
@@ -156,19 +195,51 @@ def parse(text: str, file: str) -> list[KnownKey]:
     return found
 
 
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[str]:
+    """The text of a file, which is made if need be, while its lock is held."""
+    while True:
+        with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                continue  # another process has replaced it meanwhile
+            yield file.read().decode("utf-8", "surrogateescape")
+            return
+
+
 def _append(path: Path, text: str) -> int:
     """Append one line under the file's lock; its number."""
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        with open(descriptor, "rb", closefd=False) as reader:
-            before = reader.read()
-        if before and not before.endswith(b"\n"):
+    with _locked(path) as before:
+        if before and not before.endswith("\n"):
             text = "\n" + text
-        os.write(descriptor, text.encode())
-        return before.count(b"\n") + text.count("\n")
+        with open(path, "ab") as file:
+            file.write(text.encode())
+        return before.count("\n") + text.count("\n")
+
+
+def _replace(path: Path, text: str) -> None:
+    """Replace a file at once, keeping its mode; what it was stays beside it as `.old`, as ssh-keygen does."""
+    new = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(text.encode("utf-8", "surrogateescape"))
+            os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
+        shutil.copy2(path, path.with_name(f"{path.name}.old"))
+        new.rename(path)
     finally:
-        os.close(descriptor)
+        new.unlink(missing_ok=True)
+
+
+def _without(name: str, line: str, known: KnownKey) -> str:
+    """A line less one of its names; empty if that is its only one. Raises MntError."""
+    if known.names.startswith(_HASH_MARK):
+        return ""
+    others = [other for other in known.names.split(",") if other.lower() != name.lower()]
+    if any(_fits(name.lower(), other.lower().lstrip("!")) for other in others):
+        raise MntError(
+            f"{known.place} speaks of {name} by a pattern: {known.names}", fix="edit that line by hand"
+        )
+    return line.replace(known.names, ",".join(others), 1) if others else ""
 
 
 def _hashed(name: str, salt: str) -> str:

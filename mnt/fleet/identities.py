@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,6 @@ class Identities:
         self._files: dict[str, paramiko.PKey | Unusable] = {}
         self._agents: dict[str, list[AgentKey]] = {}
         self._sockets: list[Any] = []
-        self._asked: set[str] = set()
 
     def close(self) -> None:
         for connection in self._sockets:
@@ -65,8 +65,7 @@ class Identities:
                 paths = DEFAULT_IDENTITIES
             for path in paths:
                 found = self._file(path, agent)
-                if isinstance(found, Unusable) and found.locked and path not in self._asked:
-                    self._asked.add(path)
+                if isinstance(found, Unusable) and found.locked:
                     self._files[path] = _unlock(path)
 
     def candidates(self, endpoint: Endpoint) -> Iterator[Identity | Unusable]:
@@ -148,6 +147,7 @@ class _SharedAgent(_Agent):  # type: ignore[misc]
             return super()._send_message(msg)
 
 
+@cache  # no file is asked about twice in the life of the process
 def _unlock(path: str) -> paramiko.PKey | Unusable:
     """The key of a file, with a passphrase that is asked for; three times, as ssh does."""
     if not has_terminal():
@@ -158,7 +158,8 @@ def _unlock(path: str) -> paramiko.PKey | Unusable:
         if passphrase is None:
             break
         try:
-            return paramiko.PKey.from_path(Path(path).expanduser(), passphrase)
+            # The stubs say str, cryptography wants bytes.
+            return paramiko.PKey.from_path(Path(path).expanduser(), passphrase.encode())  # type: ignore[arg-type]
         except (paramiko.SSHException, ValueError):
             continue
     return Unusable(path, "needs a passphrase, and the right one was not given", locked=True)

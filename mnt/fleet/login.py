@@ -3,49 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import queue
 import random
 import shlex
 import socket
 import threading
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import paramiko
+from paramiko.ssh_exception import IncompatiblePeer
 
+from mnt.fleet import tcp
 from mnt.fleet.endpoint import Endpoint
+from mnt.fleet.failures import Cancelled, Failure
 from mnt.fleet.hostkeys import HostKey, HostKeyRefused, KnownHosts, KnownKey, judge
 from mnt.fleet.identities import Identities, Identity, Unusable
 from mnt.fleet.timeouts import Timeouts
 from mnt.fleet.transport import HostTransport
 
-Address = tuple[int, Any]  # address family, and a socket address of it
+T = TypeVar("T")
 
 _ATTEMPTS = 5  # at a login that is cut off before authentication: what sshd does when MaxStartups is reached
-_LIVENESS = (5, 3, 3)  # seconds before TCP's first probe, between probes, and how many: 14 s in all
 _CUT_OFF = (EOFError, ConnectionResetError, BrokenPipeError)
-
-
-class Failure(Exception):
-    """A login failed, in a phase of mnt.errors.HostError."""
-
-    def __init__(self, phase: str, message: str, *, fix: str | None = None, again: bool = False) -> None:
-        super().__init__(message)
-        self.phase = phase
-        self.message = message
-        self.fix = fix
-        self.again = again  # the server cut the connection before authentication: worth another try
-
-    def at_gateway(self, name: str) -> Failure:
-        """The failure as the hosts behind a gateway see it."""
-        return Failure(self.phase, f"gateway {name}: {self.message}", fix=self.fix)
-
-
-class Cancelled(Exception):
-    """The connection was closed while it was being opened."""
 
 
 class Login:
@@ -81,11 +62,26 @@ class Login:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)  # wakes a connect(); close() would not
 
-    def run(self, via: HostTransport | None) -> HostTransport:
-        """An authenticated transport, through a gateway's if there is one. Raises Failure, Cancelled."""
+    def run(self, via: HostTransport | None, password: str | None = None) -> HostTransport:
+        """An authenticated transport, through a gateway's if there is one. Raises Failure, Cancelled.
+
+        Args:
+            password: to be used in place of keys; it is sent to no host whose key is not known.
+        """
+        return self._persist(lambda: self._log_in(via, password))
+
+    def scan(self, via: HostTransport | None, algorithms: Sequence[str]) -> HostKey | None:
+        """The host key of one of these algorithms that the server proves to have; None: it has none of them.
+
+        Nothing is judged or recorded, and nobody logs in. Raises Failure, Cancelled.
+        """
+        return self._persist(lambda: self._show(via, algorithms))
+
+    def _persist(self, step: Callable[[], T]) -> T:
+        """What `step` returns, which may be cut off a few times before authentication."""
         for attempt in range(_ATTEMPTS):
             try:
-                return self._once(via)
+                return step()
             except Failure as failure:
                 if self._cancelled.is_set():
                     raise Cancelled from None
@@ -95,23 +91,47 @@ class Login:
                 raise Cancelled
         raise AssertionError("unreachable")
 
-    def _once(self, via: HostTransport | None) -> HostTransport:
-        connected = self._connect() if via is None else self._tunnel(via)
-        transport = self._transport = HostTransport(connected, self._timeouts)
-        try:
-            known = self._known_keys()
-            self._exchange_keys(transport, known)
-            self._check_host_key(transport, known)
-            self._authenticate(transport)
-        except BaseException:
-            transport.close()
-            connected.close()
-            raise
+    def _log_in(self, via: HostTransport | None, password: str | None) -> HostTransport:
+        with self._transport_to(via) as transport:
+            known = self._known_hosts.about(self._endpoint)
+            algorithms = transport.get_security_options().key_types
+            types = {line.key.type for line in known if not line.revoked}
+            self._exchange_keys(transport, prefer(algorithms, types))
+            self._check_host_key(transport, known, strict=self._endpoint.strict or password is not None)
+            if password is None:
+                self._authenticate(transport)
+            else:
+                self._authenticate_by_password(transport, password)
         if self._cancelled.is_set():
             transport.close()
             raise Cancelled
         transport.watch_life()
         return transport
+
+    def _show(self, via: HostTransport | None, algorithms: Sequence[str]) -> HostKey | None:
+        with self._transport_to(via) as transport:
+            try:
+                self._exchange_keys(transport, algorithms)
+            except Failure as failure:
+                if not (isinstance(failure.__cause__, IncompatiblePeer) and "host key" in failure.message):
+                    raise
+                transport.close()
+                return None
+            key = _shown(transport)
+            transport.close()
+            return key
+
+    @contextlib.contextmanager
+    def _transport_to(self, via: HostTransport | None) -> Iterator[HostTransport]:
+        """A transport over a new connection; both are closed where the block fails."""
+        connected = self._connect() if via is None else self._tunnel(via)
+        transport = self._transport = HostTransport(connected, self._timeouts)
+        try:
+            yield transport
+        except BaseException:
+            transport.close()
+            connected.close()
+            raise
 
     def _enter(self, phase: str) -> None:
         if self._cancelled.is_set():
@@ -121,10 +141,11 @@ class Login:
     # -- resolve, connect
 
     def _connect(self) -> socket.socket:
+        endpoint, timeouts = self._endpoint, self._timeouts
         self._enter("resolve")
-        addresses = resolve(self._endpoint.hostname, self._endpoint.port, self._timeouts.resolve)
+        addresses = tcp.resolve(endpoint.hostname, endpoint.port, timeouts.resolve)
         self._enter("connect")
-        deadline = time.monotonic() + self._timeouts.connect
+        deadline = time.monotonic() + timeouts.connect
         errors: list[OSError] = []
         for index, (family, address) in enumerate(addresses):
             # A dead first address leaves the others their share of the time.
@@ -138,22 +159,9 @@ class Login:
                 errors.append(error)
                 self._enter("connect")
             else:
-                _set_options(connection)
+                tcp.set_options(connection)
                 return connection
-        raise self._unconnected(errors)
-
-    def _unconnected(self, errors: Sequence[OSError]) -> Failure:
-        where = f"{self._endpoint.hostname} port {self._endpoint.port}"
-        first = errors[0]
-        if any(error.errno == errno.ECONNREFUSED for error in errors):
-            fix = "is sshd running there, on that port?"
-            return Failure("connect", f"refused by {where}", fix=fix)
-        if isinstance(first, TimeoutError):
-            limit = f"{self._timeouts.connect:g} s"
-            fix = "is the host up, and does a firewall let SSH through?"
-            return Failure("connect", f"no answer from {where} within {limit}", fix=fix)
-        reason = (first.strerror or str(first)).lower()
-        return Failure("connect", f"{reason}: {where}", fix="is the address right, and the host up?")
+        raise tcp.unconnected(f"{endpoint.hostname} port {endpoint.port}", errors, timeouts.connect)
 
     def _tunnel(self, via: HostTransport) -> Any:
         """A channel through the gateway, which serves as a socket."""
@@ -176,19 +184,13 @@ class Login:
 
     # -- banner, key exchange, host key
 
-    def _known_keys(self) -> list[KnownKey]:
-        endpoint = self._endpoint
-        files = (*endpoint.known_hosts, *endpoint.known_hosts_global)
-        known = self._known_hosts.lines_for(endpoint.key_name, files)
-        if not known and endpoint.key_name == f"[{endpoint.hostname}]:{endpoint.port}":
-            # As ssh does: a key known for the host without a port is good for any port of it.
-            known = self._known_hosts.lines_for(endpoint.hostname, files)
-        return known
+    def _exchange_keys(self, transport: HostTransport, algorithms: Sequence[str]) -> None:
+        """Up to the moment when the host has shown a key and proved that it has it.
 
-    def _exchange_keys(self, transport: HostTransport, known: Sequence[KnownKey]) -> None:
-        """Up to the moment when the host has shown a key and proved that it has it."""
-        options = transport.get_security_options()
-        options.key_types = prefer(options.key_types, {line.key.type for line in known if not line.revoked})
+        Args:
+            algorithms: of host keys, in the order in which to ask for them.
+        """
+        transport.get_security_options().key_types = algorithms
         self._enter("banner")
         done = threading.Event()
         transport.start_client(event=done)
@@ -198,12 +200,14 @@ class Login:
         self._enter("key exchange")
         if not done.wait(self._timeouts.key_exchange):
             limit = f"{self._timeouts.key_exchange:g} s"
-            raise Failure("key exchange", f"not done within {limit}")
+            fix = "is the host overloaded, or the way to it bad? ssh -vv shows where it stops"
+            raise Failure("key exchange", f"not done within {limit}", fix=fix)
         if not transport.is_active() or not transport.initial_kex_done:
             error = transport.get_exception()
             if error is None or isinstance(error, _CUT_OFF):
-                raise Failure("key exchange", "the host closed the connection", again=True)
-            raise Failure("key exchange", str(error) or type(error).__name__)
+                fix = "sshd may be over its MaxStartups, or bar this address: see its log on the host"
+                raise Failure("key exchange", "the host closed the connection", fix=fix, again=True)
+            raise Failure("key exchange", str(error) or type(error).__name__) from error
 
     def _no_banner(self, transport: HostTransport, in_time: bool) -> Failure:
         error = transport.banner_error
@@ -215,16 +219,12 @@ class Login:
             return Failure("banner", message, fix="sshd may be over its MaxStartups", again=True)
         return Failure("banner", str(error), fix=fix)
 
-    def _check_host_key(self, transport: HostTransport, known: Sequence[KnownKey]) -> None:
+    def _check_host_key(self, transport: HostTransport, known: Sequence[KnownKey], *, strict: bool) -> None:
         self._enter("host key")
         endpoint = self._endpoint
-        shown = transport.get_remote_server_key()
-        key = HostKey(shown.get_name(), shown.asbytes())
-        file = next((line.file for line in known if not line.revoked), endpoint.known_hosts[0])
-        old = f"-f {shlex.quote(os.path.expanduser(file))} -R {shlex.quote(endpoint.key_name)}"
-        forget = f"if the host was installed anew: ssh-keygen {old}"
+        key = _shown(transport)
         try:
-            new = judge(known, key, strict=endpoint.strict, fix=forget)
+            new = judge(known, key, strict=strict)
         except HostKeyRefused as refusal:
             raise Failure("host key", refusal.message, fix=refusal.fix) from None
         if new and endpoint.known_hosts[0] != "/dev/null":
@@ -257,6 +257,23 @@ class Login:
         locked = [shlex.quote(os.path.expanduser(file.label)) for file in unusable if file.locked]
         fix = f"ssh-add {' '.join(locked)}" if locked else self._how_to_authorize(tried)
         raise Failure("authentication", message, fix=fix)
+
+    def _authenticate_by_password(self, transport: HostTransport, password: str) -> None:
+        """By whichever of `password` and `keyboard-interactive` the host offers."""
+        self._enter("authentication")
+        user = self._endpoint.user
+        try:
+            more = transport.auth_password(user, password)
+        except paramiko.BadAuthenticationType as error:
+            message = f"the host takes no passwords of {user}, only {', '.join(error.allowed_types)}"
+            fix = "have the key put into ~/.ssh/authorized_keys there by who can"
+            raise Failure("authentication", message, fix=fix) from None
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            if transport.is_active() and "timeout" not in str(error).lower():
+                raise Failure("authentication", f"the password of {user} is not accepted") from None
+            raise Failure("authentication", "no answer about the password") from None
+        if more:
+            raise Failure("authentication", f"the host wants more than a password: {', '.join(more)}")
 
     def _how_to_authorize(self, tried: Sequence[str]) -> str:
         endpoint = self._endpoint
@@ -297,55 +314,12 @@ class Login:
         return Failure("authentication", message, fix=fix if len(tried) > 1 else None)
 
 
+def _shown(transport: HostTransport) -> HostKey:
+    shown = transport.get_remote_server_key()
+    return HostKey(shown.get_name(), shown.asbytes())
+
+
 def prefer(offered: Sequence[str], known: set[str]) -> tuple[str, ...]:
     """Host key algorithms in the order in which to ask for them: first those of keys that are known."""
     first = [name for name in offered if ("ssh-rsa" if name.startswith("rsa-") else name) in known]
     return (*first, *(name for name in offered if name not in first))
-
-
-def resolve(hostname: str, port: int, timeout: float) -> list[Address]:
-    """The addresses of a host, at least one. Raises Failure.
-
-    getaddrinfo has no timeout, so it gets a thread, which is left alone with a name server that is silent.
-    """
-    try:
-        return _addresses(hostname, port, socket.AI_NUMERICHOST)
-    except socket.gaierror:
-        pass  # a name
-    answer: queue.SimpleQueue[list[Address] | OSError] = queue.SimpleQueue()
-
-    def ask() -> None:
-        try:
-            answer.put(_addresses(hostname, port, 0))
-        except OSError as error:
-            answer.put(error)
-
-    threading.Thread(target=ask, daemon=True, name="mnt-resolve").start()
-    try:
-        found = answer.get(timeout=timeout)
-    except queue.Empty:
-        raise Failure("resolve", f"no answer about {hostname!r} within {timeout:g} s") from None
-    if isinstance(found, OSError):
-        reason = (found.strerror or str(found)).lower()
-        fix = "is the name right? `address:` in the inventory can name an IP address"
-        raise Failure("resolve", f"{hostname!r}: {reason}", fix=fix)
-    return found
-
-
-def _addresses(hostname: str, port: int, flags: int) -> list[Address]:
-    try:
-        found = socket.getaddrinfo(hostname, port, type=socket.SOCK_STREAM, flags=flags)
-    except UnicodeError:  # a label of more than 63 characters
-        raise socket.gaierror(socket.EAI_NONAME, "not a host name") from None
-    return [(family, address) for family, _, _, _, address in found]
-
-
-def _set_options(connection: socket.socket) -> None:
-    """No delay for small packets; and the kernel ends a connection whose peer is gone."""
-    idle, interval, count = _LIVENESS
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, count)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, (idle + interval * count) * 1000)

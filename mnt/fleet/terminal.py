@@ -1,4 +1,4 @@
-"""Secrets that only a person can give, asked for at the terminal."""
+"""What only a person can give, asked for at the terminal of the process: its standard input may be a file."""
 
 from __future__ import annotations
 
@@ -13,6 +13,16 @@ def has_terminal() -> bool:
     except OSError:
         return False
     return True
+
+
+def ask(question: str) -> str:
+    """The line that is typed at the terminal, without spaces around it; empty where nobody can be asked."""
+    if not has_terminal():
+        return ""
+    with open("/dev/tty", "w") as screen:
+        screen.write(question)
+    with open("/dev/tty", errors="replace") as keyboard:
+        return keyboard.readline().strip()
 
 
 def ask_secret(question: str) -> str | None:

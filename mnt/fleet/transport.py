@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import paramiko
@@ -32,6 +34,7 @@ class HostTransport(_Transport):  # type: ignore[misc]
         super().__init__(sock)
         self.banner_read = threading.Event()
         self.banner_error: BaseException | None = None
+        self.packetizer.close = _quiet(self.packetizer.close)
         self._unanswered = 0
         self._keepalive = timeouts.keepalive
         self.banner_timeout = timeouts.banner
@@ -81,6 +84,16 @@ class HostTransport(_Transport):  # type: ignore[misc]
         super().close()
         # Its timer is a thread that would keep the process from ending.
         self.packetizer.complete_handshake()
+
+
+def _quiet(close: Callable[[], None]) -> Callable[[], None]:
+    """Closing a channel says goodbye to the gateway, which may be gone: no reason for a thread to die."""
+
+    def closed() -> None:
+        with contextlib.suppress(EOFError, OSError, paramiko.SSHException):
+            close()
+
+    return closed
 
 
 def _question() -> paramiko.Message:

@@ -9,8 +9,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from mnt import keys
 from mnt.errors import MntError
-from mnt.lab import files, keys, network, store, system, tree
+from mnt.lab import files, network, store, system, tree
 from mnt.lab.processes import TOKEN_VARIABLE, identify
 from mnt.lab.spec import LabSpec
 

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mnt.errors import MntError
+from mnt.keys import KeyPair
 from mnt.lab import files, network
-from mnt.lab.keys import KeyPair
 from mnt.lab.spec import LabSpec
 
 _SCRIPTS = Path(__file__).with_name("sh")

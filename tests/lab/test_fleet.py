@@ -306,10 +306,7 @@ def test_a_changed_key_is_refused_before_anything_is_sent(make_lab: MakeLab, tmp
         f"the host shows ssh-ed25519 {fingerprint(broken)}"
     )
     assert error.fix is not None
-    forget = error.fix.partition(": ")[2]
-    assert subprocess.run(forget, shell=True, capture_output=True).returncode == 0  # noqa: S602
-    with fleet_of(lab, known_hosts=str(file)) as fleet:
-        assert fleet.run(hostname).ok
+    assert error.fix.endswith("whether it was installed anew; if so: mnt trust --replace")
     assert "mnt" not in log.replace("mnt-lab", ""), "the user's name was sent"
     assert "Connection from" in log
 

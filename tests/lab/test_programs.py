@@ -186,7 +186,7 @@ def test_a_login_shell_that_lets_nobody_in(make_lab: MakeLab, define: Define) ->
     faults.set_shell(lab.host("node1"), "/usr/sbin/nologin")
     with pytest.raises(
         HostError,
-        match="node1: command: the login shell, /usr/sbin/nologin, runs no command, exit code 1: This account",
+        match="node1: command: the login shell, /usr/sbin/nologin, runs no command, exit code 1: This",
     ):
         run(lab, define(ECHO))
 

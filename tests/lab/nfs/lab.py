@@ -19,8 +19,9 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from types import TracebackType
 
+from mnt import keys
 from mnt.errors import MntError
-from mnt.lab import keys, spec, store, system
+from mnt.lab import spec, store, system
 from nfs import faults, files, packages
 from nfs.guest import Guest
 

@@ -1,0 +1,134 @@
+"""`mnt trust`: record the host keys of hosts, after somebody has looked at them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from mnt.cli.options import Selection, json_option, selection_options
+from mnt.errors import UsageError
+
+if TYPE_CHECKING:
+    from mnt.trust.establish import Trust
+    from mnt.trust.verdict import Verdict
+
+_COLOURS = {"known": "green", "recorded": "green", "replaced": "green", "new": "yellow"}
+
+
+@click.command()
+@selection_options
+@json_option
+@click.argument("hostlist", required=False)
+@click.option("--yes", is_flag=True, help="Accept unknown keys as they are shown. Never a changed one.")
+@click.option(
+    "--fingerprints",
+    "file",
+    metavar="FILE",
+    help="Accept what this list of the administrator has, and nothing else: lines HOST SHA256:...",
+)
+@click.option(
+    "--replace",
+    is_flag=True,
+    help="Replace changed keys too, each by a fingerprint that is typed in or in --fingerprints.",
+)
+def trust(
+    selection: Selection, as_json: bool, hostlist: str | None, yes: bool, file: str | None, replace: bool
+) -> int:
+    """Scan the host keys of HOSTLIST (default: all hosts), and of their gateways, and record them.
+
+    Fingerprints are shown by host and recorded in the inventory's known_hosts once you agree. Exits with
+    0 when all hosts are trusted, with 1 when some are not.
+    """
+    from mnt import ui
+    from mnt.inventory import hostlist as hostlists
+    from mnt.trust import fingerprints
+    from mnt.trust.establish import establish
+
+    if yes and replace and file is None:
+        raise UsageError(
+            "--yes does not replace a changed key",
+            fix="--replace --fingerprints FILE, or --replace on a terminal",
+        )
+    hosts = selection.hosts
+    if hostlist is not None:
+        named = {host.name for host in hostlists.select(selection.inventory, nodes=hostlist, exclude=None)}
+        hosts = tuple(host for host in hosts if host.name in named)
+    consent = _Consent(yes=yes, vouched=file is not None, replace=replace, may_ask=not as_json)
+    found = establish(
+        hosts,
+        listed=None if file is None else fingerprints.read(file),
+        consent=consent,
+        tell=lambda wave: None if as_json else _show(wave),
+    )
+    ok = all(trust.ok for trust in found.values())
+    if as_json:
+        ui.document({"ok": ok, "hosts": {name: trust.document() for name, trust in found.items()}})
+    else:
+        _show_outcome(found)
+    return 0 if ok else 1
+
+
+class _Consent:
+    """Who agrees to keys: the options, or whoever sits at the terminal.
+
+    Args:
+        vouched: the administrator's list has said already which keys are good.
+    """
+
+    def __init__(self, *, yes: bool, vouched: bool, replace: bool, may_ask: bool) -> None:
+        self._agreed = yes or vouched
+        self._vouched = vouched
+        self._replace = replace
+        self._may_ask = may_ask
+
+    def __call__(self, verdicts: Mapping[str, Verdict]) -> list[str]:
+        new = [name for name, verdict in verdicts.items() if verdict.status == "new"]
+        agreed = new if new and (self._agreed or self._ask_about(new)) else []
+        if not self._replace:
+            return agreed
+        changed = {name: verdict for name, verdict in verdicts.items() if verdict.status == "changed"}
+        return agreed + [name for name in changed if self._vouched or self._ask_for(name, changed[name])]
+
+    def _ask_about(self, names: list[str]) -> bool:
+        return self._ask(f"Are these right? Record the keys of {', '.join(names)} [y/N]: ").lower() in (
+            "y",
+            "yes",
+        )
+
+    def _ask_for(self, name: str, verdict: Verdict) -> bool:
+        """Whether somebody can tell the new fingerprint, other than by reading it from our screen."""
+        said = self._ask(f"{name}: its new fingerprint, as who looks after it says (empty: leave it): ")
+        return said in {key.fingerprint for key in verdict.record}
+
+    def _ask(self, question: str) -> str:
+        from mnt.fleet.terminal import ask
+
+        return ask(question) if self._may_ask else ""
+
+
+def _show(wave: Mapping[str, Trust]) -> None:
+    from mnt import ui
+
+    rows: list[list[str | ui.Cell]] = [
+        [name, ui.Cell(trust.status, _COLOURS.get(trust.status, "red")), key.type, key.fingerprint]
+        for name, trust in wave.items()
+        if trust.verdict
+        for key in trust.verdict.shown
+    ]
+    if rows:
+        ui.table(["HOST", "STATUS", "TYPE", "FINGERPRINT"], rows)
+
+
+def _show_outcome(found: Mapping[str, Trust]) -> None:
+    from mnt import ui
+
+    for name, trust in found.items():
+        if not trust.ok:
+            ui.error(trust.problem(name))
+    recorded = [name for name, trust in found.items() if trust.status in ("recorded", "replaced")]
+    if recorded:
+        ui.success(f"recorded: {', '.join(recorded)}")
+    if all(trust.ok for trust in found.values()):
+        ui.success(f"{len(found)} trusted")

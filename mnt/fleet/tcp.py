@@ -1,0 +1,76 @@
+"""The way to a server before SSH: names and addresses, and what a TCP connection is to be like."""
+
+from __future__ import annotations
+
+import errno
+import queue
+import socket
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from mnt.fleet.failures import Failure
+
+Address = tuple[int, Any]  # address family, and a socket address of it
+
+_LIVENESS = (5, 3, 3)  # seconds before TCP's first probe, between probes, and how many: 14 s in all
+
+
+def resolve(hostname: str, port: int, timeout: float) -> list[Address]:
+    """The addresses of a host, at least one. Raises Failure.
+
+    getaddrinfo has no timeout, so it gets a thread, which is left alone with a name server that is silent.
+    """
+    try:
+        return _addresses(hostname, port, socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        pass  # a name
+    answer: queue.SimpleQueue[list[Address] | OSError] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answer.put(_addresses(hostname, port, 0))
+        except OSError as error:
+            answer.put(error)
+
+    threading.Thread(target=ask, daemon=True, name="mnt-resolve").start()
+    try:
+        found = answer.get(timeout=timeout)
+    except queue.Empty:
+        raise Failure("resolve", f"no answer about {hostname!r} within {timeout:g} s") from None
+    if isinstance(found, OSError):
+        reason = (found.strerror or str(found)).lower()
+        fix = "is the name right? `address:` in the inventory can name an IP address"
+        raise Failure("resolve", f"{hostname!r}: {reason}", fix=fix)
+    return found
+
+
+def _addresses(hostname: str, port: int, flags: int) -> list[Address]:
+    try:
+        found = socket.getaddrinfo(hostname, port, type=socket.SOCK_STREAM, flags=flags)
+    except UnicodeError:  # a label of more than 63 characters
+        raise socket.gaierror(socket.EAI_NONAME, "not a host name") from None
+    return [(family, address) for family, _, _, _, address in found]
+
+
+def set_options(connection: socket.socket) -> None:
+    """No delay for small packets; and the kernel ends a connection whose peer is gone."""
+    idle, interval, count = _LIVENESS
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, count)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, (idle + interval * count) * 1000)
+
+
+def unconnected(where: str, errors: Sequence[OSError], timeout: float) -> Failure:
+    """What to say of a server, `where`, none of whose addresses could be connected to."""
+    first = errors[0]
+    if any(error.errno == errno.ECONNREFUSED for error in errors):
+        return Failure("connect", f"refused by {where}", fix="is sshd running there, on that port?")
+    if isinstance(first, TimeoutError):
+        fix = "is the host up, and does a firewall let SSH through?"
+        return Failure("connect", f"no answer from {where} within {timeout:g} s", fix=fix)
+    reason = (first.strerror or str(first)).lower()
+    return Failure("connect", f"{reason}: {where}", fix="is the address right, and the host up?")

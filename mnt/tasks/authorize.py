@@ -1,0 +1,63 @@
+"""Who may log in to an account on one host; `mnt/remote/authorize.py` does it there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+from fabric.connection import Connection
+
+from mnt.errors import HostError
+from mnt.fleet.channel import host_name
+from mnt.tasks.program import run_program
+
+
+class Authorized(TypedDict):
+    key: str  # "ssh-ed25519 AAAA..", without a comment
+    comment: str  # one that begins with `mnt:` stands for one key at a time
+    options: str  # of sshd(8), AUTHORIZED_KEYS FILE FORMAT; may be empty
+
+
+class Peer(TypedDict):
+    """A node as the others log in to it."""
+
+    names: list[str]
+    address: str
+    user: str
+    port: int
+    keys: list[str]  # its host keys, "ssh-ed25519 AAAA.."
+
+
+class Account(TypedDict):
+    changes: list[str]  # what was changed; with dry_run, what would be
+    public: str | None  # the node's own key
+
+
+def authorize(
+    connection: Connection,
+    cluster: str,
+    authorized: Sequence[Authorized],
+    *,
+    node_key: bool = True,
+    peers: Sequence[Peer] = (),
+    dry_run: bool = False,
+) -> Account:
+    """Let keys in, and have the host ready to log in to `peers`.
+
+    Args:
+        cluster: names a directory: letters, digits, `.`, `-` and `_`.
+        node_key: make a key of the node's own if there is none.
+
+    Raises HostError.
+    """
+    args = {
+        "cluster": cluster,
+        "authorized": list(authorized),
+        "node_key": node_key,
+        "peers": list(peers),
+        "dry_run": dry_run,
+    }
+    answer = run_program(connection, "authorize", args)
+    if refused := answer.get("refused"):
+        raise HostError(host_name(connection), "command", refused["message"], fix=refused["fix"])
+    return {"changes": answer["changes"], "public": answer["public"]}

@@ -1,0 +1,77 @@
+"""The key by which the head logs in: picked, or made."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mnt import keys
+from mnt.errors import UsageError
+from mnt.fleet.endpoint import DEFAULT_IDENTITIES
+from mnt.inventory.model import Host
+
+
+@dataclass(frozen=True)
+class Identity:
+    path: str  # of the private half
+    public: str  # "ssh-ed25519 AAAA.."
+    comment: str
+
+
+def choose(hosts: Iterable[Host]) -> str:
+    """The file that the inventory names, else the first of ssh's own that exists, else the one to make.
+
+    Raises UsageError where the hosts have keys of different files.
+    """
+    named = {host.ssh.identity for host in hosts}
+    if len(named) > 1:
+        raise UsageError(
+            "these hosts have different keys in the inventory",
+            fix="select some of them with -n, or give --key",
+        )
+    (only,) = named
+    if only is not None:
+        return only
+    return next((path for path in DEFAULT_IDENTITIES if os.path.exists(_file(path))), DEFAULT_IDENTITIES[0])
+
+
+def load(path: str) -> Identity | None:
+    """The key of a file; None if there is no such file. Raises UsageError without its public half."""
+    if not _file(path).exists():
+        return None
+    public = Path(f"{_file(path)}.pub")
+    try:
+        words = public.read_text().split(None, 2)
+    except OSError as error:
+        fix = f"ssh-keygen -y -f {path} > {path}.pub"
+        raise UsageError(f"{path}.pub: {(error.strerror or str(error)).lower()}", fix=fix) from None
+    if len(words) < 2:
+        raise UsageError(f"{path}.pub: not a public key", fix=f"ssh-keygen -y -f {path} > {path}.pub")
+    comment = words[2].strip() if len(words) == 3 else ""
+    return Identity(path, f"{words[0]} {words[1]}", comment)
+
+
+def make(path: str) -> Identity:
+    """Make a key pair: ed25519, without a passphrase. Raises UsageError where it cannot be written."""
+    pair = keys.generate()
+    comment = f"{getpass.getuser()}@{socket.gethostname()}"
+    try:
+        _file(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write(_file(path), pair.private, 0o600)
+        _write(Path(f"{_file(path)}.pub"), f"{pair.public} {comment}\n", 0o644)
+    except OSError as error:
+        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}", fix="--key FILE") from None
+    return Identity(path, pair.public, comment)
+
+
+def _file(path: str) -> Path:
+    return Path(path).expanduser()
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
+        file.write(text)

@@ -1,0 +1,210 @@
+"""Let the head in on hosts, and the hosts in on each other."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from mnt.errors import HostError, UsageError
+from mnt.fleet import Fleet, HostConnection, Results
+from mnt.fleet.connection import Shared
+from mnt.fleet.endpoint import Endpoint
+from mnt.fleet.hostkeys import KnownHosts
+from mnt.inventory.model import Host
+from mnt.tasks.authorize import Account, Authorized, Peer, authorize
+from mnt.tasks.mesh import Login, mesh
+from mnt.trust.identity import Identity
+
+AskPassword = Callable[[str, Sequence[str], str], str | None]  # user, hosts, why it is needed
+
+_TRIES = 3  # at a password
+_NOT_FORWARDED = "no-agent-forwarding,no-port-forwarding,no-X11-forwarding"
+# What a line of ssh_config takes without quotes, and no pattern.
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@%+\\-]*")
+
+
+@dataclass
+class Setup:
+    """What has become of the hosts. `mesh`: (from, to) -> whether the one logs in to the other."""
+
+    changes: dict[str, list[str]] = field(default_factory=dict)
+    errors: dict[str, HostError] = field(default_factory=dict)
+    mesh: dict[tuple[str, str], Login] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        return not self.errors and all(login["ok"] for login in self.mesh.values())
+
+    def document(self) -> dict[str, Any]:
+        """As `mnt ssh-setup --json` prints it."""
+        names = [*self.changes, *(name for name in self.errors if name not in self.changes)]
+        return {
+            "ok": self.ok,
+            "hosts": {
+                name: {
+                    "status": "failed" if name in self.errors else "ready",
+                    "changes": self.changes.get(name, []),
+                    "error": self.errors[name].reason if name in self.errors else None,
+                }
+                for name in names
+            },
+            "mesh": [{"from": one, "to": other, **login} for (one, other), login in self.mesh.items()],
+        }
+
+
+def set_up(
+    cluster: str,
+    hosts: Sequence[Host],
+    identity: Identity,
+    *,
+    ask: AskPassword,
+    nodes: bool = True,
+    dry_run: bool = False,
+) -> Setup:
+    """Install the head's key on all hosts, and a key of each node's own on all others; then prove it.
+
+    Args:
+        ask: gives the password of a user on hosts that let no key in yet; None: there is none to be had.
+        nodes: whether the hosts are to log in to each other.
+        dry_run: look only; no password is asked for.
+
+    Raises UsageError for a name that cannot stand in an ssh_config.
+    """
+    done = Setup()
+    directory = _directory(cluster)
+    head: Authorized = {"key": identity.public, "comment": identity.comment, "options": ""}
+    task = partial(authorize, cluster=directory, authorized=[head], node_key=nodes, dry_run=dry_run)
+    with Fleet(hosts) as fleet:
+        endpoints = {host.name: fleet.connection(host.name).endpoint for host in hosts}
+        if nodes:
+            _check_plain(endpoints)
+        results = fleet.run(task)
+    _note(done, results)
+    accounts = results.values_by_host()
+    if not dry_run:
+        accounts |= _by_password(done, hosts, task, endpoints, ask)
+    reached = [_with_key(host, identity) for host in hosts if host.name in accounts]
+    if nodes and reached:
+        node_keys: list[Authorized] = [
+            {"key": public, "comment": f"mnt:{directory}:{host.name}", "options": _NOT_FORWARDED}
+            for host in reached
+            if (public := accounts[host.name]["public"]) is not None
+        ]
+        peers = [_peer(host.name, endpoints[host.name]) for host in reached]
+        _join(done, directory, [head, *node_keys], reached, peers=peers, dry_run=dry_run)
+    elif reached:
+        _prove(done, reached)
+    return done
+
+
+def _with_key(host: Host, identity: Identity) -> Host:
+    """The host, to be logged in to by that key and no other."""
+    return replace(host, ssh=replace(host.ssh, identity=identity.path))
+
+
+def _prove(done: Setup, hosts: Sequence[Host]) -> None:
+    with Fleet(hosts) as fleet:
+        done.errors.update(fleet.run(lambda connection: None).errors())
+
+
+def _note(done: Setup, results: Results[Account]) -> None:
+    for name, account in results.values_by_host().items():
+        done.errors.pop(name, None)
+        known = done.changes.setdefault(name, [])
+        known += [change for change in account["changes"] if change not in known]
+    done.errors.update(results.errors())
+
+
+def _by_password(
+    done: Setup,
+    hosts: Sequence[Host],
+    task: Callable[[HostConnection], Account],
+    endpoints: Mapping[str, Endpoint],
+    ask: AskPassword,
+) -> dict[str, Account]:
+    """Run the task, with a password, on hosts that have refused our keys; their accounts.
+
+    One password is asked for all hosts of a user; once more where some of them do not take it.
+    """
+    accounts: dict[str, Account] = {}
+    for _ in range(_TRIES):
+        locked = [host for host in hosts if _refuses_keys(done.errors.get(host.name))]
+        for user in dict.fromkeys(endpoints[host.name].user for host in locked):
+            group = [host for host in locked if endpoints[host.name].user == user]
+            password = ask(user, [host.name for host in group], done.errors[group[0].name].reason)
+            if password is None:
+                return accounts
+            with Fleet(group, connect=partial(_with_password, password)) as fleet:
+                results = fleet.run(task)
+            _note(done, results)
+            accounts |= results.values_by_host()
+    return accounts
+
+
+def _refuses_keys(error: HostError | None) -> bool:
+    return error is not None and error.phase == "authentication"
+
+
+def _with_password(password: str, host: Host, shared: Shared) -> HostConnection:
+    connection = HostConnection(host, shared)
+    connection.password = password
+    return connection
+
+
+def _join(
+    done: Setup,
+    directory: str,
+    authorized: list[Authorized],
+    hosts: Sequence[Host],
+    *,
+    peers: Sequence[Peer],
+    dry_run: bool,
+) -> None:
+    """Tell each node of the others, and try it: the first node's logins to all others, and theirs to it."""
+    with Fleet(hosts) as fleet:
+        task = partial(authorize, cluster=directory, authorized=authorized, peers=peers, dry_run=dry_run)
+        results = fleet.run(task)
+        _note(done, results)
+        ready = [host for host in hosts if results[host.name].ok]
+        if dry_run or len(ready) < 2:
+            return
+        first, *others = ready
+        ways = {first.name: (others,), **{other.name: ([first],) for other in others}}
+        meshes = fleet.run_each(mesh, ways)
+    done.errors.update(meshes.errors())
+    for one, logins in meshes.values_by_host().items():
+        done.mesh |= {(one, other): login for other, login in logins.items()}
+
+
+def _peer(name: str, endpoint: Endpoint) -> Peer:
+    known = KnownHosts().about(endpoint)
+    revoked = {line.key for line in known if line.revoked}
+    keys = dict.fromkeys(line.key for line in known if line.key not in revoked)
+    return {
+        "names": [name],
+        "address": endpoint.hostname,
+        "user": endpoint.user,
+        "port": endpoint.port,
+        "keys": [f"{key.type} {base64.b64encode(key.blob).decode()}" for key in keys],
+    }
+
+
+def _directory(cluster: str) -> str:
+    """A name for the cluster's directory on the nodes: its own, if that can be one."""
+    if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", cluster):
+        return cluster
+    return hashlib.sha256(cluster.encode()).hexdigest()[:16]
+
+
+def _check_plain(endpoints: Mapping[str, Endpoint]) -> None:
+    for name, endpoint in endpoints.items():
+        for word in (name, endpoint.hostname, endpoint.user):
+            if not _PLAIN.fullmatch(word):
+                raise UsageError(
+                    f"{name}: cannot stand in an ssh_config: {word!r}", fix="--no-mesh leaves it out"
+                )
