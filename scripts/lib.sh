@@ -39,8 +39,8 @@ install_lab_packages() {
     apt_install openssh-server openssh-client iproute2 nftables util-linux procps python3 python3-venv
 }
 
-# What the tests need beyond that: other login shells and the engines that mnt hands over to.
-TEST_PACKAGES="fish tcsh zsh"
+# What the tests need beyond that: a browser for the pages, other login shells, another time for a clock.
+TEST_PACKAGES="chromium fish libfaketime tcsh zsh"
 
 # What real NFS needs, for the tests: scripts/nfs-packages.sh unpacks these, nobody installs them.
 NFS_PACKAGES="user-mode-linux nfs-kernel-server nfs-common rpcbind kmod"

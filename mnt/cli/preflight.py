@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import time
 from typing import TYPE_CHECKING
 
@@ -10,10 +11,14 @@ import click
 from mnt.cli.options import Selection, json_option, selection_options
 
 if TYPE_CHECKING:
-    from mnt.preflight.findings import Finding
+    from collections.abc import Callable, Sequence
+
+    from mnt.fleet import Fleet
+    from mnt.preflight.registry import Check
     from mnt.preflight.report import Report
 
-_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red", "info": "cyan", "unknown": "bright_black"}
+
+_FILE = click.Path(dir_okay=False, path_type=pathlib.Path)
 
 
 def _show_list(context: click.Context, parameter: click.Parameter, form: str | None) -> None:
@@ -45,35 +50,50 @@ def _show_list(context: click.Context, parameter: click.Parameter, form: str | N
     callback=_show_list,
     help="Explain every check, and check nothing.",
 )
-def preflight(selection: Selection, as_json: bool, only: str, skip: str) -> int:
+@click.option(
+    "--watch",
+    type=click.FloatRange(min=0.1),
+    metavar="SECONDS",
+    help="Look again every SECONDS, until interrupted, and show what changes.",
+)
+@click.option("--junit", type=_FILE, metavar="FILE", help="Write JUnit XML too: a test a check and host.")
+@click.option("--html", type=_FILE, metavar="FILE", help="Write one self-contained HTML page too.")
+def preflight(
+    selection: Selection,
+    as_json: bool,
+    only: str,
+    skip: str,
+    watch: float | None,
+    junit: pathlib.Path | None,
+    html: pathlib.Path | None,
+) -> int:
     """Check that the hosts can train together.
 
     One look at every host, then the facts are compared: with the inventory, and with each other. Exits with 0
     when nothing fails, with 1 when something does.
     """
     from mnt import ui
+    from mnt.cli.preflight_view import show_report
     from mnt.fleet import Fleet
-    from mnt.preflight.gather import gather_facts
-    from mnt.preflight.registry import Needs, select
-    from mnt.preflight.report import run_checks
+    from mnt.preflight.registry import select
 
-    started = time.monotonic()
+    if as_json and watch is not None:
+        raise click.UsageError("--watch has no end, --json is one document: leave one of them out")
     checks = select(only=_ids(only), skip=_ids(skip))
-    needs = {check.needs for check in checks}
     with Fleet(selection.hosts) as fleet:
-        facts = gather_facts(
-            fleet,
-            selection.inventory,
-            selection.hosts,
-            with_mesh=Needs.MESH in needs,
-            with_nonces=Needs.NONCES in needs,
-            with_reach=Needs.REACH in needs,
-        )
-    report = run_checks(facts, checks)
-    if as_json:
-        ui.document(report.document())
-    else:
-        _show(report, time.monotonic() - started)
+        report, seconds = _look(fleet, selection, checks)
+        _write(report, seconds, junit, html)
+        if as_json:
+            ui.document(report.document())
+        else:
+            show_report(report, seconds)
+        if watch is not None:
+            _watch(
+                report,
+                watch,
+                lambda: _look(fleet, selection, checks),
+                lambda report, seconds: _write(report, seconds, junit, html),
+            )
     return 0 if report.ok else 1
 
 
@@ -81,40 +101,49 @@ def _ids(text: str) -> list[str]:
     return [id.strip() for id in text.split(",") if id.strip()]
 
 
-def _show(report: Report, seconds: float) -> None:
+def _look(fleet: Fleet, selection: Selection, checks: Sequence[Check]) -> tuple[Report, float]:
+    """The report, and the seconds that it took."""
     from mnt import ui
-    from mnt.preflight.findings import Severity
+    from mnt.preflight.gather import gather_facts
+    from mnt.preflight.report import run_checks
 
-    rows: list[list[str | ui.Cell]] = [
-        [hosts, *(ui.Cell(cell.text, _COLOURS[cell.status]) for cell in cells)]
-        for hosts, cells in report.table()
-    ]
-    ui.table(["HOSTS", *(family.upper() for family in report.families())], rows)
-    for severity in Severity:
-        for finding in report.findings:
-            if finding.severity is severity:
-                _show_finding(finding)
-    failed, warned = report.count(Severity.FAIL), report.count(Severity.WARN)
-    hosts = len(report.fleet.hosts)
-    ui.plain("")
-    ui.plain(
-        f"{'fit to train' if report.ok else 'not fit to train'}: {failed} failed, {warned} warnings; "
-        f"{len(report.checks)} checks on {hosts} host{'s' * (hosts != 1)} in {seconds:.1f} s",
-        _COLOURS["fail" if failed else "warn" if warned else "ok"],
-    )
+    started = time.monotonic()
+    trips = {check.needs for check in checks}
+    with ui.StatusLine() as line:
+        facts = gather_facts(fleet, selection.inventory, selection.hosts, trips=trips, progress=line.show)
+    return run_checks(facts, checks), time.monotonic() - started
 
 
-def _show_finding(finding: Finding) -> None:
-    from mnt import ui
-    from mnt.inventory.hostlist import fold
-    from mnt.ui.console import clean
+def _watch(
+    report: Report,
+    interval: float,
+    look: Callable[[], tuple[Report, float]],
+    write: Callable[[Report, float], None],
+) -> None:
+    """Look again and again, until interrupted, and show what changes."""
+    from mnt.cli.preflight_view import show_changes
+    from mnt.preflight.changes import changes
 
-    severity = finding.severity.value
-    ui.plain("")
-    ui.plain(
-        clean(f"{severity.upper()} {finding.check}: {fold(finding.hosts)}: {finding.message}"),
-        _COLOURS[severity],
-    )
-    ui.plain(clean(f"    found     {finding.found}"))
-    ui.plain(clean(f"    expected  {finding.expected}"))
-    ui.plain(clean(f"    fix       {finding.fix}"))
+    while True:
+        time.sleep(interval)
+        before, (report, seconds) = report, look()
+        write(report, seconds)
+        show_changes(changes(before, report), report)
+
+
+def _write(report: Report, seconds: float, junit: pathlib.Path | None, html: pathlib.Path | None) -> None:
+    """Raises UsageError for a file that cannot be written."""
+    from mnt.errors import UsageError
+
+    try:
+        if junit is not None:
+            from mnt.preflight.junit import as_junit
+
+            junit.write_text(as_junit(report, seconds), encoding="utf-8")
+        if html is not None:
+            from mnt.preflight.page import as_page
+
+            written = time.strftime("%Y-%m-%d %H:%M:%S %Z")
+            html.write_text(as_page(report, written=written, seconds=seconds), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {error.filename}: {error.strerror}") from None

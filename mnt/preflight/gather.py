@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from mnt.preflight.checks.versions import packages_to_look_up
 from mnt.preflight.facts import FleetFacts, HostFacts
 from mnt.preflight.nonces import gather_nonces
 from mnt.preflight.reach import gather_reach
+from mnt.preflight.registry import Needs
 from mnt.tasks.mesh import mesh
 from mnt.tasks.probe import probe
 from mnt.tasks.program import NoPython
@@ -24,23 +26,30 @@ def gather_facts(
     inventory: Inventory,
     hosts: Sequence[Host],
     *,
-    with_mesh: bool = False,
-    with_nonces: bool = False,
-    with_reach: bool = False,
+    trips: Collection[Needs] = (),
+    progress: Callable[[str], None] = lambda text: None,
 ) -> FleetFacts:
     """Probe all of `hosts` at once, one round trip each; a host that cannot be probed becomes an error.
 
     Args:
         fleet: holds a connection to each of `hosts`.
         hosts: in rank order; the first is the master.
-        with_mesh: also log in from the master to every worker that answered.
-        with_nonces: also have one host write to the shared storage and the others look.
+        trips: what else is needed of mnt.preflight.registry.FURTHER_TRIPS: to log in from the master to every
+            worker that answered, to have one host write to shared storage and the others look, to have all
+            connect to each other over the training network.
+        progress: takes what is going on, a few words at a time.
         with_reach: also have all connect to each other over the training network.
     """
     facts: dict[str, HostFacts] = {}
     errors: dict[str, HostError] = {}
     common = probe_arguments(inventory)
-    outcomes = fleet.run_each(probe, {host.name: ({**common, **own_arguments(host)},) for host in hosts})
+    tasks = {host.name: ({**common, **own_arguments(host)},) for host in hosts}
+    answered = itertools.count(1)
+    outcomes = fleet.run_each(
+        probe,
+        tasks,
+        on_result=lambda outcome: progress(f"{next(answered)} of {len(tasks)} hosts have answered"),
+    )
     for name, outcome in outcomes.items():
         try:
             facts[name] = _facts(outcome)
@@ -51,13 +60,12 @@ def gather_facts(
         hosts=tuple(hosts),
         facts=facts,
         errors=errors,
-        mesh=_mesh(fleet, facts, hosts) if with_mesh and len(hosts) > 1 else None,
     )
-    return replace(
-        gathered,
-        nonces=gather_nonces(fleet, gathered) if with_nonces else None,
-        reach=gather_reach(fleet, gathered) if with_reach else None,
-    )
+    for need, (doing, gather) in _TRIPS.items():
+        if need in trips and len(facts) > 1:
+            progress(doing)
+            gathered = replace(gathered, **{need.name.lower(): gather(fleet, gathered)})
+    return gathered
 
 
 def probe_arguments(inventory: Inventory) -> dict[str, Any]:
@@ -93,13 +101,11 @@ def _facts(outcome: Outcome[dict[str, Any]]) -> HostFacts:
     return HostFacts.parse(outcome.host, outcome.value)
 
 
-def _mesh(
-    fleet: Fleet, facts: Mapping[str, HostFacts], hosts: Sequence[Host]
-) -> dict[str, str | None] | None:
+def _gather_mesh(fleet: Fleet, facts: FleetFacts) -> dict[str, str | None] | None:
     """What came of the master's logins to the workers that answered; None where it cannot be asked."""
-    master, *others = hosts
-    workers = [worker for worker in others if worker.name in facts]
-    if master.name not in facts or facts[master.name].python is None:
+    master = facts.master
+    workers = [worker for worker, _ in facts.answers() if worker != master]
+    if master.name not in facts.facts or facts.facts[master.name].python is None:
         return None
     outcome = fleet.run_each(mesh, {master.name: (workers,)})[master.name]
     if outcome.value is None:
@@ -109,3 +115,11 @@ def _mesh(
         name: None if login["ok"] else login["error"] or "no reason given"
         for name, login in outcome.value.items()
     }
+
+
+# What to say and to call for facts that cost a further trip; the field of FleetFacts is named as the need.
+_TRIPS: dict[Needs, tuple[str, Callable[[Fleet, FleetFacts], Any]]] = {
+    Needs.MESH: ("the master logs in to the workers", _gather_mesh),
+    Needs.NONCES: ("a file on shared storage, read by all", gather_nonces),
+    Needs.REACH: ("all hosts connect to each other", gather_reach),
+}

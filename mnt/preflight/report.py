@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from mnt.inventory.hostlist import fold
@@ -65,26 +66,49 @@ class Report:
     def table(self) -> list[tuple[str, list[Cell]]]:
         """(hostlist, a cell a family), in rank order; hosts with equal cells share a row."""
         rows: dict[tuple[Cell, ...], list[str]] = {}
-        judged = {check.id: check.judges(self.fleet) for check in self.checks}
         for host in self.fleet.hosts:
-            cells = tuple(self._cell(host.name, family, judged) for family in self.families())
+            cells = tuple(self._family_cell(host.name, family) for family in self.families())
             rows.setdefault(cells, []).append(host.name)
         return [(fold(hosts), list(cells)) for cells, hosts in rows.items()]
 
-    def _cell(self, host: str, family: str, judged: dict[str, frozenset[str]]) -> Cell:
-        ids = [check.id for check in self.checks if check.family == family]
+    def cells(self, host: str) -> list[tuple[Check, Cell]]:
+        """A cell for each check of this run, family by family."""
+        return [
+            (check, self._cell(host, [check]))
+            for family in self.families()
+            for check in self.checks
+            if check.family == family
+        ]
+
+    def _family_cell(self, host: str, family: str) -> Cell:
+        return self._cell(host, [check for check in self.checks if check.family == family])
+
+    def _cell(self, host: str, checks: Sequence[Check]) -> Cell:
         found = [
             finding
             for severity in _WORST_FIRST
-            for finding in self.findings
-            if finding.severity is severity and finding.check in ids and host in finding.hosts
+            for finding in self._by_host.get(host, ())
+            if finding.severity is severity and any(finding.check == check.id for check in checks)
         ]
         if found:
             names = dict.fromkeys(finding.check for finding in found)
             return Cell(", ".join(names), found[0].severity.value)
-        if any(host in judged[id] for id in ids):
+        if any(host in self._judged[check.id] for check in checks):
             return Cell("ok", "ok")
         return Cell(NOT_JUDGED, "unknown")
+
+    @cached_property
+    def _judged(self) -> dict[str, frozenset[str]]:
+        """The hosts that each check could judge."""
+        return {check.id: check.judges(self.fleet) for check in self.checks}
+
+    @cached_property
+    def _by_host(self) -> dict[str, list[Finding]]:
+        found: dict[str, list[Finding]] = {}
+        for finding in self.findings:
+            for host in finding.hosts:
+                found.setdefault(host, []).append(finding)
+        return found
 
 
 def run_checks(fleet: FleetFacts, checks: Sequence[Check]) -> Report:

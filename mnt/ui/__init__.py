@@ -6,11 +6,13 @@ as it is, less its terminal escapes: it never passes through a markup engine and
 
 from mnt.ui.console import document, error, failure, info, note, plain, success, warn
 from mnt.ui.hostlines import HostLines, block
+from mnt.ui.statusline import StatusLine
 from mnt.ui.table import Cell, table
 
 __all__ = [
     "Cell",
     "HostLines",
+    "StatusLine",
     "block",
     "document",
     "error",

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+from xml.etree import ElementTree
 
 import faults
 import pytest
@@ -363,3 +366,44 @@ def test_an_unknown_check_is_bad_usage(make_hosts: MakeLab, run_mnt: RunMnt) -> 
     assert done.returncode == 2
     assert "did you mean 'nic'?" in done.stderr
     assert done.stdout == ""
+
+
+def test_files_for_ci_and_for_people(make_hosts: MakeLab, run_mnt: RunMnt, tmp_path: Path) -> None:
+    lab = make_hosts()
+    junit, page = tmp_path / "junit.xml", tmp_path / "page.html"
+    done = run_mnt("preflight", "--junit", str(junit), "--html", str(page), lab=lab)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""  # progress is for terminals
+    assert ElementTree.parse(junit).getroot().get("failures") == "0"
+    assert "✓ Fit to train" in page.read_text()
+    done = run_mnt("preflight", "--html", str(tmp_path / "none" / "page.html"), lab=lab)
+    assert done.returncode == 2
+    assert "cannot write" in done.stderr
+
+
+def test_watching_shows_what_changes_over_the_same_connections(make_hosts: MakeLab) -> None:
+    lab = make_hosts()
+    host = lab.host("node3")
+    faults.configure_sshd(host, "LogLevel VERBOSE\n")
+    command = [sys.executable, "-m", "mnt", "preflight", "-i", str(lab.inventory_path), "--watch", "0.2"]
+    command += ["--skip", "ssh-mesh,memory,swap"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        try:
+            for line in watching.stdout:
+                if line.startswith("fit to train"):
+                    break
+            with faults.nic_down(host):
+                assert_line(watching.stdout, f"FAIL nic: node3: the training NIC {host.spec.nic} is down")
+            assert_line(watching.stdout, f"GONE nic: node3: the training NIC {host.spec.nic} is down")
+            watching.send_signal(signal.SIGINT)
+            assert watching.wait(20) == 130
+        finally:
+            watching.kill()
+    logins = host.exec(["grep", "-c", "Accepted publickey", "/run/sshd.log"]).stdout
+    assert logins == "1\n"
+
+
+def assert_line(stream: IO[str], wanted: str) -> None:
+    """Read until that line comes; the test's own time is up if it never does."""
+    assert any(line.rstrip("\n") == wanted for line in stream), wanted

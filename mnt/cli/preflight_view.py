@@ -1,0 +1,81 @@
+"""How a preflight is shown on a terminal."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mnt.preflight.changes import Changes
+    from mnt.preflight.findings import Finding
+    from mnt.preflight.report import Report
+
+_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red", "info": "cyan", "unknown": "bright_black"}
+
+
+def show_report(report: Report, seconds: float) -> None:
+    """The table, every finding, the verdict."""
+    from mnt import ui
+    from mnt.preflight.findings import Severity
+
+    rows: list[list[str | ui.Cell]] = [
+        [hosts, *(ui.Cell(cell.text, _COLOURS[cell.status]) for cell in cells)]
+        for hosts, cells in report.table()
+    ]
+    ui.table(["HOSTS", *(family.upper() for family in report.families())], rows)
+    for severity in Severity:
+        for finding in report.findings:
+            if finding.severity is severity:
+                _show_finding(finding)
+    ui.plain("")
+    hosts = len(report.fleet.hosts)
+    ui.plain(
+        f"{_verdict(report)}; "
+        f"{len(report.checks)} checks on {hosts} host{'s' * (hosts != 1)} in {seconds:.1f} s",
+        _COLOURS[_worst(report)],
+    )
+
+
+def show_changes(changes: Changes, report: Report) -> None:
+    """What is new, what is gone, and the verdict as of now; nothing where nothing has changed."""
+    from mnt import ui
+    from mnt.inventory.hostlist import fold
+    from mnt.ui.console import clean
+
+    if not changes.appeared and not changes.gone:
+        return
+    ui.plain("")
+    ui.plain(f"{time.strftime('%H:%M:%S')}  {_verdict(report)}", _COLOURS[_worst(report)])
+    for finding in changes.gone:
+        ui.plain(clean(f"GONE {finding.check}: {fold(finding.hosts)}: {finding.message}"), "green")
+    for finding in changes.appeared:
+        _show_finding(finding)
+
+
+def _verdict(report: Report) -> str:
+    from mnt.preflight.findings import Severity
+
+    failed, warned = report.count(Severity.FAIL), report.count(Severity.WARN)
+    return f"{'fit to train' if report.ok else 'not fit to train'}: {failed} failed, {warned} warnings"
+
+
+def _worst(report: Report) -> str:
+    from mnt.preflight.findings import Severity
+
+    return next((each.value for each in (Severity.FAIL, Severity.WARN) if report.count(each)), "ok")
+
+
+def _show_finding(finding: Finding) -> None:
+    from mnt import ui
+    from mnt.inventory.hostlist import fold
+    from mnt.ui.console import clean
+
+    severity = finding.severity.value
+    ui.plain("")
+    ui.plain(
+        clean(f"{severity.upper()} {finding.check}: {fold(finding.hosts)}: {finding.message}"),
+        _COLOURS[severity],
+    )
+    ui.plain(clean(f"    found     {finding.found}"))
+    ui.plain(clean(f"    expected  {finding.expected}"))
+    ui.plain(clean(f"    fix       {finding.fix}"))

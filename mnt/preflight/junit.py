@@ -1,0 +1,78 @@
+"""A preflight as JUnit XML, for CI: one test case a check and host. Pure.
+
+The form is what Jenkins, GitLab and pytest agree on. A warning is a test that passed, and says something.
+"""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+from mnt.preflight.findings import Finding, Severity
+from mnt.preflight.registry import Check
+from mnt.preflight.report import Report
+
+# Characters that XML 1.0 has no way to write (section 2.2).
+_IMPOSSIBLE = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def as_junit(report: Report, seconds: float) -> str:
+    """The whole file."""
+    suites = ElementTree.Element("testsuites", name="mnt preflight")
+    for family in report.families():
+        suites.append(_suite(report, family))
+    _count(suites, seconds)
+    ElementTree.indent(suites)
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suites, encoding="unicode") + "\n"
+    )
+
+
+def _suite(report: Report, family: str) -> ElementTree.Element:
+    suite = ElementTree.Element("testsuite", name=family)
+    for check in report.checks:
+        if check.family == family:
+            judged = check.judges(report.fleet)
+            for host in report.fleet.hosts:
+                suite.append(_case(report, check, host.name, host.name in judged))
+    _count(suite, 0.0)
+    return suite
+
+
+def _case(report: Report, check: Check, host: str, judged: bool) -> ElementTree.Element:
+    case = ElementTree.Element(
+        "testcase", classname=f"preflight.{check.family}.{check.id}", name=_legal(host), time="0"
+    )
+    found = [each for each in report.findings if each.check == check.id and host in each.hosts]
+    failed = [each for each in found if each.severity is Severity.FAIL]
+    if failed:
+        message = "; ".join(each.message for each in failed)
+        failure = ElementTree.SubElement(case, "failure", message=_legal(message), type=check.id)
+        failure.text = _legal("\n\n".join(map(_text, failed)))
+    elif not found and not judged:
+        ElementTree.SubElement(case, "skipped", message="not judged: too little is known of the host")
+    said = [each for each in found if each.severity is not Severity.FAIL]
+    if said:
+        output = ElementTree.SubElement(case, "system-out")
+        output.text = _legal("\n\n".join(map(_text, said)))
+    return case
+
+
+def _text(finding: Finding) -> str:
+    return (
+        f"{finding.severity.value}: {finding.message}\n"
+        f"found: {finding.found}\nexpected: {finding.expected}\nfix: {finding.fix}"
+    )
+
+
+def _count(element: ElementTree.Element, seconds: float) -> None:
+    """The totals that readers show."""
+    element.set("tests", str(len(element.findall(".//testcase"))))
+    element.set("failures", str(len(element.findall(".//failure"))))
+    element.set("errors", "0")
+    element.set("skipped", str(len(element.findall(".//skipped"))))
+    element.set("time", f"{seconds:.3f}")
+
+
+def _legal(text: str) -> str:
+    return _IMPOSSIBLE.sub("\ufffd", text)
