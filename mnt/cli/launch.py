@@ -183,7 +183,7 @@ def _show_plan(plan: LaunchPlan, as_json: bool) -> None:
         f"master {plan.master_host} at {plan.master_addr}:{plan.master_port}"
     )
     for node in plan.nodes:
-        ui.plain(f"\n{node.host}: node rank {node.node_rank}, {node.nproc} processes")
+        ui.plain(f"\n{node.host}: node rank {node.node_rank}, processes: {node.nproc}")
         ui.plain(f"  cd {shlex.quote(node.cwd)}")
         for directory in node.path_prepend:
             ui.plain(f"  export PATH={shlex.quote(directory)}:$PATH")
@@ -199,7 +199,7 @@ def _show_started(plan: LaunchPlan, as_json: bool) -> None:
         ui.document(plan.document())
         return
     ui.plain(plan.job)
-    ui.note(f"running on {len(plan.nodes)} nodes; mnt logs -f {plan.job}, mnt stop {plan.job}")
+    ui.note(f"running on {_nodes(len(plan.nodes))}; mnt logs -f {plan.job}, mnt stop {plan.job}")
 
 
 def _show_end(job: Job, as_json: bool) -> None:
@@ -208,10 +208,14 @@ def _show_end(job: Job, as_json: bool) -> None:
     if as_json:
         ui.document(job.document())
     if job.state == "finished":
-        ui.success(f"job {job.job} finished on {len(job.nodes)} nodes")
+        ui.success(f"job {job.job} finished on {_nodes(len(job.nodes))}")
         return
     culprit = job.culprit
     if culprit is not None and culprit.traceback:
         ui.info(culprit.traceback.rstrip())
     why = f": {culprit.sentence()}" if culprit else ""
     ui.failure(f"job {job.job} {job.state}{why}")
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'s' * (count != 1)}"

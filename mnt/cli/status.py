@@ -20,6 +20,7 @@ _COLOURS = {
     "stopped": "yellow",
     "unreachable": "red",
     "absent": "yellow",
+    "unknown": "bright_black",
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,10 @@ class Culprit:
 
 @dataclass(frozen=True)
 class Node:
-    """One node of a job. Its state is the entry's, or `unreachable`, or `absent` (never started there)."""
+    """One node of a job.
+
+    Its state is the entry's; or `unreachable`, `absent` (never started there), `unknown` (not asked).
+    """
 
     host: str
     node_rank: int
@@ -82,7 +85,7 @@ class Job:
     @property
     def state(self) -> str:
         """starting, running, finished, failed, stopped or lost."""
-        states = {node.state for node in self.nodes}
+        states = {node.state for node in self.nodes} - {"unknown"}
         if any(_heard_by(node) for node in self.nodes):
             states.add("failed")  # there, whether the node that failed can be asked or not
         for state in ("starting", "running", "failed", "lost", "stopped"):
@@ -143,18 +146,27 @@ def merge_jobs(answers: Mapping[str, tuple[Jobs, float]], unreachable: Iterable[
     for jobs, offset in answers.values():
         for entry in jobs["jobs"]:
             entries.setdefault(entry["job"], {})[entry["host"]] = (entry, offset)
-    merged = [merge_job(by_host, unreachable=set(unreachable)) for by_host in entries.values()]
+    away = set(unreachable)
+    merged = [
+        merge_job(by_host, unreachable=away, asked=away | answers.keys()) for by_host in entries.values()
+    ]
     return sorted(merged, key=lambda job: (job.created, job.job), reverse=True)
 
 
-def merge_job(entries: Mapping[str, tuple[JobEntry, float]], *, unreachable: set[str]) -> Job:
-    """One job out of its nodes' entries (each with its host's clock offset); at least one entry is needed."""
+def merge_job(
+    entries: Mapping[str, tuple[JobEntry, float]], *, unreachable: Collection[str], asked: Collection[str]
+) -> Job:
+    """One job out of its nodes' entries (each with its host's clock offset); at least one entry is needed.
+
+    What the hosts that were not `asked` hold says nothing about its state.
+    """
     any_entry = next(iter(entries.values()))[0]
     nodes = []
     for member in any_entry["nodes"]:
         host = member["host"]
         entry, offset = entries.get(host, (None, 0.0))
-        state = entry["state"] if entry else "unreachable" if host in unreachable else "absent"
+        missing = "unreachable" if host in unreachable else "absent" if host in asked else "unknown"
+        state = entry["state"] if entry else missing
         nodes.append(Node(host, member["node_rank"], state, entry, offset))
     master = any_entry["master"]
     return Job(

@@ -41,7 +41,7 @@ def stop_document(outcome: Outcome[Stopped] | None) -> dict[str, Any]:
     """One node's line of the document; None for a host that is not in the inventory."""
     if outcome is None or outcome.value is None:
         message = (
-            "not in this inventory" if outcome is None or outcome.error is None else outcome.error.message
+            "not among the selected hosts" if outcome is None or outcome.error is None else outcome.error.message
         )
         return {"status": "unreachable", "killed": 0, "left": [], "port_free": None, "message": message}
     answer = outcome.value

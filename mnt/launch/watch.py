@@ -85,7 +85,9 @@ class Watch:
             for host, entry in self._entries.items()
             if host not in errors
         }
-        return merge_job(entries or self._last_seen(clock_offsets), unreachable=set(errors))
+        return merge_job(
+            entries or self._last_seen(clock_offsets), unreachable=errors.keys(), asked=self._jobs_dirs
+        )
 
     def _last_seen(self, clock_offsets: Mapping[str, float]) -> dict[str, tuple[JobEntry, float]]:
         return {host: (entry, clock_offsets.get(host, 0.0)) for host, entry in self._entries.items()}

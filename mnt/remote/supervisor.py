@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any
 
 from mnt.remote.channel import Event
-from mnt.remote.failures import Failure, exit_code_of, find_failure, read_ranks, tail
+from mnt.remote.failures import Failure, find_failure, read_ranks, tail
 from mnt.remote.jobfiles import FORMAT, JobPaths, Refused, read_json, write_json
 from mnt.remote.jobspec import encode, first_rank, job_environment, marks
 from mnt.remote.peers import Hub, Spoke
@@ -38,6 +38,7 @@ from mnt.remote.procs import (
     read_processes,
 )
 from mnt.remote.sockets import listeners
+from mnt.remote.verdict import reason_of, verdict
 
 GRACE = 10.0  # seconds between TERM and KILL, unless the spec or a stop request says otherwise
 
@@ -49,45 +50,6 @@ _TICK_LISTENING = 0.1  # while the rendezvous port is awaited
 _TICK_ENDING = 0.05
 _RECORD_EVERY = 1.0  # seconds between two looks at who belongs to the job, or more:
 _RECORD_COST = 0.02  # no larger share of a processor than this goes into them
-
-
-# --- deciding: pure ----------------------------------------------------------------------------------------
-
-
-def verdict(code: int, reason: Mapping[str, Any] | None, failure: Failure | None) -> dict[str, Any]:
-    """How the node's part ended, as its state says it.
-
-    Args:
-        code: how the job's first process ended, -N for a signal.
-        reason: why the job was told to end (see `reason_of`); None: it ended itself.
-        failure: what was found wrong here, if anything.
-    """
-    if reason is None and code == 0:
-        return {"state": "finished", "exit_code": 0, "signal": None, "failure": None}
-    # Once it was told to end, only a process that had failed before, and by itself, makes this a failure.
-    if failure is not None and (reason is None or (failure.rank is not None and not failure.victim)):
-        return {
-            "state": "failed",
-            "exit_code": exit_code_of(code) if failure.exit_code is None else failure.exit_code,
-            "signal": failure.signal,
-            "failure": failure.document(),
-        }
-    if reason is not None and "lost" in reason:
-        lost = Failure(None, None, None, None, str(reason["message"]), None, reason["time"], False)
-        return {"state": "failed", "exit_code": None, "signal": None, "failure": lost.document()}
-    return {"state": "stopped", "exit_code": None, "signal": None, "failure": None}
-
-
-def reason_of(event: Event, now: float) -> dict[str, Any]:
-    """Why this node's part ends when another's has: the `reason` of `mnt.tasks.job.JobEntry`."""
-    if event.kind == "lost":
-        return {"lost": event.host, "message": event.message, "time": now}
-    if event.kind == "stopped":
-        return {"request": True, "peer": event.host}
-    return {"peer": event.host, "failure": event.failure}
-
-
-# --- acting ------------------------------------------------------------------------------------------------
 
 
 class Supervisor:
@@ -176,6 +138,10 @@ class Supervisor:
         if self._link is not None:
             self._link.close()
         self._paths.remove_local()
+
+    def ask_to_stop(self) -> None:
+        """End the job in the next turn of the loop, as a TERM does."""
+        self._stop_asked = True
 
     def abandon(self, message: str) -> None:
         """After a bug of our own: leave nothing running, and say so."""
@@ -351,12 +317,9 @@ class Supervisor:
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         self._selector.register(reading, selectors.EVENT_READ, lambda now: os.read(reading, 4096))
         for signum in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(signum, self._ask_to_stop)
+            signal.signal(signum, lambda signum, frame: self.ask_to_stop())
         for signum in (signal.SIGCHLD, signal.SIGHUP):
             signal.signal(signum, lambda signum, frame: None)
-
-    def _ask_to_stop(self, signum: int, frame: object) -> None:
-        self._stop_asked = True
 
     def _note(self, **changes: Any) -> None:
         if any(self._state[name] != value for name, value in changes.items()):
@@ -393,15 +356,27 @@ def main(arguments: list[str]) -> int:
     """Supervise one node's part of a job. See the module's docstring."""
     supervisor = Supervisor(read_json(arguments[0]))
     try:
-        with open(int(arguments[1]), "w", encoding="ascii") as handshake:
-            try:
-                json.dump(supervisor.start(), handshake)
-            except Refused as refusal:
-                json.dump({"refused": {"message": refusal.message, "fix": refusal.fix}}, handshake)
-                return 1
+        try:
+            started = supervisor.start()
+        except Refused as refusal:
+            _shake_hands(int(arguments[1]), {"refused": {"message": refusal.message, "fix": refusal.fix}})
+            return 1
+        if not _shake_hands(int(arguments[1]), started):
+            supervisor.ask_to_stop()
         supervisor.run()
-    except Exception:  # noqa: BLE001  (whatever it is, nothing may stay behind)
+    except Exception as error:  # noqa: BLE001  (whatever it is, nothing may stay behind)
         _log(traceback.format_exc())
-        supervisor.abandon(traceback.format_exc(limit=0).strip())
+        supervisor.abandon(traceback.format_exception_only(type(error), error)[-1].strip())
         return 1
     return 0
+
+
+def _shake_hands(descriptor: int, answer: dict[str, Any]) -> bool:
+    """False: nobody waits for it any more, the start was called off."""
+    try:
+        os.write(descriptor, json.dumps(answer).encode("ascii"))
+    except BrokenPipeError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True

@@ -51,9 +51,15 @@ def entry(host: str, state: str, **changes: Any) -> Any:
     }
 
 
-def merged(*entries: Any, unreachable: tuple[str, ...] = (), offsets: dict[str, float] | None = None) -> Job:
+def merged(
+    *entries: Any,
+    unreachable: tuple[str, ...] = (),
+    unasked: tuple[str, ...] = (),
+    offsets: dict[str, float] | None = None,
+) -> Job:
     by_host = {e["host"]: (e, (offsets or {}).get(e["host"], 0.0)) for e in entries}
-    return merge_job(by_host, unreachable=set(unreachable))
+    asked = {node["host"] for node in NODES} - set(unasked)
+    return merge_job(by_host, unreachable=unreachable, asked=asked)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +152,13 @@ def test_what_a_peer_heard_speaks_for_a_host_that_cannot() -> None:
 def test_a_node_that_was_never_started_is_absent() -> None:
     job = merged(entry("node1", "stopped"))
     assert [node.state for node in job.nodes] == ["stopped", "absent", "absent"]
+
+
+@pytest.mark.parametrize("state", ["finished", "running", "stopped", "lost"])
+def test_a_job_is_judged_by_the_hosts_that_were_asked(state: str) -> None:
+    job = merged(entry("node1", state), unasked=("node2", "node3"))
+    assert job.state == state
+    assert [node.state for node in job.nodes] == [state, "unknown", "unknown"]
 
 
 def test_jobs_are_newest_first() -> None:

@@ -298,3 +298,17 @@ def test_a_bug_at_the_start_is_a_job_that_never_started(host: JobHost) -> None:
     assert not alive(host.word("main"))
     assert os.listdir(host.jobs_dir) == []
     assert not host.local(spec["job"]).parent.exists()
+
+
+def test_a_start_that_nobody_waits_for_any_more_is_a_job_that_was_stopped(host: JobHost) -> None:
+    host.script(script(STUBBORN_WORKER, "note('main'); time.sleep(600)"))
+    spec = host.spec()
+    host.jobs.append(spec["job"])
+    late = {"if not _shake_hands": "if time.sleep(2) or not _shake_hands"}
+    start = host.begin("start", late, spec=spec, wait_for_port=False, timeout=20.0)
+    pids = [host.word("main"), host.word("worker")]
+    start.process.kill()
+    start.process.communicate()
+    assert host.ended(spec["job"])["state"] == "stopped"
+    assert not any(alive(pid) for pid in pids)
+    wait_for(lambda: not host.local(spec["job"]).exists())

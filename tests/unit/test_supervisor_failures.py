@@ -17,7 +17,7 @@ from mnt.remote.failures import (
     read_ranks,
     tail,
 )
-from mnt.remote.supervisor import reason_of, verdict
+from mnt.remote.verdict import reason_of, verdict
 
 SAMPLES = Path(__file__).parent.parent / "data" / "torchrun"
 
