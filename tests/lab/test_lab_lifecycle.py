@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import remains
 import sessions
 from ssh_client import ssh
 
@@ -36,34 +37,6 @@ def name(lab_support: None) -> Iterator[str]:
     down(name)
 
 
-def leftovers(name: str) -> list[str]:
-    """What the machine still has of the lab of that name; other labs may come and go meanwhile."""
-    found = [f"directory {path}" for path in [store.directory(name)] if path.exists()]
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"mnt-lab-{name}\0".encode() in (process / "environ").read_bytes():
-                found.append(f"process {process.name}")
-            if f"mnt-lab-{name} " in (process / "mountinfo").read_text():
-                found.append(f"mounts in the namespace of process {process.name}")
-        except OSError:
-            continue  # it ended
-    recorded = {record.spec.head_link for record in store.records()}
-    links = {link for _, link in socket.if_nameindex() if link.startswith("mntlab")}
-    return found + [f"link {link}" for link in links - recorded]
-
-
-def network_namespaces(lab: Lab) -> set[str]:
-    """The network namespaces of the lab's switch and hosts."""
-    assert lab.record.anchor is not None
-    pids = [lab.record.anchor.pid, *(host.init.pid for host in lab.hosts)]
-    return {os.readlink(f"/proc/{pid}/ns/net") for pid in pids}
-
-
-def namespaces_in_use() -> set[str]:
-    links = subprocess.run(["lsns", "-nro", "NS,TYPE"], capture_output=True, text=True, check=True).stdout
-    return {f"{kind}:[{inode}]" for inode, kind in (line.split() for line in links.splitlines())}
-
-
 def machine() -> tuple[str, str, set[Path]]:
     """What only a careless lab would change: the machine's mounts, named namespaces, / and /run."""
     named = subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout
@@ -80,15 +53,15 @@ def test_up_is_quick_and_down_leaves_nothing(name: str, run_mnt: Run) -> None:
     assert "4 hosts up" in done.stderr
 
     lab = Lab.find(name)
-    own = network_namespaces(lab)
-    assert own <= namespaces_in_use()
+    own = remains.network_namespaces(lab)
+    assert own <= remains.namespaces_in_use()
     detached = ssh(lab, "node1", "setsid sleep 600 >/dev/null 2>&1 </dev/null & echo started")
     assert detached.stdout == "started\n"
 
     done = run_mnt("lab", "down", "--name", name)
     assert (done.returncode, done.stderr) == (0, f"lab {name} is gone\n")
-    assert leftovers(name) == []
-    assert not own & namespaces_in_use()
+    assert remains.of_lab(name) == []
+    assert not own & remains.namespaces_in_use()
     assert machine() == before
 
 
@@ -98,7 +71,7 @@ def test_many_hosts_come_up(name: str) -> None:
     assert time.monotonic() - started < 15
     assert ssh(lab, "node64", "ssh -oBatchMode=yes node1 hostname").stdout == "node1\n"
     lab.down()
-    assert leftovers(name) == []
+    assert remains.of_lab(name) == []
 
 
 @pytest.mark.parametrize("moment", [0.05, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.7, 1.0])
@@ -108,7 +81,7 @@ def test_up_that_is_killed_leaves_nothing(name: str, moment: float) -> None:
         time.sleep(moment)
         up.kill()
     down(name)
-    assert leftovers(name) == []
+    assert remains.of_lab(name) == []
 
 
 def anchor_is_there(record: store.Record) -> bool:
@@ -131,9 +104,9 @@ def test_a_lab_whose_up_is_killed_falls_by_itself(name: str, reached: Callable[[
         await_state(name, reached)
         up.kill()
     deadline = time.monotonic() + 10
-    while leftovers(name) != [f"directory {store.directory(name)}"] and time.monotonic() < deadline:
+    while remains.of_lab(name) != [f"directory {store.directory(name)}"] and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert leftovers(name) == [f"directory {store.directory(name)}"]
+    assert remains.of_lab(name) == [f"directory {store.directory(name)}"]
     lab = Lab.up(LabRequest(name=name, count=1))
     assert ssh(lab, "node1", "hostname").stdout == "node1\n"
 
@@ -144,7 +117,7 @@ def test_up_that_is_interrupted_cleans_up_itself(name: str, stop: signal.Signals
         await_state(name, anchor_is_there)
         up.send_signal(stop)
         assert up.wait(timeout=30) == 130
-    assert leftovers(name) == []
+    assert remains.of_lab(name) == []
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.02, 0.1, 0.2])
@@ -158,7 +131,7 @@ def test_up_notices_that_the_lab_dies_under_it(name: str, seconds: float) -> Non
         said = up.communicate(timeout=30)[1]
     assert up.returncode == 1
     assert said.startswith("mnt: "), said
-    assert leftovers(name) == []
+    assert remains.of_lab(name) == []
 
 
 def test_a_lab_outlives_the_terminal_that_started_it(name: str) -> None:
@@ -176,7 +149,7 @@ def test_labs_do_not_meet(make_lab: Callable[..., Lab]) -> None:
     other = two.host("node1").spec.management
     assert "unreachable" in one.host("node1").exec(["ip", "route", "get", other]).stderr
     one.down()
-    assert leftovers(one.spec.name) == []
+    assert remains.of_lab(one.spec.name) == []
     assert ssh(two, "node1", "hostname").stdout == "node1\n"
 
 
@@ -196,7 +169,7 @@ def test_a_host_that_does_not_start_takes_the_lab_with_it(name: str, monkeypatch
     monkeypatch.setattr("mnt.lab.files.SSHD_CONFIG", "NoSuchWord yes\n")
     with pytest.raises(MntError, match=r"the lab did not start: node\d: .*sshd_config: terminating"):
         Lab.up(LabRequest(name=name, count=2))
-    assert leftovers(name) == []
+    assert remains.of_lab(name) == []
 
 
 def test_status_and_down_of_what_is_not_there(name: str, run_mnt: Run) -> None:
@@ -248,7 +221,7 @@ def test_a_lab_of_a_test_session_that_was_killed_is_reclaimed(lab_support: None)
     try:
         (abandoned,) = sessions.abandoned()
         sessions.reclaim()
-        assert leftovers(abandoned) == []
+        assert remains.of_lab(abandoned) == []
         assert ssh(own, "node1", "hostname").stdout == "node1\n"
     finally:
         own.down()
