@@ -6,6 +6,7 @@ never asks: BatchMode.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import queue
@@ -20,7 +21,7 @@ from typing import IO, Any
 
 from mnt.errors import HostError
 from mnt.fleet.channel import ReadTimeout
-from mnt.fleet.connection import HostConnection
+from mnt.fleet.connection import HostConnection, Shared
 from mnt.fleet.endpoint import Endpoint
 from mnt.fleet.timeouts import Timeouts
 from mnt.inventory.model import Host, Ssh
@@ -85,8 +86,11 @@ def phase_of(said: str) -> str:
 class OpenSshConnection(HostConnection):
     """Stands where a HostConnection does; `start` is what it can do. There is nothing to open."""
 
-    _running: OpenSshCommand | None = None
     _closed: bool = False
+
+    def __init__(self, target: Host, shared: Shared | None = None) -> None:
+        super().__init__(target, shared)
+        self._running: list[OpenSshCommand] = []
 
     @property
     def logins(self) -> tuple[Endpoint, ...]:
@@ -105,15 +109,14 @@ class OpenSshConnection(HostConnection):
         with self._opening:
             if self._closed:
                 raise HostError(self.target.name, "connect", "given up: the connection was closed")
-            self._running = OpenSshCommand(self.target, self.timeouts, command, on_stderr)
-            return self._running
+            self._running.append(OpenSshCommand(self.target, self.timeouts, command, on_stderr))
+            return self._running[-1]
 
     def close(self) -> None:
         """End what runs."""
         with self._opening:
             self._closed = True
-            running = self._running
-        if running is not None:
+        for running in self._running:
             running.close()
 
 
@@ -168,9 +171,9 @@ class OpenSshCommand:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-        self._chunks.put(None)
+        self.end_input()
         self._writer.join(_END_GRACE)
-        for stream in (*self._streams.values(), self._stdin):
+        for stream in self._streams.values():
             stream.close()
 
     def close(self) -> None:
@@ -190,6 +193,9 @@ class OpenSshCommand:
     def write(self, chunks: Iterable[bytes]) -> None:
         self._chunks.put(chunks)
 
+    def end_input(self) -> None:
+        self._chunks.put(None)
+
     def _feed(self) -> None:
         try:
             while (chunks := self._chunks.get()) is not None:
@@ -202,6 +208,8 @@ class OpenSshCommand:
         except BaseException as error:  # noqa: BLE001 - belongs to the thread that reads
             self._failure = error
             self._process.terminate()
+        with contextlib.suppress(OSError):
+            self._stdin.close()
 
     def read(self, timeout: float | None = None) -> bytes:
         deadline = None if timeout is None else time.monotonic() + timeout

@@ -8,27 +8,27 @@
 #   the size of a script in bytes, or 0;
 #   `none` or `stream`: what the command's standard input is;
 #
-# then the script, then standard input in pieces: a line with a size, and that many bytes. Size 0 is its end.
-# Once the command has ended, `MARK CODE` stands on standard error. It does not wait for what the command left
-# running, as the end of the streams does.
+# then the script. With `stream` a line follows once the head has its leash.sh in place, and then standard input.
+# With `none` nothing follows, and the end of stdin means that the head is gone: the command is then ended, with all
+# that is left in its process group.
 #
-# Standard input of this shell stays open for as long as the head is there. Its end means that the head is gone:
-# the command is then ended, with all that is left in its process group.
+# Lines written: `MARK GROUP` on standard output, the process group; `MARK` on standard error; and there, once the
+# command has ended, `MARK CODE`. It does not wait for what the command left running, as the end of the streams does.
 IFS= read -r mark;
 IFS= read -r words;
 IFS= read -r size;
 IFS= read -r input || exit 98;
-echo "$mark";
+read -r pid name state parent group rest <"/proc/$$/stat";
+echo "$mark $group";
 echo "$mark" >&2;
 nl=${IFS#??};
 eval "set -- $words";
 exec 3<&0 4>&2 0</dev/null 2>/dev/null;
-# `dd` and not `head -c`, which in busybox reads more than it was told to.
-take() { dd bs="$1" count=1 iflag=fullblock <&3; };
-# The script is open as descriptor 5, and has no name any more by the time it runs.
+# The script is open as descriptor 5, and has no name any more by the time it runs. `dd` and not `head -c`, which
+# in busybox reads more than it was told to.
 if [ "$size" -gt 0 ]; then
   file=$(mktemp) || { echo "mnt: no place for the script in ${TMPDIR:-/tmp}" >&4; exit 126; };
-  take "$size" >"$file";
+  dd bs="$size" count=1 iflag=fullblock <&3 >"$file";
   there=$(wc -c <"$file");
   exec 5<"$file";
   rm -f "$file";
@@ -37,11 +37,7 @@ fi;
 # TERM, two seconds, KILL. This subshell outlives the TERM, and is itself in the group.
 leash() {
   trap "" HUP INT TERM;
-  while IFS= read -r size && [ "$size" -gt 0 ]; do
-    take "$size" || { cat >/dev/null; break; };
-  done <&3;
-  exec >/dev/null;
-  while IFS= read -r size; do :; done <&3;
+  while IFS= read -r line; do :; done <&3;
   kill -TERM 0;
   sleep 2;
   kill -KILL 0;
@@ -54,18 +50,13 @@ run() {
   [ "$code" -lt 256 ] || code=$((code - 128));
   echo "$mark $code" >&4;
 };
-case $input in
-  none)
-    leash >/dev/null 4>&- &
-    leash=$!;
-    run "$@";
-    kill -KILL "$leash";
-    exit "$code";;
-  stream)
-    { sh -c 'echo "$PPID"'; leash; } 4>&- | {
-      IFS= read -r leash;
-      run "$@";
-      kill -KILL "$leash";
-      exit "$code";
-    };;
-esac;
+if [ "$input" = none ]; then
+  leash >/dev/null 4>&- &
+  leash=$!;
+  run "$@";
+  kill -KILL "$leash";
+else
+  IFS= read -r line <&3 || exit 98;
+  run "$@" <&3;
+fi;
+exit "$code";

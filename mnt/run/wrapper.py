@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
 
 from mnt.remote import bootstrap
 from mnt.run.command import Command
@@ -11,10 +10,10 @@ from mnt.run.command import Command
 # As root, so that root's processes can be ended too. -n: never ask.
 _SUDO_COMMAND = bootstrap.COMMAND.replace("exec ", "exec sudo -n -- ", 1)
 
-_PIECE = 1 << 18  # bytes of standard input that travel as one piece
 _NOISE_KEPT = 4096  # bytes: its end
 
-END_OF_INPUT = b"0\n"
+GO = b"\n"  # what run.sh waits for before it starts a command that has an input
+DONE = b"\n"  # what tells leash.sh that there is nothing to end any more
 
 
 def login_line(command: Command) -> str:
@@ -23,7 +22,7 @@ def login_line(command: Command) -> str:
 
 
 def opening(command: Command, mark: str, *, with_input: bool) -> bytes:
-    """All that comes before standard input, which follows as `pieces` if the command has one."""
+    """All that run.sh reads before GO, which it waits for if the command has an input."""
     lines = [
         bootstrap.shell_line("run.sh").encode(),
         mark.encode(),
@@ -34,13 +33,9 @@ def opening(command: Command, mark: str, *, with_input: bool) -> bytes:
     return b"".join(line + b"\n" for line in lines) + command.script
 
 
-def pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Standard input as run.sh reads it."""
-    for chunk in chunks:
-        for start in range(0, len(chunk), _PIECE):
-            part = chunk[start : start + _PIECE]
-            yield b"%d\n%b" % (len(part), part)
-    yield END_OF_INPUT
+def leash_opening(mark: str, group: int) -> bytes:
+    """All that leash.sh reads before DONE."""
+    return f"{bootstrap.shell_line('leash.sh')}\n{mark}\n{group}\n".encode()
 
 
 def quote(word: bytes) -> bytes:
@@ -58,6 +53,7 @@ class Streams:
         self._mark = mark.encode()
         self._noise: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
         self._held = b""  # the end of standard error, as long as it may be the beginning of the code
+        self.group: int | None = None  # the command's process group
         self.exit_code: int | None = None
 
     @property
@@ -97,10 +93,12 @@ class Streams:
         if noise is None:
             return data
         noise += data
-        _, mark, rest = noise.partition(self._mark + b"\n")
-        if mark:
+        _, mark, rest = noise.partition(self._mark)
+        said, newline, rest = rest.partition(b"\n")
+        if newline:
             del self._noise[stream]
-        else:
+            self.group = int(said) if said.strip().isdigit() else self.group
+        elif not mark:
             del noise[: -_NOISE_KEPT - len(self._mark)]
         return bytes(rest)
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from types import TracebackType
 from typing import Protocol
 
 from mnt.errors import HostError
@@ -58,47 +61,106 @@ def run_command(
         if said := streams.stderr(data):
             sink.stderr(said)
 
+    deadline = math.inf if timeout is None else time.monotonic() + timeout
+    login_line = wrapper.login_line(command)
     try:
-        with connection.start(wrapper.login_line(command), on_stderr=on_stderr) as running:
+        with connection.start(login_line, on_stderr=on_stderr) as running, ExitStack() as started:
             running.write([wrapper.opening(command, mark, with_input=stdin is not None)])
-            if stdin is not None:
-                running.write(wrapper.pieces(stdin))
-            try:
-                _follow(running, streams, sink, timeout)
-            finally:
-                if stdin is not None:
-                    stdin.close()  # the thread that waits for more of it ends
-            if rest := streams.rest():
-                sink.stderr(rest)
+            output = _Output(running, streams, sink, deadline)
+            if stdin is not None and output.follow(until=lambda: streams.started):
+                started.enter_context(_Leash(connection, login_line, streams.group))
+                started.callback(stdin.close)  # the thread that waits for more of it ends
+                running.write([wrapper.GO])
+                running.write(stdin)
+                running.end_input()
+            output.follow()
             return _exit_code(connection, running, streams, command)
+    except TimeoutError:
+        name = connection.target.name
+        raise HostError(name, "command", f"not done within {timeout:g} s") from None
     finally:
         connection.close()
 
 
-def _follow(running: RunningCommand, streams: Streams, sink: Sink, timeout: float | None) -> None:
-    """Pass standard output on until nothing comes any more."""
-    deadline = math.inf if timeout is None else time.monotonic() + timeout
-    ended = False
-    while True:
-        if streams.exit_code is not None and not ended:
-            ended, deadline = True, time.monotonic() + _PATIENCE
-        left = deadline - time.monotonic()
-        if left <= 0 and not ended:
-            raise HostError(running.host, "command", f"not done within {timeout:g} s")
+class _Output:
+    """A command's output on its way to the sink."""
+
+    def __init__(self, running: RunningCommand, streams: Streams, sink: Sink, deadline: float) -> None:
+        self._running = running
+        self._streams = streams
+        self._sink = sink
+        self._deadline = deadline  # on time.monotonic()'s clock
+        self._ended = False
+
+    def follow(self, until: Callable[[], bool] = lambda: False) -> bool:
+        """Pass it on until nothing comes any more, or `until` holds; whether that is so.
+
+        Raises TimeoutError, HostError.
+        """
+        while not until():
+            data = self._next()
+            if not data:
+                if rest := self._streams.rest():
+                    self._sink.stderr(rest)
+                return False
+            if said := self._streams.stdout(data):
+                self._sink.stdout(said)
+        return True
+
+    def _next(self) -> bytes:
+        """The next piece; empty at the end, which does not wait for what the command has left running."""
+        while True:
+            if self._streams.exit_code is not None and not self._ended:
+                self._ended, self._deadline = True, time.monotonic() + _PATIENCE
+            left = self._deadline - time.monotonic()
+            if left <= 0 and self._ended:
+                return b""
+            if left <= 0:
+                raise TimeoutError
+            try:
+                return self._running.read(min(_QUIET, left))
+            except ReadTimeout:
+                if self._ended:
+                    return b""
+                # The exit code may have come meanwhile, on standard error.
+            except HostError:
+                if self._streams.exit_code is None:
+                    raise
+                return b""  # the command had ended before the connection did
+
+
+class _Leash:
+    """Holds a process group of the host: it is ended unless this is left without an exception."""
+
+    def __init__(self, connection: HostConnection, login_line: str, group: int | None) -> None:
+        """Raises HostError, TimeoutError."""
+        if group is None:
+            raise HostError(connection.target.name, "command", "the host has no /proc")
+        mark = bootstrap.new_mark()
+        self._limit = connection.timeouts.channel
+        self._running = connection.start(login_line)
         try:
-            data = running.read(min(_QUIET, left)) if left > 0 else b""
-        except ReadTimeout:
-            if ended:
-                return
-            continue  # the exit code may have come meanwhile, on standard error
-        except HostError:
-            if streams.exit_code is not None:  # the command had ended before the connection did
-                return
+            self._running.write([wrapper.leash_opening(mark, group)])
+            said = b""
+            while mark.encode() not in said:
+                data = self._running.read(self._limit)
+                if not data:
+                    raise HostError(connection.target.name, "command", "no second session for the command")
+                said += data
+        except BaseException:
+            self._running.close()
             raise
-        if not data:
-            return
-        if said := streams.stdout(data):
-            sink.stdout(said)
+
+    def __enter__(self) -> _Leash:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._running, suppress(HostError, TimeoutError):
+            if kind is None:
+                self._running.write([wrapper.DONE])
+                self._running.read(self._limit)  # its end
 
 
 def _exit_code(
