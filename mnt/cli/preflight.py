@@ -39,6 +39,9 @@ def _show_list(context: click.Context, parameter: click.Parameter, form: str | N
 @selection_options
 @json_option
 @click.option("--only", metavar="ID,ID", default="", help="These checks, and the login that they rest on.")
+@click.option(
+    "--deep", is_flag=True, help="Then launch a short job too: import torch, all-reduce, bandwidth."
+)
 @click.option("--skip", metavar="ID,ID", default="", help="All checks but these.")
 @click.option(
     "--list",
@@ -63,6 +66,7 @@ def preflight(
     as_json: bool,
     only: str,
     skip: str,
+    deep: bool,
     watch: float | None,
     junit: pathlib.Path | None,
     html: pathlib.Path | None,
@@ -79,7 +83,7 @@ def preflight(
 
     if as_json and watch is not None:
         raise click.UsageError("--watch has no end, --json is one document: leave one of them out")
-    checks = select(only=_ids(only), skip=_ids(skip))
+    checks = select(only=_ids(only), skip=_ids(skip), deep=deep)
     with Fleet(selection.hosts) as fleet:
         report, seconds = _look(fleet, selection, checks)
         _write(report, seconds, junit, html)
@@ -105,13 +109,19 @@ def _look(fleet: Fleet, selection: Selection, checks: Sequence[Check]) -> tuple[
     """The report, and the seconds that it took."""
     from mnt import ui
     from mnt.preflight.gather import gather_facts
+    from mnt.preflight.registry import Needs
     from mnt.preflight.report import run_checks
 
     started = time.monotonic()
     trips = {check.needs for check in checks}
     with ui.StatusLine() as line:
         facts = gather_facts(fleet, selection.inventory, selection.hosts, trips=trips, progress=line.show)
-    return run_checks(facts, checks), time.monotonic() - started
+        report = run_checks(facts, checks)
+        if Needs.TRIAL in trips:
+            from mnt.launch.trial import with_trial
+
+            report = run_checks(with_trial(fleet, report, line.show), checks)
+    return report, time.monotonic() - started
 
 
 def _watch(

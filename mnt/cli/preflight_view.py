@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from mnt.preflight.changes import Changes
     from mnt.preflight.findings import Finding
     from mnt.preflight.report import Report
+    from mnt.preflight.trial import Trial
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red", "info": "cyan", "unknown": "bright_black"}
 
@@ -27,6 +28,8 @@ def show_report(report: Report, seconds: float) -> None:
         for finding in report.findings:
             if finding.severity is severity:
                 _show_finding(finding)
+    if report.fleet.trial is not None:
+        _show_trial(report.fleet.trial)
     ui.plain("")
     hosts = len(report.fleet.hosts)
     ui.plain(
@@ -63,6 +66,28 @@ def _worst(report: Report) -> str:
     from mnt.preflight.findings import Severity
 
     return next((each.value for each in (Severity.FAIL, Severity.WARN) if report.count(each)), "ok")
+
+
+def _show_trial(trial: Trial) -> None:
+    """The bandwidths, and what NCCL really took."""
+    from mnt import ui
+    from mnt.inventory.hostlist import fold
+    from mnt.ui.console import clean
+
+    if not trial.measured:
+        return
+    ui.plain("")
+    slowest = max(trial.imports.values(), default=0.0)
+    ui.plain(f"all-reduce with {trial.backend}, {trial.world} ranks; import torch took up to {slowest:.1f} s")
+    for each in trial.measured:
+        ui.plain(
+            f"    {each.bytes / 2**20:>9.3f} MiB  {1000 * each.seconds:>9.2f} ms  {each.bandwidth:>8.3f} GB/s"
+        )
+    said: dict[tuple[str, ...], list[str]] = {}
+    for host, lines in trial.network.items():
+        said.setdefault(lines, []).append(host)
+    for lines, hosts in said.items():
+        ui.plain(clean(f"    {fold(hosts)}: {'; '.join(lines)}"))
 
 
 def _show_finding(finding: Finding) -> None:

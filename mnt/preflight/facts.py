@@ -12,6 +12,7 @@ from mnt.network.nccl import ConfFile
 from mnt.network.rdma import RdmaFacts
 from mnt.preflight.pairs import Reach
 from mnt.preflight.system import Artifacts, Gpus, Logind, Ofed, OwnProcesses, Resolved, Session
+from mnt.preflight.trial import Trial
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -246,6 +247,7 @@ class FleetFacts:
     mesh: Mapping[str, str | None] | None = None
     nonces: Mapping[str, Nonce] | None = None
     reach: Reach | None = None  # None: nobody tried, or there are no two hosts that could
+    trial: Trial | None = None  # of `--deep`
 
     @property
     def master(self) -> Host:

@@ -29,10 +29,11 @@ class Needs(Enum):
     MESH = "the mesh"  # the master tried to log in to it
     NONCES = "the nonces"  # it wrote to shared storage, or looked for what another wrote
     REACH = "the reach"  # it was to listen on the training network, and to connect to the others
+    TRIAL = "a trial run"  # it was to take part in a launch, for `--deep`
 
 
 # What the probe alone does not tell: the hosts are asked again.
-FURTHER_TRIPS = frozenset({Needs.MESH, Needs.NONCES, Needs.REACH})
+FURTHER_TRIPS = frozenset({Needs.MESH, Needs.NONCES, Needs.REACH, Needs.TRIAL})
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ class Check:
             return frozenset(host for nonce in nonces for host in (nonce.writer, *nonce.seen))
         if self.needs is Needs.REACH:
             return frozenset(fleet.reach.endpoints if fleet.reach else ())
+        if self.needs is Needs.TRIAL:
+            return frozenset(fleet.trial.hosts if fleet.trial and fleet.trial.untried is None else ())
         return frozenset(
             host.name
             for host, facts in fleet.answers()
@@ -137,15 +140,19 @@ def all_checks() -> tuple[Check, ...]:
     return tuple(sorted(_REGISTERED.values(), key=lambda item: families.ORDER.index(item.family)))
 
 
-def select(*, only: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[Check, ...]:
+def select(*, only: Sequence[str] = (), skip: Sequence[str] = (), deep: bool = False) -> tuple[Check, ...]:
     """The checks to run, in order: all of them, or `only` those and the login that they rest on, less `skip`.
+
+    Those that judge a trial run are among them where they are named, or with `deep`.
 
     Raises:
         UsageError: an id that no check has.
     """
     ids = [item.id for item in all_checks()]
     _refuse_unknown([*only, *skip], ids)
-    wanted = {*only, *_ALWAYS} if only else set(ids)
+    trials = {item.id for item in all_checks() if item.needs is Needs.TRIAL}
+    wanted = {*only, *_ALWAYS} if only else {*ids} - trials
+    wanted |= trials if deep else set()
     return tuple(item for item in all_checks() if item.id in wanted and item.id not in skip)
 
 

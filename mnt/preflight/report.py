@@ -57,6 +57,7 @@ class Report:
             "hosts": {host.name: {"status": self.status(host.name)} for host in self.fleet.hosts},
             "findings": [finding.document() for finding in self.findings],
             "checks": [check.id for check in self.checks],
+            **({"deep": self.fleet.trial.document()} if self.fleet.trial else {}),
         }
 
     def families(self) -> list[str]:

@@ -17,8 +17,8 @@ import concurrent.futures
 import math
 import subprocess
 
-# The post-quantum key exchange that OpenSSH prefers since 9.0 costs either side 80 ms of CPU, the others 5. All
-# stay on offer, this one first; what is agreed on makes no difference to who may log in.
+# The post-quantum key exchange that OpenSSH prefers since 9.0 costs either side 80 ms of CPU, the others 5.
+# All stay on offer, this one first; what is agreed on makes no difference to who may log in.
 _CHEAP = ("-o", "KexAlgorithms=^curve25519-sha256")
 _NOT_CHEAP = ("kex", "key exchange", "host key type", "configuration option")
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from fabric.connection import Connection
 
-from mnt.errors import HostError
+from mnt.tasks.held import held
 from mnt.tasks.program import run_program
 
 
@@ -41,26 +39,9 @@ def write_nonce(
 
     Raises HostError where the host cannot be asked.
     """
-    done = threading.Event()
-    heard: queue.SimpleQueue[dict[str, Any] | HostError] = queue.SimpleQueue()
-
-    def hold() -> None:
-        args = {"nonce": nonce, "write": places, "deadline": deadline}
-        try:
-            run_program(connection, "visible", args, stdin=_until(done), on_frame=heard.put)
-        except HostError as error:
-            heard.put(error)
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    try:
-        first = heard.get()
-        if isinstance(first, HostError):
-            raise first
+    args = {"nonce": nonce, "write": places, "deadline": deadline}
+    with held(connection, "visible", args) as first:
         yield first["written"]
-    finally:
-        done.set()
-        holder.join()
 
 
 def read_nonce(
@@ -70,9 +51,3 @@ def read_nonce(
     answer = run_program(connection, "visible", {"nonce": nonce, "read": files, "deadline": deadline})
     seen: dict[str, Seen] = answer["seen"]
     return seen
-
-
-def _until(done: threading.Event) -> Iterator[bytes]:
-    """A stream without bytes that ends with `done`."""
-    done.wait()
-    yield from ()

@@ -407,3 +407,42 @@ def test_watching_shows_what_changes_over_the_same_connections(make_hosts: MakeL
 def assert_line(stream: IO[str], wanted: str) -> None:
     """Read until that line comes; the test's own time is up if it never does."""
     assert any(line.rstrip("\n") == wanted for line in stream), wanted
+
+
+# --- a trial run -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.train
+def test_a_trial_run_sums_ones_and_leaves_nothing(make_lab: MakeLab, preflight: Preflight) -> None:
+    lab = make_lab(count=2)
+    if lab.spec.python == PYTHON:
+        pytest.skip("there is no training environment: scripts/train-venv.sh makes one")
+    document = preflight(lab, "--deep")
+    assert document["findings"] == []
+    assert document["deep"]["ok"]
+    assert (document["deep"]["backend"], document["deep"]["world_size"]) == ("gloo", 2)
+    assert list(document["deep"]["import_seconds"]) == ["node1", "node2"]
+    assert [each["bytes"] for each in document["deep"]["all_reduce"]] == [1 << 12, 1 << 20, 1 << 24]
+    assert all(each["gigabytes_per_second"] > 0 for each in document["deep"]["all_reduce"])
+    for host in lab.hosts:
+        left = host.exec(["sh", "-c", "ls -d /tmp/mnt-stage-* ~mnt/.mnt 2>/dev/null; ps -u mnt -o args="])
+        assert "mnt-stage" not in left.stdout
+        assert "torch" not in left.stdout
+        assert ".mnt" not in left.stdout
+
+
+def test_a_trial_run_without_a_torch_that_can_be_imported(make_hosts: MakeLab, preflight: Preflight) -> None:
+    """There is metadata of torch, and nothing else of it."""
+    finding = the_finding(preflight(make_hosts(2), "--deep"), "import-torch", "node1")
+    assert "torch" in finding["message"]
+
+
+def test_no_trial_run_where_something_fails_already(make_hosts: MakeLab, preflight: Preflight) -> None:
+    lab = make_hosts()
+    with faults.nic_down(lab.host("node2")):
+        document = preflight(lab, "--deep", "--only", "nic")
+    assert blamed(document) == [
+        ("nic", "fail", ["node2"]),
+        ("all-reduce", "info", ["node1", "node2", "node3"]),
+    ]
+    assert document["findings"][1]["message"] == "not tried: nic fails already"

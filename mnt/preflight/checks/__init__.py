@@ -16,4 +16,5 @@ ORDER = (
     "system",
     "processes",
     "ports",
+    "deep",
 )

@@ -1,0 +1,167 @@
+"""The edge of `--deep`: a short real launch of allreduce.py, which is sent along and leaves nothing."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib import resources
+
+from mnt.errors import HostError, NeverStarted
+from mnt.fleet import Fleet, HostConnection
+from mnt.inventory.hostlist import fold
+from mnt.inventory.model import Host
+from mnt.launch.backends import ssh
+from mnt.launch.engines import Engine
+from mnt.launch.jobs import Job, new_job_id
+from mnt.launch.plan import HeldRelease, LaunchOptions, LaunchPlan, NodeFacts, plan_launch
+from mnt.launch.watch import Watch
+from mnt.preflight.facts import FleetFacts
+from mnt.preflight.findings import Severity
+from mnt.preflight.nics import working_nics
+from mnt.preflight.report import Report
+from mnt.preflight.trial import Failed, Trial, read_trial
+from mnt.tasks.held import held
+
+_SCRIPT = "allreduce.py"
+_START_SECONDS = 120.0  # until the rendezvous listens: torch is imported first
+_RUN_SECONDS = 180.0  # from then on
+_GRACE = 5.0
+
+
+def with_trial(fleet: Fleet, report: Report, progress: Callable[[str], None]) -> FleetFacts:
+    """The facts, and a trial; where something fails already, one that says so: a launch would hang in it."""
+    facts = report.fleet
+    failing = [finding for finding in report.findings if finding.severity is Severity.FAIL]
+    if failing:
+        names = tuple(host.name for host, _ in facts.answers())
+        return replace(facts, trial=Trial(names, untried=f"{failing[0].check} fails already"))
+    return replace(facts, trial=try_out(fleet, facts, progress))
+
+
+def try_out(fleet: Fleet, facts: FleetFacts, progress: Callable[[str], None]) -> Trial:
+    """Launch all-reduces on the hosts that have a training NIC that works and the configured interpreter."""
+    nics = working_nics(facts)
+    hosts = [host for host, seen in facts.answers() if host.name in nics and seen.trains_with]
+    names = tuple(host.name for host in hosts)
+    without = tuple(host.name for host in hosts if "torch" not in facts.facts[host.name].packages)
+    if without or not hosts:
+        return Trial(names, without_torch=without, untried=None if hosts else "no host can take part")
+    try:
+        with _staged(fleet, hosts) as directories:
+            nodes = {
+                host.name: NodeFacts(
+                    nic=nics[host.name],
+                    home=facts.facts[host.name].home,
+                    release=HeldRelease("deep", directories[host.name], None),
+                    probed=facts.facts[host.name],
+                )
+                for host in hosts
+            }
+            # The job's files lie there as well, and go with it.
+            within = [replace(host, jobs_dir=f"{directories[host.name]}/jobs") for host in hosts]
+            mark = f"mnt-{secrets.token_hex(8)} "
+            options = LaunchOptions(
+                engine=Engine("deep", _SCRIPT),
+                args=(mark,),
+                env={"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"},
+                grace=_GRACE,
+            )
+            plan = plan_launch(facts.inventory, within, nodes, options, job=new_job_id())
+            output, failed = _run(fleet, plan, facts, progress)
+    except (HostError, NeverStarted) as error:
+        return Trial(names, failed=Failed(_blamed(error, names), error.message))
+    return read_trial(names, output, mark, failed, plan.world_size)
+
+
+def _blamed(error: HostError | NeverStarted, names: Sequence[str]) -> str:
+    """The host that an error is about, else the master."""
+    if isinstance(error, HostError):
+        return error.host
+    return next((name for name in names if f"{name}:" in error.message), names[0])
+
+
+@contextmanager
+def _staged(fleet: Fleet, hosts: Sequence[Host]) -> Iterator[dict[str, str]]:
+    """The script in a temporary directory of each host, meanwhile; gives these by host. Raises HostError."""
+    text = resources.files("mnt.launch").joinpath(_SCRIPT).read_text(encoding="utf-8")
+    directories: dict[str, str] = {}
+    errors: list[HostError] = []
+    arrived, done = threading.Semaphore(0), threading.Event()
+
+    def hold(connection: HostConnection) -> None:
+        try:
+            with held(connection, "stage", {"files": {_SCRIPT: text}}) as frame:
+                directories[connection.target.name] = frame["directory"]
+                arrived.release()
+                done.wait()
+        except HostError as error:
+            errors.append(error)
+            arrived.release()
+
+    holder = threading.Thread(
+        target=fleet.run_each,
+        args=(hold, {host.name: () for host in hosts}),
+        kwargs={"timeout": None, "fanout": len(hosts)},
+    )
+    holder.start()
+    try:
+        for _ in hosts:
+            arrived.acquire()
+        if errors:
+            raise errors[0]
+        yield directories
+    finally:
+        done.set()
+        holder.join()
+
+
+def _run(
+    fleet: Fleet, plan: LaunchPlan, facts: FleetFacts, progress: Callable[[str], None]
+) -> tuple[Mapping[str, str], Failed | None]:
+    """What each host printed, and who ended the job. Raises HostError, NeverStarted."""
+    output = {node.host: "" for node in plan.nodes}
+
+    def collect(host: str, text: str) -> None:
+        output[host] += text
+
+    progress(f"all-reduce on {fold(list(output))}")
+    late = threading.Event()
+
+    def give_up() -> None:
+        late.set()
+        ssh.take_back(fleet, plan)
+
+    timer = threading.Timer(_RUN_SECONDS, give_up)
+    try:
+        ssh.start(
+            fleet,
+            plan,
+            secret=secrets.token_hex(16),
+            created=time.time(),
+            timeout=_START_SECONDS,
+            tell=progress,
+        )
+        timer.start()
+        jobs_dirs = {node.host: node.jobs_dir for node in plan.nodes}
+        watch = Watch(plan.job, jobs_dirs, output=collect, tell=progress, grace=plan.grace)
+        offsets = {name: seen.clock_offset for name, seen in facts.facts.items()}
+        job = watch.follow(fleet, offsets)
+    finally:
+        timer.cancel()
+        ssh.take_back(fleet, plan)
+    if late.is_set():
+        return output, Failed(plan.master_host, f"it was not done within {_RUN_SECONDS:g} s")
+    return output, _failure(job)
+
+
+def _failure(job: Job) -> Failed | None:
+    if job.state == "finished":
+        return None
+    culprit = job.culprit
+    if culprit is None:
+        return Failed(job.nodes[0].host, f"the job is {job.state}")
+    return Failed(culprit.host, culprit.message)

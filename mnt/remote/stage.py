@@ -1,0 +1,35 @@
+"""Hold files in a new temporary directory, for as long as the head is there.
+
+Runs on a host: standard library only, Python 3.8 and newer.
+
+Arguments:
+    files: {NAME: text}
+
+It emits {"directory": absolute path}, waits for the end of its standard input and removes the directory with
+all that is in it by then, also when the connection is lost. Its answer is empty.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING costs an import of 3 ms
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, BinaryIO
+
+
+def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, Any]:
+    """Write, tell, and remove when standard input ends."""
+    directory = tempfile.mkdtemp(prefix="mnt-stage-")
+    try:
+        for name, text in args["files"].items():
+            with open(os.path.join(directory, name), "x", encoding="utf-8") as file:
+                file.write(text)
+        emit({"directory": directory})
+        stdin.read()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    return {}

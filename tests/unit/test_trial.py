@@ -1,0 +1,137 @@
+"""What `--deep` makes of a job's output, and how its checks judge that."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fleets import findings, make_fleet, only_finding, texts
+
+from mnt.preflight.findings import Severity
+from mnt.preflight.registry import Needs, all_checks, select
+from mnt.preflight.trial import Failed, Measured, Trial, read_trial
+
+MARK = "mnt-0123 "
+HOSTS = ("node1", "node2")
+IMPORTED = {"event": "imported", "torch": "2.13.0", "seconds": 2.0, "backend": "gloo"}
+DONE = {"event": "done", "world": 2}
+
+
+def printed(*events: dict[str, Any], rank: int = 0, noise: str = "") -> str:
+    """As torchrun's --tee prints it."""
+    return noise + "".join(f"[rank{rank}] {MARK}{json.dumps(event)}\n" for event in events)
+
+
+def test_a_trial_that_came_to_its_end() -> None:
+    measured = {"event": "measured", "bytes": 1 << 20, "seconds": 0.001}
+    output = {
+        "node1": printed(IMPORTED, measured, DONE, noise="W1127 a warning\n"),
+        "node2": printed({**IMPORTED, "seconds": 3.0}, DONE, rank=1),
+    }
+    trial = read_trial(HOSTS, output, MARK, None, 2)
+    assert trial.done
+    assert (trial.backend, trial.imports) == ("gloo", {"node1": 2.0, "node2": 3.0})
+    assert trial.measured == (Measured(1 << 20, 0.001, pytest.approx(1.048576)),)
+    assert trial.document()["ok"]
+
+
+def test_bandwidth_is_that_of_the_bus() -> None:
+    """nccl-tests, doc/PERFORMANCE.md: algorithm bandwidth times 2(n-1)/n."""
+    measured = {"event": "measured", "bytes": 10**9, "seconds": 1.0}
+    trial = read_trial(HOSTS, {"node1": printed(measured, DONE)}, MARK, None, 8)
+    assert trial.measured[0].bandwidth == pytest.approx(1.75)
+
+
+SOCKETS = """\
+vm:643:643 [0] NCCL INFO Bootstrap: Using eth0:192.0.2.2<0>
+vm:643:643 [0] NCCL INFO NET/Plugin: Could not find: libnccl-net.so
+vm:643:643 [0] NCCL INFO NET/IB : No device found.
+vm:643:643 [0] NCCL INFO NET/IB : Using [RO]; OOB eth0:192.0.2.2<0>
+vm:643:643 [0] NCCL INFO Failed to initialize NET plugin IB
+vm:643:643 [0] NCCL INFO NET/Socket : Using [0]eth0:192.0.2.2<0>
+vm:643:643 [0] NCCL INFO Assigned NET plugin Socket to comm
+vm:643:643 [0] NCCL INFO Using network Socket
+vm:644:644 [1] NCCL INFO Using network Socket
+vm:644:644 [1] NCCL INFO NET/Socket : GPU Direct RDMA Disabled for HCA 0 'eth0'
+"""  # of NCCL 2.28.9 on two GPUs without an HCA
+ROCE = """\
+node1:41:90 [0] NCCL INFO NET/IB : Using [0]mlx5_6:1/RoCE [1]mlx5_7:1/RoCE [RO]; OOB eth0:10.0.0.1<0>
+node1:41:90 [0] NCCL INFO Using network IB
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "took"),
+    [
+        ("", None),
+        (SOCKETS, ("NET/Socket : Using [0]eth0:192.0.2.2<0>", "Using network Socket")),
+        (
+            ROCE,
+            (
+                "NET/IB : Using [0]mlx5_6:1/RoCE [1]mlx5_7:1/RoCE [RO]; OOB eth0:10.0.0.1<0>",
+                "Using network IB",
+            ),
+        ),
+    ],
+)
+def test_what_nccl_took(said: str, took: tuple[str, ...] | None) -> None:
+    trial = read_trial(HOSTS, {"node1": printed(DONE, noise=said)}, MARK, None, 2)
+    assert trial.network.get("node1") == took
+
+
+def test_a_job_that_ended_without_a_word_has_not_passed() -> None:
+    trial = read_trial(HOSTS, {"node1": "", "node2": ""}, MARK, None, 2)
+    assert trial.failed == Failed("node1", "it ended without a result")
+
+
+def test_a_wrong_sum_names_its_host() -> None:
+    wrong = {"event": "wrong", "bytes": 4096, "sum": 1.0, "expected": 2}
+    trial = read_trial(HOSTS, {"node1": printed(DONE), "node2": printed(wrong, wrong, DONE)}, MARK, None, 2)
+    assert trial.wrong == {"node2": "1 instead of 2"}
+    assert trial.done
+    assert not trial.document()["ok"]
+
+
+# --- the checks ------------------------------------------------------------------------------------------
+
+WELL = Trial(("node1", "node2", "node3", "node4"), imports=dict.fromkeys(["node1", "node2"], 1.0))
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, []),
+        ({"without_torch": ("node2", "node3")}, ["import-torch node2,node3 fail"]),
+        ({"failed": Failed("node3", "ImportError: libcudart.so.13")}, ["import-torch node3 fail"]),
+        ({"failed": Failed("node2", "gloo: connection refused")}, ["all-reduce node2 fail"]),
+        ({"wrong": {"node2": "1 instead of 4"}}, ["all-reduce node2 fail"]),
+        ({"untried": "nic fails already"}, ["all-reduce node1,node2,node3,node4 info"]),
+    ],
+)
+def test_what_a_trial_says(changes: dict[str, Any], found: list[str]) -> None:
+    assert texts(findings(replace(make_fleet(), trial=replace(WELL, **changes)))) == found
+
+
+def test_a_trial_that_was_not_made_judges_nobody() -> None:
+    fleet = replace(make_fleet(), trial=replace(WELL, untried="ssh fails already"))
+    assert only_finding(fleet, "all-reduce", *WELL.hosts).severity is Severity.INFO
+    assert all(not check.judges(fleet) for check in all_checks() if check.needs is Needs.TRIAL)
+
+
+@pytest.mark.parametrize(
+    ("options", "among"),
+    [
+        ({}, False),
+        ({"deep": True}, True),
+        ({"only": ["nic"]}, False),
+        ({"only": ["nic"], "deep": True}, True),
+    ],
+)
+def test_a_trial_is_made_when_it_is_asked_for(options: dict[str, Any], among: bool) -> None:
+    assert ("all-reduce" in [check.id for check in select(**options)]) == among
+
+
+def test_naming_a_check_of_the_trial_asks_for_it() -> None:
+    assert [check.id for check in select(only=["all-reduce"])] == ["ssh", "host-key", "all-reduce"]
