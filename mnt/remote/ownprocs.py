@@ -7,7 +7,6 @@ import os
 from mnt.remote.files import read
 from mnt.remote.procstat import stat_fields
 
-_KTHREADD = 2  # the parent of all kernel threads, which are root's
 _COMPILERS = frozenset({"ninja", "nvcc", "cicc", "ptxas", "cudafe++", "cc1plus", "c++", "g++", "clang++"})
 
 
@@ -25,7 +24,7 @@ def own_processes() -> dict[str, object]:
         parent = int(fields[1])
         if fields[0] == b"Z":
             zombies[parent] = zombies.get(parent, 0) + 1
-        elif parent != _KTHREADD:
+        else:
             commands.add(command)
             job = _job(pid)
             if job:
@@ -38,12 +37,16 @@ def own_processes() -> dict[str, object]:
 
 
 def _own_pids() -> list[int]:
+    """All but kernel threads: those are root's, and on a large host most of what runs."""
     uid = os.getuid()
+    kthreadd = read("/proc/2/comm") == "kthreadd\n"  # in a container pid 2 is anyone
+    kernel = set(read("/proc/2/task/2/children").split()) if kthreadd else set()
     found = []
     with os.scandir("/proc") as entries:
         for entry in entries:
             try:
-                if entry.name.isdigit() and entry.stat().st_uid == uid:
+                name = entry.name
+                if name.isdigit() and name not in kernel and entry.stat().st_uid == uid:
                     found.append(int(entry.name))
             except OSError:  # it has ended
                 continue
