@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from mnt.remote.files import read
+from mnt.remote.files import entries, read
 from mnt.remote.procstat import stat_fields
 
 _COMPILERS = frozenset({"ninja", "nvcc", "cicc", "ptxas", "cudafe++", "cc1plus", "c++", "g++", "clang++"})
@@ -42,12 +42,11 @@ def _own_pids() -> list[int]:
     kthreadd = read("/proc/2/comm") == "kthreadd\n"  # in a container pid 2 is anyone
     kernel = set(read("/proc/2/task/2/children").split()) if kthreadd else set()
     found = []
-    with os.scandir("/proc") as entries:
-        for entry in entries:
+    for name in entries("/proc"):
+        if name.isdigit() and name not in kernel:
             try:
-                name = entry.name
-                if name.isdigit() and name not in kernel and entry.stat().st_uid == uid:
-                    found.append(int(entry.name))
+                if os.stat("/proc/" + name).st_uid == uid:
+                    found.append(int(name))
             except OSError:  # it has ended
                 continue
     return found
