@@ -21,6 +21,7 @@ from mnt.errors import HostError
 from mnt.fleet.timeouts import Timeouts
 
 _READ = 1 << 16  # bytes
+_OUTPUT_LIMIT = 1 << 26  # bytes of standard output that `execute` keeps for its caller
 _ERRORS_KEPT = 1 << 16  # bytes of standard error that are kept: its end
 _LINGER = 0.5  # seconds for the rest of the output, once the command has ended but something holds its stdout
 
@@ -318,6 +319,14 @@ class _Writer(threading.Thread):
             raise self._error
 
 
+def remaining(deadline: float) -> float:
+    """Seconds until `deadline` (time.monotonic()). Raises ReadTimeout after it."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise ReadTimeout
+    return left
+
+
 @dataclass(frozen=True)
 class Completed:
     """A command that has ended. `stderr` is its end, at most 64 KiB; `exit_code` 128+N for a signal."""
@@ -341,8 +350,10 @@ def execute(
         command: for the login shell; quote what is data.
         timeout: seconds; None: `Timeouts.command`.
         on_stdout: takes each piece of standard output as it comes; `Completed.stdout` is then empty.
+            Without it, more than 64 MiB are an error.
 
-    Raises HostError: phase `command` when it takes too long; `channel` or an earlier one for want of a
+    Raises HostError: phase `command` when it takes too long; `answer` when it says too much;
+    `channel` or an earlier one for want of a
     connection.
     """
     limit = timeouts_of(connection).command if timeout is None else timeout
@@ -354,8 +365,10 @@ def execute(
             running.write(stdin)
         running.end_input()
         try:
-            while data := running.read(max(0.0, deadline - time.monotonic())):
+            while data := running.read(remaining(deadline)):  # some hosts never fall silent
                 take(data)
+                if len(output) > _OUTPUT_LIMIT:
+                    raise HostError(running.host, "answer", f"more than {_OUTPUT_LIMIT >> 20} MiB of output")
         except ReadTimeout:
             raise HostError(running.host, "command", f"not done within {limit:g} s") from None
         return Completed(bytes(output), running.stderr, running.exit_code)

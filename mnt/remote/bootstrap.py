@@ -7,6 +7,7 @@ travel on standard input, since the login shell may be anything: it is only ever
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -138,6 +139,7 @@ _TEXT_KINDS = frozenset({"sh", "tried", "fact", "none"})
 _JSON_KINDS = frozenset({"hello", "frame", "answer", "error"})
 _LINE_LIMIT = 65536
 _NOISE_KEPT = 4096
+_DIGITS = 40  # of an integer; the largest that any program sends has 20
 
 
 class FrameReader:
@@ -207,12 +209,29 @@ class FrameReader:
 
     def _decode(self) -> Any:
         try:
-            return json.loads(self._parts.decode(), parse_constant=_refuse)
+            return json.loads(
+                self._parts.decode(), parse_constant=_refuse, parse_int=_integer, parse_float=_finite
+            )
         except (UnicodeDecodeError, json.JSONDecodeError) as error:
             raise BadFrame(str(error)) from None
+        except RecursionError:
+            raise BadFrame("nested too deeply") from None
         finally:
             self._parts.clear()
 
 
 def _refuse(constant: str) -> None:
     raise json.JSONDecodeError(f"{constant} is not JSON", constant, 0)
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _DIGITS:
+        raise json.JSONDecodeError("an integer of too many digits", digits[:_DIGITS], 0)
+    return int(digits)
+
+
+def _finite(text: str) -> float:
+    number = float(text[:_LINE_LIMIT])
+    if not math.isfinite(number):
+        raise json.JSONDecodeError("a number that is too large", text[:_DIGITS], 0)
+    return number

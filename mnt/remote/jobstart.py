@@ -99,8 +99,12 @@ def _start(
     paths: JobPaths, spec: Mapping[str, Any], program: str, environment: dict[str, str]
 ) -> dict[str, Any]:
     try:
-        os.makedirs(paths.job_directory, mode=0o700, exist_ok=True)
-        os.mkdir(paths.directory, 0o700)
+        mask = os.umask(0o077)  # the mode of makedirs is for the last of them alone
+        try:
+            os.makedirs(paths.job_directory, exist_ok=True)
+            os.mkdir(paths.directory)
+        finally:
+            os.umask(mask)
     except FileExistsError:
         raise Refused(
             f"job {spec['job']} exists here already", f"look at it: mnt status {spec['job']}"

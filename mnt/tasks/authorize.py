@@ -10,6 +10,7 @@ from fabric.connection import Connection
 from mnt.errors import HostError
 from mnt.fleet.channel import host_name
 from mnt.tasks.program import run_program
+from mnt.tasks.shape import shaped
 
 
 class Authorized(TypedDict):
@@ -60,4 +61,4 @@ def authorize(
     answer = run_program(connection, "authorize", args)
     if refused := answer.get("refused"):
         raise HostError(host_name(connection), "command", refused["message"], fix=refused["fix"])
-    return {"changes": answer["changes"], "public": answer["public"]}
+    return shaped(host_name(connection), answer, Account)

@@ -14,6 +14,7 @@ from mnt.errors import HostError
 from mnt.fleet import HostConnection
 from mnt.tasks.bundle import script_source
 from mnt.tasks.program import run_program
+from mnt.tasks.shape import shaped
 
 OnFrame = Callable[[dict[str, Any]], None]
 
@@ -117,6 +118,20 @@ class Jobs(TypedDict):
     jobs: list[JobEntry]  # newest first
 
 
+class _StateFrame(TypedDict):
+    state: JobEntry
+
+
+class _DataFrame(TypedDict):
+    data: str
+    offset: int
+    stream: str
+
+
+class _Node(TypedDict):
+    node: JobEntry
+
+
 def start_node(
     connection: HostConnection,
     spec: NodeSpec,
@@ -141,8 +156,8 @@ def start_node(
         "wait_for_port": wait_for_port,
         "timeout": timeout,
     }
-    answer: Started = _ask(connection, args, timeout=timeout + 30, on_frame=on_frame)
-    return answer
+    answer = _ask(connection, args, timeout=timeout + 30, on_frame=on_frame)
+    return shaped(connection.target.name, answer, Started)
 
 
 def stop_node(
@@ -153,15 +168,13 @@ def stop_node(
     Works with the supervisor alive, dead or frozen. Touches no process that is not of this job.
     """
     args = {"action": "stop", "jobs_dir": jobs_dir, "job": job, "host": host, "grace": grace}
-    answer: Stopped = _ask(connection, args, timeout=grace + 60)
-    return answer
+    return shaped(connection.target.name, _ask(connection, args, timeout=grace + 60), Stopped)
 
 
 def list_jobs(connection: HostConnection, jobs_dir: str, host: str, *, timeout: float = 30.0) -> Jobs:
     """The jobs that have a directory for this host. A job whose supervisor died is "lost"."""
     args = {"action": "list", "jobs_dir": jobs_dir, "host": host}
-    answer: Jobs = _ask(connection, args, timeout=timeout)
-    return answer
+    return shaped(connection.target.name, _ask(connection, args, timeout=timeout), Jobs)
 
 
 def read_logs(
@@ -194,8 +207,14 @@ def read_logs(
         "follow": follow,
         "offset": offset,
     }
-    answer: dict[str, JobEntry] = _ask(connection, args, timeout=None, on_frame=on_frame)
-    return answer["node"]
+    name = connection.target.name
+
+    def take(frame: dict[str, Any]) -> None:
+        shaped(name, frame, _StateFrame if "state" in frame else _DataFrame, "frame")
+        on_frame(frame)
+
+    answer = _ask(connection, args, timeout=None, on_frame=take)
+    return shaped(name, answer, _Node)["node"]
 
 
 def _ask(

@@ -7,8 +7,10 @@ from typing import TypedDict
 
 from fabric.connection import Connection
 
+from mnt.fleet.channel import host_name
 from mnt.inventory.model import Host
 from mnt.tasks.program import run_program
+from mnt.tasks.shape import shaped
 
 _AT_ONCE = 16  # logins at the same time from the one host
 
@@ -18,6 +20,10 @@ class Login(TypedDict):
 
     ok: bool
     error: str | None
+
+
+class _Answer(TypedDict):
+    results: dict[str, Login]
 
 
 def mesh(connection: Connection, workers: Iterable[Host], *, timeout: float = 10.0) -> dict[str, Login]:
@@ -39,5 +45,4 @@ def mesh(connection: Connection, workers: Iterable[Host], *, timeout: float = 10
         {"workers": wanted, "timeout": timeout, "at_once": _AT_ONCE},
         timeout=30.0 + rounds * 2 * timeout,
     )
-    results: dict[str, Login] = answer["results"]
-    return results
+    return shaped(host_name(connection), answer, _Answer)["results"]

@@ -7,18 +7,21 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypedDict
 
 from fabric.connection import Connection
 
 from mnt.errors import HostError
-from mnt.fleet.channel import ReadTimeout, RemoteCommand, host_name, timeouts_of
+from mnt.fleet.channel import ReadTimeout, RemoteCommand, host_name, remaining, timeouts_of
 from mnt.fleet.shell import runs_nothing
 from mnt.remote import bootstrap
 from mnt.remote.bootstrap import BadFrame, Frame, FrameReader
 from mnt.tasks import bundle
+from mnt.tasks.shape import shaped
 
 OnFrame = Callable[[dict[str, Any]], None]
+
+_MOST_REMARKS = 100  # of boot.sh, which makes some 15
 
 _DEFAULT_PYTHON = ("python3",)  # of a host that is not of an inventory
 
@@ -122,6 +125,11 @@ def _modules(name: str) -> list[tuple[str, str]]:
 _cached_modules = cache(bundle.program_modules)
 
 
+class _Error(TypedDict):
+    error: str
+    traceback: str
+
+
 class _Stuck(Exception):
     """The login shell is through, but no interpreter starts; `group` is their process group."""
 
@@ -178,18 +186,20 @@ class _Run:
         facts: dict[str, str] = {}
         started = False
         for frame in self._frames():
+            if frame.kind in ("answer", "frame", "error") and not isinstance(frame.value, dict):
+                raise BadFrame(f"the {frame.kind} is no JSON object")
             if frame.kind == "answer":
-                if not isinstance(frame.value, dict):
-                    raise BadFrame("the answer is no JSON object")
-                return frame.value
+                answer: dict[str, Any] = frame.value
+                return answer
             if frame.kind == "error":
-                raise ProgramError(
-                    self._host, f"{self._name}: {frame.value['error']}", frame.value["traceback"]
-                )
+                said = shaped(self._host, frame.value, _Error)
+                raise ProgramError(self._host, f"{self._name}: {said['error']}", said["traceback"])
             if frame.kind == "frame":
                 if on_frame is not None:
                     on_frame(frame.value)
             elif frame.kind == "hello":
+                if started:
+                    raise BadFrame("a second start")
                 started = True
                 if on_noise is not None:
                     on_noise(self._reader.skipped)
@@ -203,6 +213,8 @@ class _Run:
                 facts[key] = value
             elif frame.kind == "none":
                 raise NoPython(self._host, _told(tried), facts)
+            if len(tried) + len(facts) > _MOST_REMARKS:
+                raise BadFrame("too many remarks of a shell")
         raise self._ended()
 
     def _frames(self) -> Iterator[Frame]:
@@ -210,7 +222,7 @@ class _Run:
         while True:
             due = [limit for limit in (self._deadline, self._impatient) if limit is not None]
             try:
-                data = self._command.read(max(0.0, min(due) - time.monotonic()) if due else None)
+                data = self._command.read(remaining(min(due)) if due else None)
             except ReadTimeout:
                 if self._impatient is not None and self._group is not None and min(due) == self._impatient:
                     raise _Stuck(self._group) from None

@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 from mnt.errors import HostError
 from mnt.fleet import HostConnection
 from mnt.tasks.program import run_program
+from mnt.tasks.shape import shaped
 
 
 class FoundRelease(TypedDict):
@@ -32,8 +33,7 @@ def find_release(connection: HostConnection, release: str | None = None) -> Foun
     refusal = answer.get("refused")
     if refusal is not None:
         raise HostError(connection.target.name, "command", refusal["message"], fix=refusal["fix"])
-    found: FoundRelease = answer
-    return found
+    return shaped(connection.target.name, answer, FoundRelease)
 
 
 def converse(

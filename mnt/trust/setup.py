@@ -76,6 +76,8 @@ def set_up(
     Raises UsageError for a name that cannot stand in an ssh_config.
     """
     done = Setup()
+    # Nothing is recorded on the way: a host is to be known before it is given keys, let alone a password.
+    hosts = [replace(host, ssh=replace(host.ssh, host_keys="strict")) for host in hosts]
     directory = _directory(cluster)
     head: Authorized = {"key": identity.public, "comment": identity.comment, "options": ""}
     task = partial(authorize, cluster=directory, authorized=[head], node_key=nodes, dry_run=dry_run)

@@ -71,3 +71,43 @@ def test_what_is_no_frame(output: bytes, why: str) -> None:
 
 def test_the_mark_of_another_run_is_noise() -> None:
     assert read(chunk("answer", b"{}").replace(b"mnt-0", b"mnt-1")) == []
+
+
+@given(
+    pieces=st.lists(
+        st.one_of(
+            st.binary(max_size=80),
+            st.builds(
+                lambda kind, size, more, data: f"{MARK} {kind} {size} {more}\n".encode() + data,
+                st.sampled_from(["answer", "frame", "hello", "error", "tried", "sh", "", "x"]),
+                st.one_of(st.integers(-5, 90), st.text(max_size=5)),
+                st.one_of(st.integers(0, 2), st.text(max_size=2)),
+                st.binary(max_size=90),
+            ),
+        ),
+        max_size=12,
+    )
+)
+def test_any_output_is_frames_or_no_frame(pieces: list[bytes]) -> None:
+    """Nothing but BadFrame ever comes out, and nothing is kept for ever."""
+    reader = FrameReader(MARK, 100)
+    try:
+        frames = [frame for piece in pieces for frame in reader.feed(piece)]
+    except BadFrame:
+        return
+    assert all(frame.kind for frame in frames)
+    assert len(reader.noise) <= 4096
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"[" * 50_000, "nested too deeply"),
+        (b'{"n": ' + b"9" * 41 + b"}", "too many digits"),
+        (b'{"n": 1e999}', "too large"),
+        (b'{"n": -1e999}', "too large"),
+    ],
+)
+def test_what_json_lets_through_and_we_do_not(data: bytes, why: str) -> None:
+    with pytest.raises(BadFrame, match=why):
+        read(chunk("answer", data))

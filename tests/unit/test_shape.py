@@ -1,0 +1,81 @@
+"""Answers of hosts have the shape that their TypedDicts say."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mnt.errors import HostError
+from mnt.tasks.job import JobEntry, Jobs, Started, Stopped
+from mnt.tasks.shape import misshaped, shaped
+
+
+class Inner(TypedDict):
+    name: str
+
+
+class Optional(TypedDict, total=False):
+    extra: int
+
+
+class Outer(Optional):
+    count: int
+    share: float
+    sure: bool
+    inner: Inner | None
+    items: list[Inner]
+    table: dict[str, list[int]]
+    rest: dict[str, Any]
+
+
+GOOD = {
+    "count": 1,
+    "share": 1,
+    "sure": True,
+    "inner": None,
+    "items": [{"name": "a", "more": 1}],
+    "table": {"x": [1, 2]},
+    "rest": {"y": object()},
+    "unknown": 0,
+}
+
+
+def test_what_fits() -> None:
+    assert shaped("node1", GOOD, Outer) is GOOD
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"count": "1"}, "answer.count: not int"),
+        ({"count": True}, "answer.count: not int"),
+        ({"share": "much"}, "answer.share: not float"),
+        ({"sure": 1}, "answer.sure: not bool"),
+        ({"inner": []}, "answer.inner: not an object"),
+        ({"items": {}}, "answer.items: not a list"),
+        ({"items": [{"name": "a"}, {}]}, "answer.items[1]: without name"),
+        ({"table": {"x": [None]}}, "answer.table.x[0]: not int"),
+        ({"extra": None}, "answer.extra: not int"),
+    ],
+)
+def test_what_does_not(change: dict[str, Any], problem: str) -> None:
+    with pytest.raises(HostError) as refusal:
+        shaped("node1", {**GOOD, **change}, Outer)
+    assert refusal.value.message == f"node1: answer: {problem}"
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from([*Jobs.__annotations__, "x"]), inner),
+    max_leaves=20,
+)
+
+
+@given(value=anything, shape=st.sampled_from([Outer, JobEntry, Jobs, Started, Stopped]))
+def test_anything_at_all_is_judged(value: Any, shape: type) -> None:
+    problem = misshaped(value, shape, "answer")
+    assert problem is None or problem.startswith("answer")
+    assert problem is not None or isinstance(value, dict)
