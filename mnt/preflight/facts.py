@@ -168,6 +168,7 @@ class HostFacts:
     mounts: Mapping[str, MountPoint] = field(default_factory=dict)
     gpus: Gpus | None = None
     listeners: tuple[Listener, ...] | None = None  # on the master port
+    noise: str = ""  # what start-up files have printed to standard output, its end
     session: Session | None = None
     logind: Logind | None = None
     memory: Memory | None = None

@@ -53,7 +53,6 @@ class Session:
     scope: str | None = None  # logind's unit for the session, `session-5.scope`
     shell_seconds: float | None = None  # from the start of the login shell to that of Python
     python_seconds: float | None = None  # and from there to the probe's first lines
-    noise: str = ""  # what start-up files have printed to standard output, its end
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from mnt.tasks.program import run_program
 def probe(connection: HostConnection, args: dict[str, Any], *, timeout: float = 45.0) -> dict[str, Any]:
     """The facts, as `mnt.preflight.facts.HostFacts.parse` reads them.
 
-    What only the head can tell is added here: `clock_offset` and `clock_uncertainty`, and in `session` the
-    `noise` of start-up files.
+    What only the head can tell is added here: `clock_offset` and `clock_uncertainty`, and `noise`, what
+    start-up files have printed.
 
     Args:
         args: what depends on the inventory; `mnt/remote/probe.py` lists it.
@@ -35,8 +35,12 @@ def probe(connection: HostConnection, args: dict[str, Any], *, timeout: float = 
         on_frame=clock.hear,
         on_noise=noise.append,
     )
-    answer["session"]["noise"] = "".join(noise)
-    return {**answer, "clock_offset": clock.offset, "clock_uncertainty": clock.uncertainty}
+    return {
+        **answer,
+        "clock_offset": clock.offset,
+        "clock_uncertainty": clock.uncertainty,
+        "noise": "".join(noise),
+    }
 
 
 class _Clock:
@@ -57,6 +61,7 @@ class _Clock:
         yield from ()
 
     def hear(self, frame: dict[str, Any]) -> None:
-        heard = time.time()
-        self.offset = frame["time"] - (self._asked + heard) / 2
-        self.uncertainty = (heard - self._asked) / 2
+        heard, told = time.time(), frame.get("time")
+        if isinstance(told, float):
+            self.offset = told - (self._asked + heard) / 2
+            self.uncertainty = (heard - self._asked) / 2

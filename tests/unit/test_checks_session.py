@@ -25,7 +25,7 @@ def session(**changes: Any) -> Any:
     ("odd", "check", "severity", "found"),
     [
         (session(shell_seconds=4.0), "shell-slow", "warn", "4.0 s until /bin/bash has started Python"),
-        (session(noise="\nWelcome to node2!\nsecond line\n"), "shell-noise", "warn", "Welcome to node2!"),
+        ({"noise": "\nWelcome to node2!\nsecond line\n"}, "shell-noise", "warn", "Welcome to node2!"),
         (session(umask=0o077), "umask", "warn", "0077"),
         (session(path=""), "session-path", "fail", "empty"),
         (session(path="/opt/conda/bin"), "session-path", "fail", "/opt/conda/bin"),
@@ -45,7 +45,7 @@ def test_one_odd_session(odd: Any, check: str, severity: str, found: str) -> Non
         session(shell_seconds=3.9, python_seconds=1.0),  # a host that is busy
         session(shell_seconds=None, python_seconds=None),  # a container that hides the shell
         session(nofile=None),
-        session(noise="\n"),
+        {"noise": "\n"},
         session(memlock=8 * MIB),  # Debian's default, and no RDMA here
         session(path="/usr/bin/:/opt/x"),
         {"session": None},

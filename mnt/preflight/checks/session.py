@@ -65,11 +65,11 @@ def shell_noise(fleet: FleetFacts) -> Iterator[Problem]:
 
     `mnt` reads past it; rsync, scp, sftp, and whoever reads the output of pdsh or mpirun, do not.
     """
-    for name, _, session in _sessions(fleet):
-        lines = session.noise.strip().splitlines()
+    for host, facts in fleet.answers():
+        lines = facts.noise.strip().splitlines()
         if lines:
             yield Problem(
-                hosts=(name,),
+                hosts=(host.name,),
                 message="start-up files print to standard output",
                 found=lines[0][:_LINE],
                 expected="nothing",
