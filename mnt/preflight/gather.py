@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -61,11 +62,21 @@ def gather_facts(
         facts=facts,
         errors=errors,
     )
-    for need, (doing, gather) in _TRIPS.items():
-        if need in trips and len(facts) > 1:
-            progress(doing)
-            gathered = replace(gathered, **{need.name.lower(): gather(fleet, gathered)})
-    return gathered
+    if len(facts) < 2:
+        return gathered
+    progress("the hosts look at each other")
+    return replace(gathered, **_further(fleet, gathered, [need for need in _TRIPS if need in trips]))
+
+
+def _further(fleet: Fleet, facts: FleetFacts, needs: Sequence[Needs]) -> dict[str, Any]:
+    """What the trips tell, all at the same time, for each of them waits for something now and then."""
+    with ThreadPoolExecutor(max_workers=len(_TRIPS)) as pool:
+        try:
+            made = {need: pool.submit(_TRIPS[need], fleet, facts) for need in needs}
+            return {need.name.lower(): trip.result() for need, trip in made.items()}
+        except BaseException:
+            fleet.close()  # and so end the trips that are still under way
+            raise
 
 
 def probe_arguments(inventory: Inventory) -> dict[str, Any]:
@@ -117,9 +128,9 @@ def _gather_mesh(fleet: Fleet, facts: FleetFacts) -> dict[str, str | None] | Non
     }
 
 
-# What to say and to call for facts that cost a further trip; the field of FleetFacts is named as the need.
-_TRIPS: dict[Needs, tuple[str, Callable[[Fleet, FleetFacts], Any]]] = {
-    Needs.MESH: ("the master logs in to the workers", _gather_mesh),
-    Needs.NONCES: ("a file on shared storage, read by all", gather_nonces),
-    Needs.REACH: ("all hosts connect to each other", gather_reach),
+# What gathers the facts that cost a further trip; the field of FleetFacts is called as the need is.
+_TRIPS: dict[Needs, Callable[[Fleet, FleetFacts], Any]] = {
+    Needs.MESH: _gather_mesh,
+    Needs.NONCES: gather_nonces,
+    Needs.REACH: gather_reach,
 }
