@@ -27,6 +27,8 @@ import os
 import stat
 import subprocess
 
+from mnt.remote.refusal import Refused
+
 TYPE_CHECKING = False  # typing.TYPE_CHECKING costs an import
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,19 +38,12 @@ _INCLUDE = "Include mnt/*/config"  # relative to ~/.ssh, ssh_config(5)
 _MANAGED = "mnt:"
 
 
-class Refused(Exception):
-    def __init__(self, message: str, fix: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.fix = fix
-
-
 def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, Any]:
     """Bring the account's files up to what is asked for."""
     try:
         return _authorize(args)
     except Refused as refusal:
-        return {"refused": {"message": refusal.message, "fix": refusal.fix}}
+        return {"refused": refusal.document()}
 
 
 def _authorize(args: dict[str, Any]) -> dict[str, Any]:

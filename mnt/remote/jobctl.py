@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from mnt.remote.jobentry import list_entries
-from mnt.remote.jobfiles import Refused
 from mnt.remote.joblogs import read_logs
 from mnt.remote.jobstart import start_node
 from mnt.remote.jobstop import stop_node
+from mnt.remote.refusal import Refused
 
 
 def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
     try:
         return _do(args["action"], args, emit)
     except Refused as refusal:
-        return {"refused": {"message": refusal.message, "fix": refusal.fix}}
+        return {"refused": refusal.document()}
 
 
 def _do(action: str, args: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from mnt.remote.jobfiles import FINAL_STATES, JobPaths, Refused, read_json
+from mnt.remote.jobfiles import FINAL_STATES, JobPaths, read_json
 from mnt.remote.jobspec import marks
 from mnt.remote.procs import Process, boot_id, find, pids_with_environment
+from mnt.remote.refusal import Refused
 
 _OF_SPEC = ("job", "host", "node_rank", "nodes", "engine", "release", "master", "created")
 _OF_STATE = (
@@ -18,7 +19,6 @@ _OF_STATE = (
     "reason",
     "started",
     "ended",
-    "listening",
     "peer",
 )
 
@@ -42,6 +42,7 @@ def describe(paths: JobPaths) -> dict[str, Any] | None:
     return {
         **{name: spec.get(name) for name in _OF_SPEC},
         **{name: state.get(name) for name in _OF_STATE},
+        "listening": bool(state.get("listening")),
     }
 
 

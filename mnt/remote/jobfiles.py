@@ -10,21 +10,14 @@ import shutil
 import stat
 from typing import Any
 
+from mnt.remote.refusal import Refused
+
 FORMAT = 1
 FINAL_STATES = ("finished", "failed", "stopped")
 
 _PATIENCE = 1000  # attempts to make a directory in one that others remove
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:@%-]{0,254}")
-
-
-class Refused(Exception):
-    """What is asked for cannot be done; `fix` says how to mend it."""
-
-    def __init__(self, message: str, fix: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.fix = fix
 
 
 class JobPaths:

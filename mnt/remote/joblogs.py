@@ -10,8 +10,9 @@ from typing import Any
 
 from mnt.remote.failures import last_attempt
 from mnt.remote.jobentry import require
-from mnt.remote.jobfiles import FINAL_STATES, JobPaths, Refused, read_json
+from mnt.remote.jobfiles import FINAL_STATES, JobPaths, read_json
 from mnt.remote.jobspec import first_rank, rank_count
+from mnt.remote.refusal import Refused
 
 FRAME_BYTES = 256 * 1024
 LOOK_EVERY = 0.1

@@ -16,9 +16,10 @@ from typing import Any
 
 from mnt.remote.files import read
 from mnt.remote.jobentry import describe, living_supervisor
-from mnt.remote.jobfiles import FINAL_STATES, JobPaths, Refused, read_json, write_json
+from mnt.remote.jobfiles import FINAL_STATES, JobPaths, read_json, write_json
 from mnt.remote.jobspec import SESSION_VARIABLES, marks
 from mnt.remote.jobstop import stop_node
+from mnt.remote.refusal import Refused
 from mnt.remote.sockets import listeners
 
 HANDSHAKE = 30.0  # seconds: a slow disk, not a slow job

@@ -34,7 +34,8 @@ import threading
 import time
 from typing import IO, Any, Callable, Dict, Iterator
 
-from mnt.remote.releases import Entry, Refused, Releases, make_directories, parse_manifest, remove_tree, shown
+from mnt.remote.refusal import Refused
+from mnt.remote.releases import Entry, Releases, make_directories, parse_manifest, remove_tree, shown
 from mnt.remote.unpack import (
     Contents,
     Window,
@@ -75,8 +76,7 @@ def _refusal(refusal: Refused, releases: Releases | None) -> Answer:
     current = None
     with contextlib.suppress(Refused, OSError):
         current = None if releases is None else releases.current()
-    refused = {"message": refusal.message, "fix": refusal.fix}
-    return {"refused": refused, "called_off": False, "current": current}
+    return {"refused": refusal.document(), "called_off": False, "current": current}
 
 
 def _filename(error: OSError) -> str:

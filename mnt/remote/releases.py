@@ -24,21 +24,14 @@ import stat
 import time
 from typing import Any, Callable, Iterable, Iterator, NamedTuple, Sequence
 
+from mnt.remote.refusal import Refused
+
 _ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")
 _MANIFEST = ".manifest.json"
 _BLOCK = 1 << 20
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # NFS mounted with `nolock`, FUSE
 _STALE = 24 * 3600.0  # seconds after which a leftover counts as stale where locks do not work
 _STALE_NONCE = 3600.0  # seconds; a push has looked for nonces long before
-
-
-class Refused(Exception):
-    """What is asked for cannot be done; `fix` says how to mend it."""
-
-    def __init__(self, message: str, fix: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.fix = fix
 
 
 class Entry(NamedTuple):

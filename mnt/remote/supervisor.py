@@ -24,7 +24,7 @@ from typing import Any
 
 from mnt.remote.channel import Event
 from mnt.remote.failures import Failure, find_failure, read_ranks, tail
-from mnt.remote.jobfiles import FORMAT, JobPaths, Refused, read_json, write_json
+from mnt.remote.jobfiles import FORMAT, JobPaths, read_json, write_json
 from mnt.remote.jobspec import encode, first_rank, job_environment, marks
 from mnt.remote.peers import Hub, Spoke
 from mnt.remote.procs import (
@@ -37,6 +37,7 @@ from mnt.remote.procs import (
     read_process,
     read_processes,
 )
+from mnt.remote.refusal import Refused
 from mnt.remote.sockets import listeners
 from mnt.remote.verdict import reason_of, verdict
 
@@ -359,7 +360,7 @@ def main(arguments: list[str]) -> int:
         try:
             started = supervisor.start()
         except Refused as refusal:
-            _shake_hands(int(arguments[1]), {"refused": {"message": refusal.message, "fix": refusal.fix}})
+            _shake_hands(int(arguments[1]), {"refused": refusal.document()})
             return 1
         if not _shake_hands(int(arguments[1]), started):
             supervisor.ask_to_stop()

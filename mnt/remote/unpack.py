@@ -13,7 +13,8 @@ import os
 import tarfile
 from typing import IO, Iterator, Optional, Sequence, Tuple, cast
 
-from mnt.remote.releases import Entry, Refused, differs, shown
+from mnt.remote.refusal import Refused
+from mnt.remote.releases import Entry, differs, shown
 
 _BLOCK = 1 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
