@@ -210,11 +210,11 @@ def _of_agent(output: str, code: int) -> Failure:
 
 def _last_words(rank: int, code: int, stderr: str) -> str:
     name = signal_of(code)
-    if name is None:
-        return f"rank {rank} exited with code {code}"
+    how = f"exited with code {code}" if name is None else f"was killed by {name}"
     lines = [line for line in stderr.splitlines() if line.strip()]
-    said = f": {_LINE_PREFIX.sub('', lines[-1])}" if lines and name == "SIGABRT" else ""
-    return f"rank {rank} was killed by {name}{said}"
+    # Other signals come from outside: the process had no say in them.
+    said = f": {_LINE_PREFIX.sub('', lines[-1])}" if lines and name in (None, "SIGABRT") else ""
+    return f"rank {rank} {how}{said}"
 
 
 def _aborted(code: int, stderr: str) -> bool:

@@ -69,6 +69,15 @@ def error_file(message: str) -> str:
     return f'{{"message": {{"message": "{message}", "extraInfo": {{"py_callstack": "Traceback"}}}}}}'
 
 
+def test_a_rank_that_exits_without_an_exception_has_its_last_words() -> None:
+    summary = "ChildFailedError:\n[0]:\n  rank      : 5 (local_rank: 1)\n  exitcode  : 2 (pid: 9)\n"
+    said = RankFiles(
+        stderr="usage: train.py [--lr LR]\n[rank5]: train.py: error: --lr: expected one argument\n"
+    )
+    message = find_failure(summary, {1: said}, first_rank=4, code=1).message
+    assert message == "rank 5 exited with code 2: train.py: error: --lr: expected one argument"
+
+
 def test_without_a_summary_the_error_files_tell() -> None:
     """The agent was ended before it could say anything."""
     ranks = {
