@@ -311,9 +311,14 @@ def release(id: str | None, whole: bool = True) -> dict[str, Any]:
     [
         (
             release("20260101-110000-00c0ffee"),
-            "the release is 20260101-110000-00c0ffee; on 3 of 4 hosts it is 20260101-120000-0badcafe",
+            "the hosts hold different releases: the release is 20260101-110000-00c0ffee; "
+            "on 3 of 4 hosts it is 20260101-120000-0badcafe",
         ),
-        (release(None), "the release is none; on 3 of 4 hosts it is 20260101-120000-0badcafe"),
+        (
+            release(None),
+            "the hosts hold different releases: the release is none; "
+            "on 3 of 4 hosts it is 20260101-120000-0badcafe",
+        ),
         (
             release("20260101-120000-0badcafe", whole=False),
             "the release 20260101-120000-0badcafe is not whole",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from packaging.utils import canonicalize_name
 
@@ -108,14 +109,11 @@ def code_parity(fleet: FleetFacts) -> Iterator[Problem]:
             expected="a release as mnt push makes it",
             fix="mnt push",
         )
-    subject = Subject(
-        "the release",
-        "",
-        fix=lambda host, _: "mnt push",
-        settle=lambda _: "what mnt push sends to all of them",
-    )
     values = {name: release.id or "none" for name, release in releases.items() if name not in broken}
-    yield from by_majority(subject, values)
+    subject = Subject("the release", "", fix=lambda host, _: "mnt push")
+    for problem in by_majority(subject, values):
+        message = f"the hosts hold different releases: {problem.message}"
+        yield replace(problem, message=message, fix="mnt push")
 
 
 @check("python-version", needs=Needs.ANSWER)
