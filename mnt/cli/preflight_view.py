@@ -19,11 +19,7 @@ def show_report(report: Report, seconds: float) -> None:
     from mnt import ui
     from mnt.preflight.findings import Severity
 
-    rows: list[list[str | ui.Cell]] = [
-        [hosts, *(ui.Cell(cell.text, _COLOURS[cell.status]) for cell in cells)]
-        for hosts, cells in report.table()
-    ]
-    ui.table(["HOSTS", *(family.upper() for family in report.families())], rows)
+    _show_table(report)
     for severity in Severity:
         for finding in report.findings:
             if finding.severity is severity:
@@ -37,6 +33,26 @@ def show_report(report: Report, seconds: float) -> None:
         f"{len(report.checks)} checks on {hosts} host{'s' * (hosts != 1)} in {seconds:.1f} s",
         _COLOURS[_worst(report)],
     )
+
+
+def _show_table(report: Report) -> None:
+    """Host by family; on a terminal that is too narrow, without the families where nothing is wrong."""
+    from mnt import ui
+
+    headers = ["HOSTS", *(family.upper() for family in report.families())]
+    rows: list[list[str | ui.Cell]] = [
+        [hosts, *(ui.Cell(cell.text, _COLOURS[cell.status]) for cell in cells)]
+        for hosts, cells in report.table()
+    ]
+    if ui.fits(headers, rows):
+        ui.table(headers, rows)
+        return
+    cells = list(zip(*(cells for _, cells in report.table()), strict=True))
+    wrong = [any(cell.status not in ("ok", "unknown") for cell in family) for family in cells]
+    shown = [0, *(i for i, is_wrong in enumerate(wrong, 1) if is_wrong)]
+    ui.table([headers[i] for i in shown], [[row[i] for i in shown] for row in rows])
+    fine = [family for family, is_wrong in zip(report.families(), wrong, strict=True) if not is_wrong]
+    ui.plain(f"nothing wrong in: {', '.join(fine)}", _COLOURS["ok"])
 
 
 def show_changes(changes: Changes, report: Report) -> None:

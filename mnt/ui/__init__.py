@@ -7,7 +7,7 @@ as it is, less its terminal escapes: it never passes through a markup engine and
 from mnt.ui.console import document, error, failure, info, note, plain, success, warn
 from mnt.ui.hostlines import HostLines, block
 from mnt.ui.statusline import StatusLine
-from mnt.ui.table import Cell, table
+from mnt.ui.table import Cell, fits, table
 
 __all__ = [
     "Cell",
@@ -17,6 +17,7 @@ __all__ = [
     "document",
     "error",
     "failure",
+    "fits",
     "info",
     "note",
     "plain",

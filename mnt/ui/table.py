@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple, TextIO
@@ -35,11 +36,23 @@ def table(
     coloured = colours(out)
     cells = [[_cell(value) for value in row] for row in rows]
     titles = [Cell(title, "") for title in headers]
-    widths = [max(cell_len(cell.text) for cell in column) for column in zip(titles, *cells, strict=True)]
+    widths = _widths(titles, cells)
     out.write(_line(titles, widths, bold=coloured) + "\n")
     for row in cells:
         out.write(_line(row, widths, painted=coloured) + "\n")
     out.flush()
+
+
+def fits(headers: Sequence[str], rows: Sequence[Sequence[str | Cell]]) -> bool:
+    """Whether the table is no wider than the terminal at stdout; where there is none everything fits."""
+    titles = [Cell(title, "") for title in headers]
+    widths = _widths(titles, [[_cell(value) for value in row] for row in rows])
+    width = sum(widths) + len(_GAP) * (len(widths) - 1)
+    return not sys.stdout.isatty() or width <= shutil.get_terminal_size().columns
+
+
+def _widths(titles: Sequence[Cell], cells: Sequence[Sequence[Cell]]) -> list[int]:
+    return [max(cell_len(cell.text) for cell in column) for column in zip(titles, *cells, strict=True)]
 
 
 def _cell(value: str | Cell) -> Cell:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import sys
 
 import pytest
 
-from mnt.ui import Cell, table
+from mnt.ui import Cell, fits, table
 
 
 class Terminal(io.StringIO):
@@ -48,3 +49,14 @@ def test_colour_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_row_that_lacks_a_cell_is_a_bug() -> None:
     with pytest.raises(ValueError, match="zip"):
         table(["A", "B"], [["only one"]], stream=io.StringIO())
+
+
+@pytest.mark.parametrize(("columns", "fitting"), [("11", True), ("10", False)])
+def test_whether_a_table_fits_the_terminal(
+    columns: str, fitting: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    assert fits(["HOST", "WHAT"], [["node1", Cell("ok", "green")]]) is fitting
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert fits(["HOST", "WHAT"], [["node1", Cell("ok", "green")]])
