@@ -169,7 +169,7 @@ def plan_launch(
                 env=env,
                 argv=tuple(
                     torchrun(
-                        host.python,
+                        (expand_home(host.python[0], node_facts.home), *host.python[1:]),
                         nodes=len(hosts),
                         node_rank=rank,
                         nproc=nproc,

@@ -138,7 +138,9 @@ def test_what_runs(options: dict[str, Any], end: tuple[str, ...]) -> None:
 def test_the_interpreters_directory_comes_first_on_path(
     python: tuple[str, ...], directory: tuple[str, ...]
 ) -> None:
-    assert plan(hosts=(replace(NODE1, python=python), NODE2)).nodes[0].path_prepend == directory
+    node = plan(hosts=(replace(NODE1, python=python), NODE2)).nodes[0]
+    assert node.path_prepend == directory
+    assert node.argv[0] == python[0].replace("~", "/home/ubuntu")
 
 
 def test_environment_precedence_and_the_warning_for_a_computed_value() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from packaging.utils import canonicalize_name
@@ -125,7 +125,7 @@ def python_version(fleet: FleetFacts) -> Iterator[Problem]:
     """
     for host, facts in fleet.answers():
         if facts.trains_with is None:
-            yield _no_interpreter(host.name, shlex.join(host.python), facts)
+            yield _no_interpreter(host.name, _pasteable(host.python), facts)
     versions = {
         host.name: facts.trains_with.version
         for host, facts in fleet.answers()
@@ -223,7 +223,7 @@ def nccl_version(fleet: FleetFacts) -> Iterator[Problem]:
     for host, facts in fleet.answers():
         packages = _nccl_packages(facts)
         if len(packages) > 1:
-            yield _two_nccls(host.name, facts, packages, shlex.join(host.python))
+            yield _two_nccls(host.name, facts, packages, _pasteable(host.python))
 
 
 def _nccl_packages(facts: HostFacts) -> dict[str, str]:
@@ -301,9 +301,15 @@ def _package(fleet: FleetFacts, name: str) -> dict[str, str | None]:
 
 def _package_subject(fleet: FleetFacts, name: str, same: Callable[[str], str] = str) -> Subject:
     def fix(host: str, specifier: str | None) -> str:
-        python = shlex.join(fleet.inventory.host(host).python)
+        python = _pasteable(fleet.inventory.host(host).python)
         if specifier is None:
             return f"{python} -m pip uninstall {name}, or install it on the others too"
         return f"{python} -m pip install {shlex.quote(name + specifier)}"
 
     return Subject(name, name, fix, same)
+
+
+def _pasteable(python: Sequence[str]) -> str:
+    """The interpreter as words for a shell, which is to expand a leading `~/`."""
+    home = "~/" if python[0].startswith("~/") else ""
+    return home + shlex.join([python[0][len(home) :], *python[1:]])
