@@ -40,9 +40,8 @@ def stop_jobs(fleet: Fleet, jobs: Sequence[Job], *, grace: float) -> dict[str, A
 def stop_document(outcome: Outcome[Stopped] | None) -> dict[str, Any]:
     """One node's line of the document; None for a host that is not in the inventory."""
     if outcome is None or outcome.value is None:
-        message = (
-            "not among the selected hosts" if outcome is None or outcome.error is None else outcome.error.message
-        )
+        error = outcome.error if outcome else None
+        message = error.message if error else "not among the selected hosts"
         return {"status": "unreachable", "killed": 0, "left": [], "port_free": None, "message": message}
     answer = outcome.value
     # A node on which nothing of the job ran (any more) is as stopped as can be.
