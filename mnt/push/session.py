@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
+from mnt.errors import HostError
 from mnt.fleet import Fleet, Outcome
 from mnt.tasks.push import converse
 
@@ -55,11 +56,20 @@ class _Conversation:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[str] = queue.SimpleQueue()  # steps that it has not told of yet
+        self._asked.put("open")  # that one without being asked
         self._over = threading.Event()
         self.payload_sent = 0  # bytes
 
     def say(self, command: Command) -> None:
+        self._asked.put(command.step)
         self._commands.put(command)
+
+    def check(self, host: str, frame: Frame) -> None:
+        """Raises HostError for a frame of another step than the one that is due."""
+        due = "none" if self._asked.empty() else self._asked.get()
+        if frame["step"] != due:
+            raise HostError(host, "answer", f"step {frame['step']!r}, where {due!r} was due")
 
     def end(self) -> None:
         """No more commands; what is being sent stops at its next chunk."""
@@ -115,7 +125,11 @@ class Session:
 
     def _run(self) -> None:
         def hear(host: str) -> Callable[[Frame], None]:
-            return lambda frame: self._events.put((host, frame))
+            def take(frame: Frame) -> None:
+                self._conversations[host].check(host, frame)
+                self._events.put((host, frame))
+
+            return take
 
         tasks = {
             host: (nonce, self._who, self._conversations[host].stdin(), hear(host))

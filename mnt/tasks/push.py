@@ -36,13 +36,46 @@ def find_release(connection: HostConnection, release: str | None = None) -> Foun
     return shaped(connection.target.name, answer, FoundRelease)
 
 
+class _Step(TypedDict):
+    step: str
+
+
+class _Opened(_Step):
+    mark: list[int] | None
+    in_use: list[str]
+
+
+class _Looked(_Step):
+    sees: list[str]
+
+
+class _Surveyed(_Step):
+    current: str | None
+    taken: list[str]
+    holds: dict[str, bool]
+
+
+_FRAMES: dict[str, type[_Step]] = {"open": _Opened, "look": _Looked, "survey": _Surveyed}
+
+
+class _Refusal(TypedDict):
+    message: str
+    fix: str | None
+
+
+class _Answer(TypedDict):
+    current: str | None
+    refused: _Refusal | None
+    called_off: bool  # it is not this host that did so
+
+
 def converse(
     connection: HostConnection,
     nonce: str,
     who: str,
     stdin: Iterable[bytes],
     on_frame: Callable[[dict[str, Any]], None],
-) -> dict[str, Any]:
+) -> _Answer:
     """The host's part of a push, from its first step to its last; mnt.push.session has the other end.
 
     Args:
@@ -53,5 +86,12 @@ def converse(
     Returns the receiver's answer; it takes as long as the push.
     """
     target = connection.target
+
+    def take(frame: dict[str, Any]) -> None:
+        shape = _FRAMES.get(str(frame.get("step")), _Step)
+        shaped(target.name, frame, shape, "frame")
+        on_frame(frame)
+
     args = {"action": "push", "workdir": target.workdir, "keep": target.keep, "nonce": nonce, "who": who}
-    return run_program(connection, "receive", args, stdin=stdin, timeout=None, on_frame=on_frame)
+    answer = run_program(connection, "receive", args, stdin=stdin, timeout=None, on_frame=take)
+    return shaped(target.name, {"refused": None, "called_off": False, **answer}, _Answer)
