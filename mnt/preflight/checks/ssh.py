@@ -57,7 +57,7 @@ def ssh_mesh(fleet: FleetFacts) -> Iterator[Problem]:
     failed = {worker: error for worker, error in mesh.items() if error is not None}
     master = fleet.master.name
     expected = f"a login from {master} without a prompt"
-    fix = f"on {master}: ssh-keygen -t ed25519 (if it has no key), then ssh-copy-id each worker"
+    fix = f"mnt ssh-setup; or on {master}: ssh-keygen -t ed25519, then ssh-copy-id each worker"
     if len(failed) == len(mesh) > 1:
         yield Problem(
             hosts=(master,),
