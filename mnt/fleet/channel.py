@@ -240,7 +240,7 @@ class RemoteCommand:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self._wake.rearm()
-            self._drain_errors()
+            self._take_errors()
             if self._writer is not None:
                 self._writer.check()
             if self._channel.recv_ready():
@@ -251,10 +251,12 @@ class RemoteCommand:
             now = time.monotonic()
             if deadline is not None and now >= deadline:
                 raise ReadTimeout
-            self._wake.wait(self._next_look(now, deadline))
+            if not self._channel.recv_stderr_ready():
+                self._wake.wait(self._next_look(now, deadline))
 
-    def _drain_errors(self) -> None:
-        while self._channel.recv_stderr_ready():
+    def _take_errors(self) -> None:
+        """One piece, lest a command that never stops talking keeps the reader here."""
+        if self._channel.recv_stderr_ready():
             data = self._channel.recv_stderr(_READ)
             self._errors += data
             del self._errors[:-_ERRORS_KEPT]

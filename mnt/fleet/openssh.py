@@ -227,6 +227,8 @@ class OpenSshCommand:
                     self._take_errors(data)
                 else:
                     return data
+            if deadline is not None and self._streams and time.monotonic() >= deadline:
+                raise ReadTimeout
         self._check_end()
         return b""
 

@@ -48,7 +48,7 @@ def run_command(
     Args:
         sink: called in this thread.
         stdin: what its standard input is; closed in the end. None: it has none.
-        timeout: seconds from the login on; None: as long as it takes.
+        timeout: seconds for the command, which has `Timeouts.channel` more to start; None: no limit.
 
     Raises:
         HostError: phase `command`: it could not be started, or was not done in time; `channel` or an earlier
@@ -61,20 +61,25 @@ def run_command(
         if said := streams.stderr(data):
             sink.stderr(said)
 
-    deadline = math.inf if timeout is None else time.monotonic() + timeout
     login_line = wrapper.login_line(command)
     try:
         with connection.start(login_line, on_stderr=on_stderr) as running, ExitStack() as started:
             running.write([wrapper.opening(command, mark, with_input=stdin is not None)])
-            output = _Output(running, streams, sink, deadline)
-            if stdin is not None and output.follow(until=lambda: streams.started):
+            output = _Output(running, streams, sink)
+            if timeout is not None:
+                output.limit(timeout + connection.timeouts.channel)
+            if not output.follow(until=lambda: streams.started):
+                raise _not_started(connection, running, streams, command)
+            if timeout is not None:
+                output.limit(timeout)
+            if stdin is not None:
                 started.enter_context(_Leash(connection, login_line, streams.group))
                 started.callback(stdin.close)  # the thread that waits for more of it ends
                 running.write([wrapper.GO])
                 running.write(stdin)
                 running.end_input()
             output.follow()
-            return _exit_code(connection, running, streams, command)
+            return _exit_code(running, streams)
     except TimeoutError:
         name = connection.target.name
         raise HostError(name, "command", f"not done within {timeout:g} s") from None
@@ -85,12 +90,16 @@ def run_command(
 class _Output:
     """A command's output on its way to the sink."""
 
-    def __init__(self, running: RunningCommand, streams: Streams, sink: Sink, deadline: float) -> None:
+    def __init__(self, running: RunningCommand, streams: Streams, sink: Sink) -> None:
         self._running = running
         self._streams = streams
         self._sink = sink
-        self._deadline = deadline  # on time.monotonic()'s clock
+        self._deadline = math.inf  # on time.monotonic()'s clock
         self._ended = False
+
+    def limit(self, seconds: float) -> None:
+        """How long it may last, from now on."""
+        self._deadline = time.monotonic() + seconds
 
     def follow(self, until: Callable[[], bool] = lambda: False) -> bool:
         """Pass it on until nothing comes any more, or `until` holds; whether that is so.
@@ -111,7 +120,8 @@ class _Output:
         """The next piece; empty at the end, which does not wait for what the command has left running."""
         while True:
             if self._streams.exit_code is not None and not self._ended:
-                self._ended, self._deadline = True, time.monotonic() + _PATIENCE
+                self._ended = True
+                self.limit(_PATIENCE)
             left = self._deadline - time.monotonic()
             if left <= 0 and self._ended:
                 return b""
@@ -133,23 +143,30 @@ class _Leash:
     """Holds a process group of the host: it is ended unless this is left without an exception."""
 
     def __init__(self, connection: HostConnection, login_line: str, group: int | None) -> None:
-        """Raises HostError, TimeoutError."""
+        """Raises HostError."""
+        host = connection.target.name
         if group is None:
-            raise HostError(connection.target.name, "command", "the host has no /proc")
-        mark = bootstrap.new_mark()
+            raise HostError(host, "command", "the host has no /proc, by which to end the command later")
         self._limit = connection.timeouts.channel
         self._running = connection.start(login_line)
         try:
-            self._running.write([wrapper.leash_opening(mark, group)])
-            said = b""
-            while mark.encode() not in said:
-                data = self._running.read(self._limit)
-                if not data:
-                    raise HostError(connection.target.name, "command", "no second session for the command")
-                said += data
-        except BaseException:
+            self._hold(group)
+        except BaseException as error:
             self._running.close()
+            if isinstance(error, ReadTimeout):
+                message = f"no second session within {self._limit:g} s"
+                raise HostError(host, "channel", message) from None
             raise
+
+    def _hold(self, group: int) -> None:
+        mark = bootstrap.new_mark()
+        self._running.write([wrapper.leash_opening(mark, group)])
+        said = b""
+        while mark.encode() not in said:
+            data = self._running.read(self._limit)
+            if not data:
+                raise HostError(self._running.host, "channel", "the second session ended at once")
+            said += data
 
     def __enter__(self) -> _Leash:
         return self
@@ -163,17 +180,20 @@ class _Leash:
                 self._running.read(self._limit)  # its end
 
 
-def _exit_code(
-    connection: HostConnection, running: RunningCommand, streams: Streams, command: Command
-) -> int:
-    if not streams.started:
-        if command.sudo:
-            raise _sudo_refused(running.host, streams.noise)
-        raise runs_nothing(connection, running.exit_code, streams.noise)
+def _exit_code(running: RunningCommand, streams: Streams) -> int:
     code = running.exit_code if streams.exit_code is None else streams.exit_code
     if code is None:
         raise HostError(running.host, "command", "it ended, and the host did not say how")
     return code
+
+
+def _not_started(
+    connection: HostConnection, running: RunningCommand, streams: Streams, command: Command
+) -> HostError:
+    """The login shell, or sudo, has not let it through."""
+    if command.sudo:
+        return _sudo_refused(running.host, streams.noise)
+    return runs_nothing(connection, running.exit_code, streams.noise)
 
 
 def _sudo_refused(host: str, said: str) -> HostError:

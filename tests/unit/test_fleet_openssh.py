@@ -1,0 +1,69 @@
+"""The words of an `ssh` command line, and what ssh's errors mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mnt.fleet.openssh import phase_of, ssh_argv
+from mnt.fleet.timeouts import Timeouts
+from mnt.inventory.model import Host, Ssh
+
+USUAL = [
+    *("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=15"),
+    *("-o", "StrictHostKeyChecking=accept-new"),
+]
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        (Host("node1", "node1"), [*USUAL, "--", "node1", "CMD"]),
+        (Host("node1", "[fe80::1%eth0]"), [*USUAL, "--", "fe80::1%eth0", "CMD"]),
+        (
+            Host("node1", "10.0.0.1", Ssh(user="-oProxyCommand=x", port=2222, gateway="a@b,c:23")),
+            [*USUAL, "-l", "-oProxyCommand=x", "-p", "2222", "-J", "a@b,c:23", "--", "10.0.0.1", "CMD"],
+        ),
+        (
+            Host("node1", "10.0.0.1", Ssh(config=None)),
+            [*USUAL[:2], "-F", "none", *USUAL[2:], "--", "10.0.0.1", "CMD"],
+        ),
+        (
+            Host("node1", "10.0.0.1", Ssh(identity="/a b/%key", known_hosts="/k", gateway="")),
+            [
+                *(*USUAL, "-o", 'IdentityFile="/a b/%%key"', "-o", "IdentitiesOnly=yes"),
+                *("-o", 'UserKnownHostsFile="/k"', "-J", "none", "--", "10.0.0.1", "CMD"),
+            ],
+        ),
+    ],
+)
+def test_words(host: Host, expected: list[str]) -> None:
+    timeouts = Timeouts(connect=9.5, keepalive=15)
+    assert ssh_argv(host, timeouts, "CMD") == expected
+
+
+def test_strict_and_a_file_below_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    words = ssh_argv(Host("a", "a", Ssh(host_keys="strict", config="~/other")), Timeouts(), "CMD")
+    assert "StrictHostKeyChecking=yes" in words
+    assert words[2:4] == ["-F", f"{tmp_path}/other"]
+
+
+# As OpenSSH 9.2 says it.
+@pytest.mark.parametrize(
+    ("said", "phase"),
+    [
+        ("ssh: Could not resolve hostname nowhere: Name or service not known", "resolve"),
+        ("ssh: connect to host 10.0.0.9 port 22: Connection refused", "connect"),
+        ("ssh: connect to host 10.0.0.9 port 22: No route to host", "connect"),
+        ("Connection timed out during banner exchange\nConnection to 10.0.0.9 port 22 timed out", "banner"),
+        ("kex_exchange_identification: Connection closed by remote host", "key exchange"),
+        ("No ED25519 host key is known for a.\nHost key verification failed.", "host key"),
+        ("mnt@10.0.0.9: Permission denied (publickey).", "authentication"),
+        ("client_loop: send disconnect: Broken pipe", "channel"),
+        ("", "channel"),
+    ],
+)
+def test_phases(said: str, phase: str) -> None:
+    assert phase_of(said) == phase

@@ -1,0 +1,109 @@
+"""The failed hosts of the last run, and `@failed`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mnt.errors import UsageError
+from mnt.inventory.hostlist import select
+from mnt.inventory.model import Host, Inventory
+from mnt.run import failed
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+def test_each_inventory_has_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = str(tmp_path / "first.yaml"), str(tmp_path / "second.yaml")
+    failed.remember(first, ["node2", "node1"])
+    failed.remember(second, [])
+    assert failed.recall(first) == ["node2", "node1"]
+    assert failed.recall(second) == failed.recall(str(tmp_path / "third.yaml")) == []
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link.yaml").symlink_to("first.yaml")
+    assert failed.recall("first.yaml") == failed.recall("link.yaml") == ["node2", "node1"]
+    failed.remember(first, ["node3"])
+    assert failed.recall(first) == ["node3"]
+
+
+def test_only_the_user_may_read_it(state: Path) -> None:
+    failed.remember("a.yaml", ["node1"])
+    (file,) = (state / "mnt" / "failed").iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("home", ["", "relative/path"])
+def test_where_it_lies_without_a_state_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", home)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert failed.state_file("a.yaml").parent == tmp_path / ".local/state/mnt/failed"
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"format": 2, "hosts": []}', '{"format": 1, "hosts": [1]}'])
+def test_what_is_not_ours(text: str) -> None:
+    failed.remember("a.yaml", [])
+    file = failed.state_file("a.yaml")
+    file.write_text(text)
+    with pytest.raises(UsageError) as raised:
+        failed.recall("a.yaml")
+    assert raised.value.fix == f"rm {file}"
+
+
+# -- in a hostlist
+
+HOSTS = tuple(Host(name, name) for name in ("node1", "node2", "node3"))
+
+
+def selected(
+    nodes: str | None, last: list[str], *, exclude: str | None = None, **groups: tuple[str, ...]
+) -> list[str]:
+    inventory = Inventory("test", "test.yaml", HOSTS, groups)
+    chosen = select(inventory, nodes=nodes, exclude=exclude, last_failed=lambda: last)
+    return [host.name for host in chosen]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "exclude", "last", "hosts"),
+    [
+        ("@failed", None, ["node3", "node1"], ["node3", "node1"]),
+        ("node2,@failed", None, ["node3"], ["node2", "node3"]),
+        ("@failed", "node3", ["node3", "node1"], ["node1"]),
+        (None, "@failed", ["node2"], ["node1", "node3"]),
+        ("@failed", None, ["gone", "node1"], ["node1"]),
+        (None, "@failed", [], ["node1", "node2", "node3"]),
+    ],
+)
+def test_failed_is_a_group(nodes: str | None, exclude: str | None, last: list[str], hosts: list[str]) -> None:
+    assert selected(nodes, last, exclude=exclude) == hosts
+
+
+def test_a_group_of_that_name_comes_first() -> None:
+    assert selected("@failed", ["node1"], failed=("node2",)) == ["node2"]
+
+
+def test_nobody_failed() -> None:
+    with pytest.raises(UsageError, match="no host failed in the last run"):
+        selected("@failed", [])
+
+
+def test_it_is_only_read_when_asked_for() -> None:
+    def unread() -> list[str]:
+        raise AssertionError
+
+    inventory = Inventory("test", "test.yaml", HOSTS)
+    assert len(select(inventory, nodes="node[1-2]", exclude=None, last_failed=unread)) == 2
+
+
+def test_a_place_that_cannot_be_written(state: Path) -> None:
+    state.write_text("a file")
+    with pytest.raises(OSError, match=str(state)):
+        failed.remember(os.devnull, ["node1"])

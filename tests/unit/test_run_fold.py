@@ -1,0 +1,62 @@
+"""Hosts with one answer together, and what sets others apart."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import pytest
+
+from mnt.run.fold import Answer, diff, group, majority
+
+
+@pytest.mark.parametrize(
+    ("answers", "groups", "largest"),
+    [
+        ({"a": 1}, [("a",)], ("a",)),
+        ({"a": 1, "b": 2, "c": 1}, [("a", "c"), ("b",)], ("a", "c")),
+        ({"a": 1, "b": 2, "c": 2}, [("a",), ("b", "c")], ("b", "c")),
+        ({"a": 1, "b": 2}, [("a",), ("b",)], ("a",)),
+        ({"a": (0, b"x"), "b": (1, b"x")}, [("a",), ("b",)], ("a",)),
+    ],
+)
+def test_groups(
+    answers: dict[str, Hashable], groups: list[tuple[str, ...]], largest: tuple[str, ...]
+) -> None:
+    assert group(answers) == groups
+    assert majority(groups) == largest
+
+
+USUAL = Answer("node[1-3]", 0, b"one\ntwo\n", b"")
+
+
+@pytest.mark.parametrize(
+    ("odd", "lines"),
+    [
+        (Answer("node4", 0, b"one\ntwo\n", b""), []),
+        (
+            Answer("node4", 0, b"one\n2\xff\n", b""),
+            [
+                b"--- node[1-3] stdout",
+                b"+++ node4 stdout",
+                b"@@ -1,3 +1,3 @@",
+                b" one",
+                b"-two",
+                b"+2\xff",
+                b" ",
+            ],
+        ),
+        (
+            Answer("node4", 2, b"one\ntwo\n", b"no\n"),
+            [
+                *(b"--- node[1-3] stderr", b"+++ node4 stderr", b"@@ -1 +1,2 @@", b"+no", b" "),
+                b"exit code 2 on node4, 0 on node[1-3]",
+            ],
+        ),
+        (
+            Answer("node4", 0, b"x\n" * 20_000, b""),
+            [b"node[1-3] stdout and node4 stdout differ: more than 10000 lines"],
+        ),
+    ],
+)
+def test_diffs(odd: Answer, lines: list[bytes]) -> None:
+    assert list(diff(USUAL, odd)) == lines

@@ -1,0 +1,144 @@
+"""Where output goes: kept, in files, and live on terminals and pipes."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from mnt.errors import UsageError
+from mnt.run.capture import Capture
+from mnt.run.outdir import HostFiles, prepare
+from mnt.ui import HostLines
+from mnt.ui.hostlines import block
+
+# -- kept
+
+
+def test_equal_output_has_equal_digests_however_it_came() -> None:
+    one, other, swapped = Capture(), Capture(), Capture()
+    one.stdout(b"ab")
+    one.stderr(b"e")
+    for piece in (b"a", b"b"):
+        other.stdout(piece)
+    other.stderr(b"e")
+    swapped.stderr(b"ab")
+    swapped.stdout(b"e")
+    assert one.digest == other.digest != swapped.digest
+
+
+def test_much_output_comes_back_whole() -> None:
+    capture = Capture()
+    for number in range(256):
+        capture.stdout(bytes([number]) * 10_000)
+    assert capture.out.read() == b"".join(bytes([number]) * 10_000 for number in range(256))
+    assert capture.out.size == 2_560_000
+
+
+# -- files
+
+
+def test_old_files_of_these_hosts_go(tmp_path: Path) -> None:
+    for name in ("node1.err", "node2.out", "other.out", "node10.out"):
+        (tmp_path / name).write_text("old")
+    prepare(str(tmp_path), ["node1", "node2"])
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["node10.out", "other.out"]
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "node1.out").symlink_to("victim")
+    with pytest.raises(OSError, match="node1"):
+        HostFiles(tmp_path, "node1")
+    assert (tmp_path / "victim").read_text() == "mine"
+
+
+def test_a_directory_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="--outdir"):
+        prepare(str(tmp_path / "file"), ["node1"])
+
+
+# -- live
+
+
+class Stream(io.TextIOWrapper):
+    """Standard output as a pipe or as a terminal."""
+
+    def __init__(self, *, terminal: bool = False) -> None:
+        self.bytes = io.BytesIO()
+        self._terminal = terminal
+        super().__init__(self.bytes, encoding="utf-8")
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+    @property
+    def written(self) -> bytes:
+        return self.bytes.getvalue()
+
+
+def test_whole_lines_with_their_hosts() -> None:
+    stream = Stream()
+    lines = HostLines(["a", "bcd"], stream)
+    lines.feed("a", b"one\ntw")
+    lines.feed("bcd", "x\udcff\n")
+    assert stream.written == b"a   | one\nbcd | x\xff\n"
+    lines.feed("a", b"o\n\nend")
+    lines.close()
+    assert stream.written == b"a   | one\nbcd | x\xff\na   | two\na   | \na   | end\n"
+
+
+def test_one_host_without_a_prefix_is_untouched() -> None:
+    stream = Stream()
+    lines = HostLines(["a"], stream, prefix=False)
+    lines.feed("a", b"\x1b[31m no newline")
+    assert stream.written == b"\x1b[31m no newline"
+
+
+def test_several_hosts_without_a_prefix_keep_lines_whole() -> None:
+    stream = Stream()
+    lines = HostLines(["a", "b"], stream, prefix=False)
+    for host in ("a", "b", "a", "b"):
+        lines.feed(host, f"{host}".encode())
+    lines.close()
+    assert stream.written == b"aa\nbb\n"
+
+
+def test_a_line_without_an_end_is_shown_in_pieces() -> None:
+    stream = Stream()
+    lines = HostLines(["a", "b"], stream)
+    for _ in range(20):
+        lines.feed("a", b"x" * 100_000)
+    assert len(stream.written) > 1_500_000
+    lines.close()
+    assert stream.written.count(b"x") == 2_000_000
+
+
+@pytest.mark.parametrize("no_colour", [False, True])
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [b"\x1b[2Jr\xc3\xa9d\x1b]0;title\x07\xc2\x9b31m \xff\x9b1m\x00\n"],
+        [b"\x1b[", b"2Jr\xc3", b"\xa9d\x1b]0;ti", b"tle\x07\xc2", b"\x9b31m \xff\x9b1", b"m\x00\n"],
+    ],
+)
+def test_a_terminal_gets_no_escapes(
+    pieces: list[bytes], no_colour: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if no_colour:
+        monkeypatch.setenv("NO_COLOR", "1")
+    stream = Stream(terminal=True)
+    lines = HostLines(["a"], stream, prefix=False)
+    for piece in pieces:
+        lines.feed("a", piece)
+    assert stream.written.decode() == "r\u00e9d31m \ufffd\ufffd1m\n"
+
+
+def test_a_block_ends_with_a_newline() -> None:
+    stream = Stream()
+    block([b"one\n\xfftw", b"o"], stream)
+    assert stream.written == b"one\n\xfftwo\n"
