@@ -103,9 +103,7 @@ def _run(
     as_json: bool,
 ) -> int:
     """Start the plan; unless detached watch it, and stop it everywhere when interrupted."""
-    import secrets
     import sys
-    import time
 
     from mnt import ui
     from mnt.launch.backends import ssh
@@ -113,14 +111,7 @@ def _run(
 
     with hang_up_guard() as guard:
         try:
-            ssh.start(
-                fleet,
-                plan,
-                secret=secrets.token_hex(16),
-                created=time.time(),
-                timeout=start_timeout,
-                tell=ui.note,
-            )
+            ssh.start(fleet, plan, timeout=start_timeout, tell=ui.note)
             if detach:
                 _show_started(plan, as_json)
                 return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -137,14 +136,7 @@ def _run(
 
     timer = threading.Timer(_RUN_SECONDS, give_up)
     try:
-        ssh.start(
-            fleet,
-            plan,
-            secret=secrets.token_hex(16),
-            created=time.time(),
-            timeout=_START_SECONDS,
-            tell=progress,
-        )
+        ssh.start(fleet, plan, timeout=_START_SECONDS, tell=progress)
         timer.start()
         jobs_dirs = {node.host: node.jobs_dir for node in plan.nodes}
         watch = Watch(plan.job, jobs_dirs, output=collect, tell=progress, grace=plan.grace)

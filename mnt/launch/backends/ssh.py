@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -15,23 +17,21 @@ def start(
     fleet: Fleet,
     plan: LaunchPlan,
     *,
-    secret: str,
-    created: float,
-    timeout: float = 120.0,
+    timeout: float,
     tell: Callable[[str], None],
 ) -> None:
     """Start every node of a plan: node 0, and the others at once when its rendezvous port LISTENs.
 
     Args:
         fleet: over the plan's hosts.
-        secret: authenticates the nodes' supervisors to each other.
-        created: epoch seconds, this machine's clock.
         timeout: seconds for node 0 to LISTEN (it imports torch first), and for each start.
         tell: takes progress, a line at a time.
 
     Raises:
         NeverStarted: a node could not be started; those that were have been stopped again.
     """
+    secret = secrets.token_hex(16)  # the nodes' supervisors know each other by it
+    created = time.time()
     try:
         master, *workers = plan.nodes
         tell(f"{master.host}: starting, rendezvous at {plan.master_addr}:{plan.master_port}")
