@@ -27,7 +27,7 @@ BreakNode = Callable[[str, str], Callable[[], None]]
 
 CHECKS = "ssh,storage-mount,storage-visible,storage-space"
 DEADLINE = 5.0  # seconds that the probe waits for a file system
-REST = 10.0  # for all else; a guest on a busy machine is slow
+REST = 25.0  # for all else; a guest on a busy machine is slow, and what hangs hangs for ever
 
 
 class Case(NamedTuple):
