@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from test_programs import ECHO, Define, define  # noqa: F401 - a fixture
 
 from mnt.errors import HostError, UsageError
-from mnt.fleet import Fleet, HostConnection
+from mnt.fleet import Fleet, HostConnection, Timeouts
 from mnt.lab import Lab, LabHost
 from mnt.tasks.job import list_jobs, stop_node
 from mnt.tasks.mesh import mesh
@@ -74,7 +74,7 @@ def shell_host(lab: Lab, request: pytest.FixtureRequest) -> Iterator[HostConnect
     if not path:
         pytest.skip(f"{request.param} is not installed")
     faults.set_shell(host, path)
-    with fleet_of(lab) as fleet:
+    with fleet_of(lab, timeouts=Timeouts()) as fleet:
         yield fleet.connection("node4")
     faults.set_shell(host, "/bin/bash")
 
@@ -151,7 +151,7 @@ def test_arguments_of_jobs(lab: Lab, run_mnt: Mnt, tmp_path: Path) -> None:
 
 
 def test_names_of_jobs(lab: Lab) -> None:
-    with fleet_of(lab) as fleet:
+    with fleet_of(lab, timeouts=Timeouts()) as fleet:
         connection = fleet.connection("node1")
         for name in [*BAIT, "../../etc", "a/b", "", "."]:
             with pytest.raises(HostError, match=r"^node1: command: .* is not a job's name") as refusal:
@@ -184,7 +184,7 @@ def test_hosts_and_users(lab: Lab, tmp_path: Path, bait: str, field: str) -> Non
             assert not fleet.run(lambda connection: None).ok
     except UsageError:  # it is refused before anybody tries
         pass
-    with fleet_of(lab) as fleet:
+    with fleet_of(lab, timeouts=Timeouts()) as fleet:
         (login,) = mesh(fleet.connection("node1"), [host], timeout=5).values()
     assert (login["ok"], field) in ((False, "address"), (False, "match"), (False, "user"), (True, "gateway"))
 
