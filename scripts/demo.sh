@@ -18,7 +18,9 @@ bash "$here/train-venv.sh"
 
 cache=${MNT_CACHE:-/var/cache/mnt}
 venv=$cache/mnt-venv
-if ! "$venv/bin/python" -c 'import mnt.cli' 2>/dev/null || [ setup.cfg -nt "$venv/.complete" ]; then
+# Isolated (-I), or the working directory would answer for it: the mnt installed there may be another clone's.
+if ! "$venv/bin/python" -I -c 'import mnt.cli, os, sys; sys.exit(os.path.dirname(mnt.__file__) != sys.argv[1])' \
+    "$PWD/mnt" 2>/dev/null || [ setup.cfg -nt "$venv/.complete" ]; then
     say "installing mnt into $venv"
     "$(newest_python)" -m venv "$venv"
     "$venv/bin/python" -m pip --disable-pip-version-check install --quiet --editable .

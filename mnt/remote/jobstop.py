@@ -19,6 +19,7 @@ from mnt.remote.procs import (
     identify,
     members,
     pids_with_environment,
+    read_process,
     read_processes,
     send_signal,
 )
@@ -26,6 +27,7 @@ from mnt.remote.sockets import listeners
 
 SUPERVISOR_EXTRA = 5.0  # seconds beyond its own deadlines that a supervisor gets to end
 LOOK_EVERY = 0.05
+SWEEP_LOOKS = 5
 
 
 def stop_node(args: dict[str, Any]) -> dict[str, Any]:
@@ -85,10 +87,23 @@ def _end_rest(job: str, host: str, recorded: list[dict[str, int]], grace: float)
     """End whoever is left of the job: found by its environment, by the last record and by their sessions."""
 
     def look() -> list[Process]:
-        found = members(read_processes(), marked=pids_with_environment(marks(job, host)), recorded=recorded)
+        found = members(read_processes(), marked=set(pids_with_environment(marked)), recorded=recorded)
         return [process for process in found if process.pid != os.getpid()]
 
-    ending = Ending(look, grace, time.monotonic())
+    def sweep(killing: bool) -> bool:
+        """Nobody of the job is found by any of some quick looks; KILLs them as they are found."""
+        found = 0
+        for _ in range(SWEEP_LOOKS):
+            for pid in pids_with_environment(marked):
+                process = read_process(pid)
+                if process is not None and process.alive and pid != os.getpid():
+                    found += 1
+                    if killing:
+                        send_signal(process, signal.SIGKILL)
+        return not found
+
+    marked = marks(job, host)
+    ending = Ending(look, grace, time.monotonic(), sweep)
     while not ending.step(time.monotonic()):
         time.sleep(LOOK_EVERY)
     return ending

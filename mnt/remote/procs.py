@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from mnt.remote.files import read
 from mnt.remote.procstat import stat_fields
 
 
@@ -63,23 +65,22 @@ def find(identity: Mapping[str, int]) -> Process | None:
     return process
 
 
-def pids_with_environment(environment: Mapping[str, str]) -> set[int]:
-    """The processes of this user that were started with these variables in their environment."""
+def pids_with_environment(environment: Mapping[str, str]) -> Iterator[int]:
+    """The processes of this user that were started with these variables in their environment.
+
+    The youngest first, each told as soon as it is found: it may not live for long.
+    """
     wanted = {f"{name}={value}".encode("utf-8", "surrogateescape") for name, value in environment.items()}
-    found = set()
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
+    for pid in sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True):
         try:
-            if os.stat(f"/proc/{name}").st_uid != os.getuid():
+            if os.stat(f"/proc/{pid}").st_uid != os.getuid():
                 continue
-            with open(f"/proc/{name}/environ", "rb") as file:
+            with open(f"/proc/{pid}/environ", "rb") as file:
                 entries = set(file.read().split(b"\0"))
         except OSError:  # it ended, or is not ours to read
             continue
         if wanted <= entries:
-            found.add(int(name))
-    return found
+            yield pid
 
 
 # --- a job's processes -------------------------------------------------------------------------------------
@@ -151,19 +152,46 @@ def _signal_pid(process: Process, signum: int) -> bool:
     return True
 
 
+def kill_children(reap: Callable[[], bool], seconds: float) -> bool:
+    """KILL our children, and those that come to us as the subreaper of theirs, for at most so long.
+
+    `reap` collects the dead, and says whether we have no children any more: then there are no descendants
+    either, for each of these has an ancestor that is our child. The kernel hands orphans over in the moment in
+    which their parent dies, so this is proof where looks through /proc are not: who forks and dies over and
+    over can be missed by any number of them. Children keep their pids until they are reaped: the signal goes to
+    nobody else. Where the kernel has no list of them (CONFIG_PROC_CHILDREN), nobody is killed.
+    """
+    mine = f"/proc/self/task/{os.getpid()}/children"  # the main thread's, which orphans are handed to
+    end = time.monotonic() + seconds
+    while not reap():
+        for pid in read(mine).split():
+            os.kill(int(pid), signal.SIGKILL)
+        if time.monotonic() > end:
+            return False
+    return True
+
+
 class Ending:
-    """Ends processes: TERM to each, after `grace` seconds KILL, until two looks in a row find nobody.
+    """Ends processes: TERM to each, after `grace` seconds KILL, until looks in a row find nobody.
 
     Call `step` every few hundredths of a second until it answers True. `look` finds the members anew each
-    time, so that those which are born meanwhile end as well. Gives up `PATIENCE` seconds after the first
-    KILL: a process that hangs in the kernel (a dead NFS server, a stuck driver) cannot be ended by anyone;
-    `left` names it.
+    time, so that those which are born meanwhile end as well. Who forks and dies over and over is missed by
+    looks: `sweep`, told whether it is time to KILL, says whether such processes are ruled out. Gives up
+    `PATIENCE` seconds after the first KILL: a process that hangs in the kernel (a dead NFS server, a stuck
+    driver) cannot be ended by anyone; `left` names it.
     """
 
     PATIENCE = 10.0
+    LOOKS = 2  # that must find nobody
 
-    def __init__(self, look: Callable[[], list[Process]], grace: float, now: float) -> None:
-        self._look = look
+    def __init__(
+        self,
+        look: Callable[[], list[Process]],
+        grace: float,
+        now: float,
+        sweep: Callable[[bool], bool],
+    ) -> None:
+        self._look, self._sweep = look, sweep
         self._kill_at = now + grace
         self._told: set[tuple[int, int]] = set()
         self._empty_looks = 0
@@ -183,9 +211,9 @@ class Ending:
         found = self._look()
         self.left = [process.pid for process in found]
         self._empty_looks = 0 if found else self._empty_looks + 1
-        if self._empty_looks >= 2:
-            return True
         killing = now >= self._kill_at
+        if self._sweep(killing) and self._empty_looks >= self.LOOKS:
+            return True
         for process in found:
             identity = (process.pid, process.start_time)
             if killing:

@@ -32,6 +32,7 @@ from mnt.remote.procs import (
     Process,
     boot_id,
     identify,
+    kill_children,
     members,
     pids_with_environment,
     read_process,
@@ -49,6 +50,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _TICK = 1.0  # seconds between two looks at nothing in particular
 _TICK_LISTENING = 0.1  # while the rendezvous port is awaited
 _TICK_ENDING = 0.05
+_SWEEP = 0.1  # seconds at a time for children that are born faster than looks find them
 _RECORD_EVERY = 1.0  # seconds between two looks at who belongs to the job, or more:
 _RECORD_COST = 0.02  # no larger share of a processor than this goes into them
 
@@ -146,10 +148,9 @@ class Supervisor:
 
     def abandon(self, message: str) -> None:
         """After a bug of our own: leave nothing running, and say so."""
-        ending = Ending(self._look, 0.0, time.monotonic())
+        ending = Ending(self._look, 0.0, time.monotonic(), self._sweep)
         while not ending.step(time.monotonic()):
             time.sleep(_TICK_ENDING)
-            self._reap_all()
         lost = Failure(None, None, None, None, f"the supervisor failed: {message}", None, time.time(), False)
         self._state.update(state="failed", failure=lost.document(), ended=time.time(), left=ending.left)
         self._save()
@@ -179,15 +180,18 @@ class Supervisor:
             self._tell(now)
             self._begin_ending(now, self._grace)
 
-    def _reap_all(self) -> None:
-        """Collect every child that has ended: the job's first process, and orphans that came to us."""
+    def _reap_all(self) -> bool:
+        """Collect every child that has ended: the job's first process, and orphans that came to us.
+
+        True: there are no children any more.
+        """
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                return True
             if pid == 0:
-                return
+                return False
             if self._child is not None and pid == self._child.pid:
                 self._code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
                 self._child.returncode = self._code
@@ -215,7 +219,7 @@ class Supervisor:
         self._begin_ending(now, grace)
 
     def _begin_ending(self, now: float, grace: float) -> None:
-        self._ending = Ending(self._look, grace, now)
+        self._ending = Ending(self._look, grace, now, self._sweep)
 
     @property
     def _grace(self) -> float:
@@ -287,8 +291,11 @@ class Supervisor:
     def _look(self) -> list[Process]:
         """Everybody who is of this job: for ending them, not only what descends from us."""
         self._reap_all()
-        marked = pids_with_environment(marks(self._spec["job"], self._spec["host"]))
+        marked = set(pids_with_environment(marks(self._spec["job"], self._spec["host"])))
         return members(read_processes(), root=os.getpid(), marked=marked, recorded=self._recorded)
+
+    def _sweep(self, killing: bool) -> bool:
+        return kill_children(self._reap_all, _SWEEP) if killing else self._reap_all()
 
     def _make_link(self) -> Hub | Spoke | None:
         spec, now = self._spec, time.monotonic()

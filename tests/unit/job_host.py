@@ -179,6 +179,20 @@ class JobHost:
             answer = self.stop(job, grace=0)
             assert not answer.get("left"), answer
             assert not self.local(job).exists()
+        assert not self.inhabitants(), "a job has left processes behind"
+
+    def inhabitants(self) -> set[int]:
+        """The living processes that work in this host's directory, in whatever session and of whatever parent.
+
+        Looks for a while: whoever forks and dies, over and over, is not there at every look.
+        """
+        found = set()
+        for _ in range(10):
+            for name in os.listdir("/proc"):
+                if name.isdigit() and _works_in(int(name), str(self.directory)):
+                    found.add(int(name))
+            time.sleep(0.005)
+        return found
 
     def remove(self) -> None:
         """After the `clean_up` of every host that shares the directory."""
@@ -199,6 +213,13 @@ def wait_for(look: Callable[[], T | None], within: float = 15.0) -> T:
 def alive(pid: int) -> bool:
     process = read_process(pid)
     return process is not None and process.alive
+
+
+def _works_in(pid: int, directory: str) -> bool:
+    try:
+        return os.readlink(f"/proc/{pid}/cwd").startswith(directory) and alive(pid)
+    except OSError:  # it has ended
+        return False
 
 
 def free_port() -> int:

@@ -157,26 +157,34 @@ while not os.path.exists("orphan"):
     assert not alive(orphan)
 
 
-def test_a_tree_that_keeps_forking_is_ended(host: JobHost) -> None:
-    """Each process has a child and dies: nobody is there for long."""
-    host.script(
-        script(
-            """
+# Each process has a child and dies, in a session of its own: nobody is there for long. Ends by itself, should a
+# test be killed: a machine full of these is of no use to anyone.
+FORKING = """
+import time
+end = time.monotonic() + 60
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 note("main")
-while True:
+while time.monotonic() < end:
     if os.fork() != 0:
         os._exit(0)
     os.setsid()
-    time.sleep(0.005)
+    time.sleep({life})
 """
-        )
-    )
+
+
+@pytest.mark.parametrize("life", [0, 0.001, 0.005])
+@pytest.mark.parametrize("supervised", [True, False])
+def test_a_tree_that_keeps_forking_is_ended(host: JobHost, life: float, supervised: bool) -> None:
+    host.script(script(FORKING.format(life=life)))
     spec = host.spec(argv=["/bin/sh", "-c", f"{host.python} train.py; sleep 600"])
-    host.start(spec)
+    supervisor = host.start(spec)["pid"]
     host.word("main")
+    if not supervised:
+        os.kill(supervisor, signal.SIGKILL)
+        wait_for(lambda: not alive(supervisor))
     answer = host.stop(spec["job"], grace=0.2)
     assert (answer["status"], answer["left"]) == ("stopped", [])
+    assert not host.inhabitants()
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])

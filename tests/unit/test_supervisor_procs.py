@@ -127,7 +127,7 @@ def test_the_environment_must_hold_all_that_is_asked_for(sleeper: Process) -> No
 
 def test_what_cannot_be_ended_is_named_in_the_end() -> None:
     immortal = Process(2**22 + 1, 1, 1, "D", 1)
-    ending = Ending(lambda: [immortal], grace=1.0, now=0.0)
+    ending = Ending(lambda: [immortal], 1.0, 0.0, lambda killing: True)
     assert ending.step(0.0) is False
     assert ending.step(1.0) is False
     assert ending.step(1.0 + Ending.PATIENCE) is True
