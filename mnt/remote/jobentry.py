@@ -33,7 +33,8 @@ def describe(paths: JobPaths) -> dict[str, Any] | None:
         return None
     if not isinstance(state, dict):
         # Its supervisor has not come so far as to write one.
-        state = {"state": "starting" if pids_with_environment(marks(spec["job"], spec["host"])) else "lost"}
+        starting = any(True for _ in pids_with_environment(marks(spec["job"], spec["host"])))
+        state = {"state": "starting" if starting else "lost"}
     elif state.get("state") not in FINAL_STATES and living_supervisor(state) is None:
         # It may have written its last words between our two looks.
         state = read_json(paths.state) or state

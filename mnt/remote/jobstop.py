@@ -18,6 +18,7 @@ from mnt.remote.procs import (
     find,
     identify,
     members,
+    newest_pids,
     pids_with_environment,
     read_process,
     read_processes,
@@ -27,7 +28,7 @@ from mnt.remote.sockets import listeners
 
 SUPERVISOR_EXTRA = 5.0  # seconds beyond its own deadlines that a supervisor gets to end
 LOOK_EVERY = 0.05
-SWEEP_LOOKS = 5
+SWEEP = 0.1  # seconds at a time for processes that are born faster than looks find them
 
 
 def stop_node(args: dict[str, Any]) -> dict[str, Any]:
@@ -91,10 +92,10 @@ def _end_rest(job: str, host: str, recorded: list[dict[str, int]], grace: float)
         return [process for process in found if process.pid != os.getpid()]
 
     def sweep(killing: bool) -> bool:
-        """Nobody of the job is found by any of some quick looks; KILLs them as they are found."""
-        found = 0
-        for _ in range(SWEEP_LOOKS):
-            for pid in pids_with_environment(marked):
+        """Nobody of the job was born lately. KILLs them as they are found: there is no other time to."""
+        found, end = 0, time.monotonic() + SWEEP
+        while time.monotonic() < end:
+            for pid in pids_with_environment(marked, newest_pids()):
                 process = read_process(pid)
                 if process is not None and process.alive and pid != os.getpid():
                     found += 1

@@ -43,7 +43,7 @@ def read_process(pid: int) -> Process | None:
 
 def read_processes() -> dict[int, Process]:
     """Every process of this host, by pid."""
-    found = (read_process(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    found = (read_process(pid) for pid in all_pids())
     return {process.pid: process for process in found if process is not None}
 
 
@@ -65,13 +65,15 @@ def find(identity: Mapping[str, int]) -> Process | None:
     return process
 
 
-def pids_with_environment(environment: Mapping[str, str]) -> Iterator[int]:
-    """The processes of this user that were started with these variables in their environment.
+def pids_with_environment(
+    environment: Mapping[str, str], among: Iterable[int] | None = None
+) -> Iterator[int]:
+    """The processes of this user, or those of `among`, that were started with these variables.
 
-    The youngest first, each told as soon as it is found: it may not live for long.
+    Each is told as soon as it is found: it may not live for long.
     """
     wanted = {f"{name}={value}".encode("utf-8", "surrogateescape") for name, value in environment.items()}
-    for pid in sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True):
+    for pid in all_pids() if among is None else among:
         try:
             if os.stat(f"/proc/{pid}").st_uid != os.getuid():
                 continue
@@ -81,6 +83,16 @@ def pids_with_environment(environment: Mapping[str, str]) -> Iterator[int]:
             continue
         if wanted <= entries:
             yield pid
+
+
+def all_pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def newest_pids(count: int = 8) -> list[int]:
+    """The pids that the kernel gave out last, in this PID namespace: by /proc/loadavg, proc(5)."""
+    last = int(read("/proc/loadavg").split()[-1])
+    return list(range(last, max(1, last - count), -1))
 
 
 # --- a job's processes -------------------------------------------------------------------------------------
@@ -156,10 +168,10 @@ def kill_children(reap: Callable[[], bool], seconds: float) -> bool:
     """KILL our children, and those that come to us as the subreaper of theirs, for at most so long.
 
     `reap` collects the dead, and says whether we have no children any more: then there are no descendants
-    either, for each of these has an ancestor that is our child. The kernel hands orphans over in the moment in
-    which their parent dies, so this is proof where looks through /proc are not: who forks and dies over and
-    over can be missed by any number of them. Children keep their pids until they are reaped: the signal goes to
-    nobody else. Where the kernel has no list of them (CONFIG_PROC_CHILDREN), nobody is killed.
+    either, for each of these has an ancestor that is our child. The kernel hands orphans over in the moment
+    in which their parent dies, so this is proof where looks through /proc are not: who forks and dies over
+    and over can be missed by any number of them. Children keep their pids until they are reaped: the signal
+    goes to nobody else. Where the kernel has no list of them (CONFIG_PROC_CHILDREN), nobody is killed.
     """
     mine = f"/proc/self/task/{os.getpid()}/children"  # the main thread's, which orphans are handed to
     end = time.monotonic() + seconds

@@ -157,8 +157,8 @@ while not os.path.exists("orphan"):
     assert not alive(orphan)
 
 
-# Each process has a child and dies, in a session of its own: nobody is there for long. Ends by itself, should a
-# test be killed: a machine full of these is of no use to anyone.
+# Each process has a child and dies, in a session of its own: nobody is there for long. Ends by itself, should
+# a test be killed: a machine full of these is of no use to anyone.
 FORKING = """
 import time
 end = time.monotonic() + 60
