@@ -9,6 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -73,10 +74,11 @@ class TwoNodes:
 @pytest.fixture
 def two() -> Iterator[TwoNodes]:
     nodes = TwoNodes()
-    yield nodes
-    for host in nodes.hosts:
-        host.clean_up()
-    nodes.hosts[0].remove()
+    with ExitStack() as afterwards:  # each of them, whatever another one's says
+        afterwards.callback(nodes.hosts[0].remove)
+        for host in nodes.hosts:
+            afterwards.callback(host.clean_up)
+        yield nodes
 
 
 @pytest.mark.parametrize("bad", [0, 1])
