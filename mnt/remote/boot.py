@@ -15,6 +15,7 @@ Runs on the host; standard library only, Python 3.8 and newer.
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
@@ -200,6 +201,8 @@ def serve(feed: io.BufferedReader, why: str, python: list[str]) -> NoReturn:
     sys.argv = [f"mnt/remote/{request['name']}.py"]
     try:
         program = _load(request["modules"])
+        gc.freeze()  # what is loaded stays
+        gc.enable()
         stream = io.BufferedReader(Stream(feed), 1 << 16)
         kind, value = "answer", program.main(args, lambda frame: frames.send("frame", frame), stream)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the head shall see it

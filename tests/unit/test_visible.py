@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +102,33 @@ def test_children_answer_hang_or_die_on_their_own() -> None:
     )
     assert list(answers.items()) == [("well", [1, "é"]), ("hangs", None), ("dies", None)]
     assert time.monotonic() - start < 2
+
+
+def test_one_child_does_all_that_is_quick_and_nothing_is_done_twice(tmp_path: Path) -> None:
+    def job(name: str, seconds: float = 0.0) -> int:
+        with open(tmp_path / name, "x", encoding="ascii"):
+            time.sleep(seconds)
+        return os.getpid()
+
+    quick = {name: partial(job, name) for name in ("a", "b", "c")}
+    assert len(set(children.run_in_children(quick, 5).values())) == 1
+    one_is_slow = {
+        "d": partial(job, "d"),
+        "e": partial(job, "e", 0.5),
+        "f": partial(job, "f"),
+        "g": partial(job, "g"),
+    }
+    answers = children.run_in_children(one_is_slow, 5)
+    assert answers["d"] == answers["e"]
+    assert len(set(answers.values()) - {None}) == 3
+    assert children.run_in_children({}, 5) == {}
+
+
+def test_a_child_that_is_killed_takes_nobody_with_it() -> None:
+    jobs = {
+        "well": lambda: 1,
+        "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "last": lambda: "x" * 200_000,
+    }
+    answers = children.run_in_children(jobs, 5)
+    assert answers == {"well": 1, "killed": None, "last": "x" * 200_000}
