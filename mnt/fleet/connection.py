@@ -20,6 +20,7 @@ from mnt.fleet.gateways import Gateways
 from mnt.fleet.hostkeys import HostKey, KnownHosts
 from mnt.fleet.identities import Identities
 from mnt.fleet.login import Login
+from mnt.fleet.masters import Masters
 from mnt.fleet.sshconfig import SshConfig
 from mnt.fleet.timeouts import Timeouts
 from mnt.fleet.transport import HostTransport
@@ -35,7 +36,8 @@ class Shared:
 
     def __init__(self, timeouts: Timeouts) -> None:
         self.timeouts = timeouts
-        self.gateways = Gateways(self.login)
+        self.gateways: Gateways[HostTransport] = Gateways(self.login)
+        self.masters = Masters(timeouts)
         # Fabric would read ~/.ssh/config by itself, and the user's fabric.yml: neither is meant for us.
         self.fabric_config: Any = Config(  # type: ignore[no-untyped-call]
             ssh_config=ParamikoConfig(), overrides={"load_ssh_configs": False}, lazy=True
@@ -69,6 +71,7 @@ class Shared:
 
     def close(self) -> None:
         self.gateways.close()
+        self.masters.close()
         self._identities.close()
 
 

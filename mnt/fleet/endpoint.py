@@ -6,7 +6,7 @@ import getpass
 import os
 import re
 import socket
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from mnt.errors import UsageError
 from mnt.fleet.sshconfig import Settings, SshConfig
@@ -34,6 +34,8 @@ class Endpoint:
     hash_names: bool  # record names hashed
     agent: str | None = None  # socket of the agent; None: SSH_AUTH_SOCK; "none": no agent
     jumps: tuple[Endpoint, ...] = ()  # gateways, the one next to the head first
+    # What of this is not ssh_config's to say: for ssh itself, which reads that too.
+    given: Ssh = field(default=Ssh(), compare=False)
 
     @property
     def login(self) -> str:
@@ -78,6 +80,7 @@ def _endpoint(name: str, address: str, ssh: Ssh, found: Settings) -> Endpoint:
         strict=strict,
         hash_names=_is_yes(found, "hashknownhosts"),
         agent=_first(found, "identityagent", "") or None,
+        given=ssh,
     )
 
 
@@ -103,6 +106,7 @@ def _jumps(spec: str, ssh: Ssh, config: SshConfig, seen: tuple[str, ...]) -> tup
             port=port,
             identity=None if "identityfile" in found else ssh.identity,
             known_hosts=ssh.known_hosts,
+            config=ssh.config,
             host_keys=ssh.host_keys,
         )
         hops.append(_endpoint(address, address, own, found))

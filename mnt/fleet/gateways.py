@@ -5,56 +5,80 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
 from mnt.fleet.endpoint import Endpoint
-from mnt.fleet.failures import Failure
-from mnt.fleet.login import Login
-from mnt.fleet.transport import HostTransport
+from mnt.fleet.failures import Cancelled, Failure
 
 Hops = tuple[Endpoint, ...]
 
 _FAILURE_HOLDS = 5.0  # seconds for which a failed login stands for the hosts that wait for the same gateway
 
 
-class Gateways:
+class Transport(Protocol):
+    """A connection to a gateway that others lead through."""
+
+    def is_active(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+T = TypeVar("T", bound=Transport)
+
+
+class GatewayLogin(Protocol[T]):
+    """As mnt.fleet.login.Login."""
+
+    def run(self, via: T | None) -> T: ...
+
+    def cancel(self) -> None: ...
+
+
+class Gateways(Generic[T]):
     """Opens the way through gateways, each hop once. Safe to use from several threads.
 
     Args:
         login: makes the login of one hop.
+        for_good: nothing is opened after `close`.
     """
 
-    def __init__(self, login: Callable[[Endpoint], Login]) -> None:
+    def __init__(self, login: Callable[[Endpoint], GatewayLogin[T]], *, for_good: bool = False) -> None:
         self._login = login
+        self._for_good = for_good
+        self._closed = False
         self._lock = threading.Lock()
-        self._open: dict[Hops, _Gateway] = {}
+        self._open: dict[Hops, _Gateway[T]] = {}
 
-    def through(self, hops: Hops) -> HostTransport | None:
+    def through(self, hops: Hops) -> T | None:
         """The transport of the last of `hops`; None if there are none. Raises Failure, Cancelled."""
         if not hops:
             return None
         with self._lock:
+            if self._closed and self._for_good:
+                raise Cancelled
             gateway = self._open.setdefault(hops, _Gateway(self._login(hops[-1]), hops[-1].name))
         return gateway.get(lambda: self.through(hops[:-1]))
 
     def close(self) -> None:
         """Close all transports; logins under way end with Cancelled."""
         with self._lock:
+            self._closed = True
             gateways = list(self._open.values())
             self._open.clear()
         for gateway in reversed(gateways):  # the farther ones first
             gateway.close()
 
 
-class _Gateway:
-    def __init__(self, login: Login, name: str) -> None:
+class _Gateway(Generic[T]):
+    def __init__(self, login: GatewayLogin[T], name: str) -> None:
         self._login = login
         self._name = name
         self._lock = threading.Lock()
-        self._transport: HostTransport | None = None
+        self._transport: T | None = None
         self._failure: Failure | None = None
         self._failed_at = 0.0
 
-    def get(self, before: Callable[[], HostTransport | None]) -> HostTransport:
+    def get(self, before: Callable[[], T | None]) -> T:
         """The open transport; `before` gives that of the hop before. Raises Failure, Cancelled."""
         with self._lock:
             if self._transport is not None and self._transport.is_active():

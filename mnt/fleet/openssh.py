@@ -1,16 +1,14 @@
 """OpenSSH's own client in place of paramiko, for what that cannot do: GSSAPI, hardware keys, certificates.
 
 Each command is a process of `ssh` with a connection of its own. It reads the user's ssh_config by itself, and
-never asks: BatchMode.
+never asks: BatchMode. The way through gateways is `masters`'.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import queue
-import re
 import select
 import subprocess
 import threading
@@ -23,64 +21,14 @@ from mnt.errors import HostError
 from mnt.fleet.channel import ReadTimeout
 from mnt.fleet.connection import HostConnection, Shared
 from mnt.fleet.endpoint import Endpoint
-from mnt.fleet.timeouts import Timeouts
-from mnt.inventory.model import Host, Ssh
+from mnt.fleet.failures import Cancelled, Failure
+from mnt.fleet.sshwords import NO_SSH_FIX, failure_of, ssh_argv
+from mnt.inventory.model import Host
 
 _READ = 1 << 16  # bytes
 _FAILED = 255  # exit status of ssh itself
 _SAID_KEPT = 1 << 14  # bytes
 _END_GRACE = 1.0  # seconds for ssh to end once its input is closed and it was told to
-
-# What ssh 9 says, in order: pattern, phase of HostError.
-_PHASES = (
-    (re.compile(r"could not resolve", re.I), "resolve"),
-    (re.compile(r"host key verification failed|host identification has changed", re.I), "host key"),
-    (re.compile(r"permission denied|too many authentication failures", re.I), "authentication"),
-    (re.compile(r"banner exchange", re.I), "banner"),
-    (re.compile(r"kex_exchange|key exchange", re.I), "key exchange"),
-    (re.compile(r"connect to host|connection timed out|no route to host", re.I), "connect"),
-)
-
-
-def ssh_argv(host: Host, timeouts: Timeouts, command: str) -> list[str]:
-    """The words that run `command` on a host. What the inventory leaves open is ssh_config's to say."""
-    ssh = host.ssh
-    options = {
-        "BatchMode": "yes",
-        "ConnectTimeout": str(math.ceil(timeouts.connect)),
-        "ServerAliveInterval": str(math.ceil(timeouts.keepalive)),
-        "StrictHostKeyChecking": "yes" if ssh.host_keys == "strict" else "accept-new",
-    }
-    if ssh.identity is not None:
-        options |= {"IdentityFile": _file(ssh.identity), "IdentitiesOnly": "yes"}
-    if ssh.known_hosts != Ssh.known_hosts:
-        options["UserKnownHostsFile"] = _file(ssh.known_hosts)
-    words = ["ssh", "-T", *_config(ssh.config)]
-    words += [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
-    if ssh.user is not None:
-        words += ["-l", ssh.user]
-    if ssh.port is not None:
-        words += ["-p", str(ssh.port)]
-    if ssh.gateway is not None:
-        words += ["-J", ssh.gateway or "none"]
-    return [*words, "--", host.address.strip("[]"), command]
-
-
-def _config(file: str | None) -> list[str]:
-    """ssh reads the user's file, and the system's beside it, without being told."""
-    if file == Ssh.config:
-        return []
-    return ["-F", "none" if file is None else os.path.expanduser(file)]
-
-
-def _file(path: str) -> str:
-    """A path as the value of an option: ssh would split it at spaces, and expand `%`."""
-    return '"' + os.path.expanduser(path).replace("%", "%%") + '"'
-
-
-def phase_of(said: str) -> str:
-    """The phase in which ssh failed, by what it said on standard error."""
-    return next((phase for pattern, phase in _PHASES if pattern.search(said)), "channel")
 
 
 class OpenSshConnection(HostConnection):
@@ -105,12 +53,26 @@ class OpenSshConnection(HostConnection):
         raise HostError(self.target.name, "channel", "ssh runs one command a connection")
 
     def start(self, command: str, *, on_stderr: Callable[[bytes], object] | None = None) -> OpenSshCommand:
-        """Start a command in an `ssh` of its own. Raises HostError where there is no ssh."""
+        """Start a command in an `ssh` of its own. Raises HostError: there is no ssh, or a gateway fails."""
+        words = ssh_argv(self.target, self.timeouts, command, proxy=self._proxy())
         with self._opening:
             if self._closed:
-                raise HostError(self.target.name, "connect", "given up: the connection was closed")
-            self._running.append(OpenSshCommand(self.target, self.timeouts, command, on_stderr))
+                raise self._given_up()
+            self._running.append(OpenSshCommand(self.target, words, on_stderr))
             return self._running[-1]
+
+    def _proxy(self) -> str | None:
+        """What ssh is to take for a connection; None: nothing, it connects by itself. Raises HostError."""
+        try:
+            master = self._shared.masters.through(self.endpoint.jumps)
+            return None if master is None else master.proxy_to(self.endpoint)
+        except Failure as failure:
+            raise HostError(self.target.name, failure.phase, failure.message, fix=failure.fix) from None
+        except Cancelled:
+            raise self._given_up() from None
+
+    def _given_up(self) -> HostError:
+        return HostError(self.target.name, "connect", "given up: the connection was closed")
 
     def close(self) -> None:
         """End what runs."""
@@ -130,8 +92,7 @@ class OpenSshCommand:
     def __init__(
         self,
         host: Host,
-        timeouts: Timeouts,
-        command: str,
+        words: list[str],
         on_stderr: Callable[[bytes], object] | None,
     ) -> None:
         self.host = host.name
@@ -140,7 +101,7 @@ class OpenSshCommand:
         self._said = bytearray()  # the beginning of standard error
         try:
             self._process = subprocess.Popen(
-                ssh_argv(host, timeouts, command),
+                words,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -149,8 +110,7 @@ class OpenSshCommand:
             )
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            fix = "install OpenSSH's client, or leave --worker ssh out"
-            raise HostError(self.host, "connect", f"ssh: {reason}", fix=fix) from None
+            raise HostError(self.host, "connect", f"ssh: {reason}", fix=NO_SSH_FIX) from None
         process: Any = self._process  # its pipes are there
         self._stdin: IO[bytes] = process.stdin
         self._streams: dict[int, IO[bytes]] = {
@@ -242,6 +202,5 @@ class OpenSshCommand:
         if self._failure is not None:
             raise self._failure
         if self._process.wait() == _FAILED:
-            said = self._said.decode(errors="replace").strip()
-            lines = said.splitlines()
-            raise HostError(self.host, phase_of(said), f"ssh: {lines[-1] if lines else 'it ended'}")
+            phase, message = failure_of(self._said.decode(errors="replace"))
+            raise HostError(self.host, phase, message)

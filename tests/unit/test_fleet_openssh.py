@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mnt.fleet.openssh import phase_of, ssh_argv
+from mnt.fleet.sshwords import failure_of, master_argv, phase_of, proxy_command, ssh_argv
 from mnt.fleet.timeouts import Timeouts
 from mnt.inventory.model import Host, Ssh
 
@@ -22,8 +22,8 @@ USUAL = [
         (Host("node1", "node1"), [*USUAL, "--", "node1", "CMD"]),
         (Host("node1", "[fe80::1%eth0]"), [*USUAL, "--", "fe80::1%eth0", "CMD"]),
         (
-            Host("node1", "10.0.0.1", Ssh(user="-oProxyCommand=x", port=2222, gateway="a@b,c:23")),
-            [*USUAL, "-l", "-oProxyCommand=x", "-p", "2222", "-J", "a@b,c:23", "--", "10.0.0.1", "CMD"],
+            Host("node1", "10.0.0.1", Ssh(user="-oProxyCommand=x", port=2222)),
+            [*USUAL, "-l", "-oProxyCommand=x", "-p", "2222", "--", "10.0.0.1", "CMD"],
         ),
         (
             Host("node1", "10.0.0.1", Ssh(config=None)),
@@ -61,9 +61,47 @@ def test_strict_and_a_file_below_home(monkeypatch: pytest.MonkeyPatch, tmp_path:
         ("kex_exchange_identification: Connection closed by remote host", "key exchange"),
         ("No ED25519 host key is known for a.\nHost key verification failed.", "host key"),
         ("mnt@10.0.0.9: Permission denied (publickey).", "authentication"),
+        (
+            "Stdio forwarding request failed: Session open refused by peer\nkex_exchange_identification: x",
+            "connect",
+        ),
         ("client_loop: send disconnect: Broken pipe", "channel"),
         ("", "channel"),
     ],
 )
 def test_phases(said: str, phase: str) -> None:
     assert phase_of(said) == phase
+
+
+def test_messages() -> None:
+    assert failure_of("a\nssh: connect to host a port 22: Connection refused\n") == (
+        "connect",
+        "ssh: connect to host a port 22: Connection refused",
+    )
+    assert failure_of("Stdio forwarding request failed: x\nConnection closed by UNKNOWN port 65535")[1] == (
+        "the gateway cannot reach it, or forwards nothing"
+    )
+    assert failure_of("") == ("channel", "ssh: it ended")
+
+
+def test_the_way_through_a_gateway() -> None:
+    proxy = proxy_command("/tmp/d/0", "fe80::1%eth0", 23)
+    assert proxy == (
+        "ssh -F none -S /tmp/d/0 -o BatchMode=yes -o ProxyCommand=false -W '[fe80::1%%eth0]:23' gateway"
+    )
+    timeouts = Timeouts(connect=9.5, keepalive=15)
+    words = ssh_argv(Host("node1", "10.0.0.1", Ssh(gateway="a")), timeouts, "CMD", proxy=proxy)
+    assert words == [*USUAL, "-o", f"ProxyCommand={proxy}", "--", "10.0.0.1", "CMD"]
+    # The gateway itself, as `gateway: a` for all hosts suggests: reached without itself.
+    words = ssh_argv(Host("a", "a", Ssh(gateway="a")), timeouts, "CMD")
+    assert words == [*USUAL, "-J", "none", "--", "a", "CMD"]
+    master = master_argv(Host("b", "b", Ssh(user="u")), timeouts, "/tmp/d/1", proxy=proxy)
+    assert master[:2] == ["ssh", "-N"]
+    assert master[-5:] == [f"ProxyCommand={proxy}", "-S", "/tmp/d/1", "--", "b"]
+    assert {"ControlMaster=yes", "ControlPersist=no", "BatchMode=yes"} < set(master)
+
+
+@pytest.mark.parametrize("name", ["", "-oProxyCommand=x", "'; touch /tmp/x; '", "$(id)", "a b", "a\nb", "é"])
+def test_what_is_no_name_of_a_host_meets_no_shell(name: str) -> None:
+    with pytest.raises(ValueError, match="not the name of a host"):
+        proxy_command("/tmp/d/0", name, 22)

@@ -1,0 +1,170 @@
+"""mnt run by OpenSSH's client through gateways: one login at each, and nothing that stays behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import faults
+import pytest
+from fleets import hosts_of
+from test_run import own_state, started  # noqa: F401 - a fixture
+from watching import eventually, running
+
+from mnt.fleet import Fleet, HostConnection
+from mnt.fleet.openssh import OpenSshConnection
+from mnt.lab import Lab, LabHost
+from mnt.run.capture import Capture
+from mnt.run.command import from_words
+from mnt.tasks.command import run_command
+
+Mnt = Callable[..., subprocess.CompletedProcess[str]]
+MakeLab = Callable[..., Lab]
+Behind = Callable[..., Path]
+
+CLIENT = "echo $SSH_CLIENT | cut -d ' ' -f 1"
+
+
+@pytest.fixture
+def behind(tmp_path: Path) -> Behind:
+    """`behind(lab, "node2 via node1", ..)`: the lab's inventory, with an ssh_config of these ProxyJumps."""
+
+    def write(lab: Lab, *ways: str) -> Path:
+        lines = [f"Host {host.name}g\n HostName {host.spec.management}\n" for host in lab.hosts]
+        for way in ways:
+            host, gateway = way.split(" via ")
+            lines.append(f"Host {host}g {lab.host(host).spec.management}\n ProxyJump {gateway}g\n")
+        (tmp_path / "ssh config").write_text("".join(lines))
+        config = str(tmp_path / "ssh config")
+        text = lab.inventory_path.read_text().replace("config: null", f"config: '{config}'")
+        (tmp_path / "inventory.yaml").write_text(text)
+        return tmp_path / "inventory.yaml"
+
+    return write
+
+
+def logins(host: LabHost) -> int:
+    return int(host.exec(["sh", "-c", "grep -c 'Accepted publickey' /run/sshd.log"]).stdout)
+
+
+def masters(lab: Lab) -> dict[str, str]:
+    """The masters on this machine for the lab's hosts, and what they leave: directory -> command line."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue  # it ended
+        match = re.search(r"(/tmp/mnt-ssh-\w+)/0", words)
+        if match is not None and str(lab.directory) in words:
+            found[match[1]] = words
+    return found
+
+
+def gone(lab: Lab, directories: dict[str, str]) -> bool:
+    return not masters(lab) and not any(map(os.path.exists, directories))
+
+
+def test_one_hop_is_one_login(lab: Lab, run_mnt: Mnt, behind: Behind) -> None:
+    inventory = behind(lab, "node2 via node1", "node3 via node1")
+    before = logins(lab.host("node1"))
+    done = run_mnt(
+        "run", "-i", str(inventory), "--worker", "ssh", "-n", "node[2-3]", f"{CLIENT}; cat", input="in\n"
+    )
+    gateway = lab.host("node1").spec.management
+    assert sorted(done.stdout.splitlines()) == [
+        line for n in (2, 3) for line in (f"node{n} | {gateway}", f"node{n} | in")
+    ]
+    assert (done.returncode, done.stderr) == (0, "")
+    assert logins(lab.host("node1")) == before + 1
+    assert masters(lab) == {}
+
+
+def test_two_hops_and_a_direct_host(lab: Lab, run_mnt: Mnt, behind: Behind) -> None:
+    inventory = behind(lab, "node2 via node1", "node3 via node2", "node4 via node2")
+    before = [logins(lab.host(name)) for name in ("node1", "node2")]
+    done = run_mnt("run", "-i", str(inventory), "--worker", "ssh", "-n", "node[1,3-4]", CLIENT)
+    second = lab.host("node2").spec.management
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(done.stdout.splitlines())[1:] == [f"node3 | {second}", f"node4 | {second}"]
+    # node1 is a host, too: a login for the command, and one for its input.
+    assert [logins(lab.host(name)) for name in ("node1", "node2")] == [before[0] + 3, before[1] + 1]
+    assert masters(lab) == {}
+
+
+def test_a_gateway_of_the_inventory_sees_one_login_of_many_hosts(make_lab: MakeLab) -> None:
+    lab = make_lab(count=2)
+    gateway, far = lab.hosts
+    faults.configure_sshd(gateway, "MaxStartups 1:100:1\n")  # a second login at the same time is turned away
+    faults.configure_sshd(far, "MaxStartups 200\n")
+    host = hosts_of(lab, gateway=f"mnt@{gateway.spec.management}:22")[1]
+    many = [replace(host, name=f"alias{number}") for number in range(24)]
+    before = logins(gateway)
+
+    def task(connection: HostConnection) -> bytes:
+        capture = Capture()
+        assert run_command(connection, from_words([CLIENT]), capture) == 0
+        return capture.out.read()
+
+    with Fleet(many, connect=OpenSshConnection) as fleet:
+        results = fleet.run(task)
+        assert results.errors() == {}
+        assert set(results.values_by_host().values()) == {f"{gateway.spec.management}\n".encode()}
+        assert len(masters(lab)) == 1
+    assert logins(gateway) == before + 1
+    assert masters(lab) == {}
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_an_end_leaves_nothing(lab: Lab, behind: Behind, end: signal.Signals) -> None:
+    inventory = behind(lab, "node2 via node1", "node3 via node2", "node4 via node2")
+    words = ("-i", str(inventory), "--worker", "ssh", "-n", "node[3-4]", "sleep 4325")
+    with started(lab, *words) as process:
+        hosts = [lab.host("node3"), lab.host("node4")]
+        assert eventually(lambda: all(running(host, "sleep 4325") for host in hosts))
+        there = masters(lab)
+        assert len(there) == 2
+        process.send_signal(end)
+        assert process.wait(10) == (130 if end == signal.SIGINT else -end)
+        assert end == signal.SIGKILL or gone(lab, there)  # else without the head
+    assert eventually(lambda: gone(lab, there))
+    assert eventually(lambda: not any(running(host, "sleep 4325") for host in hosts))
+
+
+def test_ctrl_c_while_a_gateway_is_silent(make_lab: MakeLab, behind: Behind) -> None:
+    lab = make_lab(count=3)
+    inventory = behind(lab, "node2 via node1", "node3 via node1")
+    faults.silence_sshd(lab.host("node1"))
+    with started(lab, "-i", str(inventory), "--worker", "ssh", "-n", "node[2-3]", "hostname") as process:
+        assert eventually(lambda: masters(lab) != {})
+        there = masters(lab)
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+        assert time.monotonic() - began < 4
+        assert gone(lab, there)
+
+
+def test_a_gateway_that_fails_is_named_and_asked_once(
+    make_lab: MakeLab, run_mnt: Mnt, behind: Behind
+) -> None:
+    lab = make_lab(count=3)
+    inventory = behind(lab, "node2 via node1", "node3 via node1")
+    words = ("run", "-i", str(inventory), "--worker", "ssh", "-n", "node[2-3]", "--connect-timeout", "2")
+    faults.stop_sshd(lab.host("node2"))
+    done = run_mnt(*words, "hostname")
+    assert (done.returncode, done.stdout) == (255, "node3 | node3\n")
+    assert "mnt: node2: connect: the gateway cannot reach it, or forwards nothing\n" in done.stderr
+    faults.stop_sshd(lab.host("node1"))
+    done = run_mnt(*words, "hostname")
+    assert (done.returncode, done.stdout) == (255, "")
+    refused = f"ssh: connect to host {lab.host('node1').spec.management} port 22: Connection refused"
+    for name in ("node2", "node3"):
+        assert f"mnt: {name}: connect: gateway node1g: {refused}\n" in done.stderr
+    assert masters(lab) == {}
