@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 @selection_options
 @json_option
 @click.option("--shell", "node", metavar="NODE", help="Print export lines for one of the hosts.")
-def net(selection: Selection, as_json: bool, node: str | None) -> int:
+@click.option("--deep", is_flag=True, help="Launch a short job too, and show what it really used.")
+def net(selection: Selection, as_json: bool, node: str | None, deep: bool) -> int:
     """Show each node's training NIC and network environment, with the reasons.
 
-    Beside it stands what NCCL would choose by itself: a prediction, by the order that it documents. Exits
-    with 1 when a host cannot be reached, or has not what the mode needs.
+    Beside it stands what NCCL would choose by itself: a prediction, by the order that it documents.
+    With --deep also what NCCL, or gloo where there are no GPUs, really used. Exits with 1 when a host cannot
+    be reached, or has not what the mode needs, or used something else.
     """
     from mnt import ui
     from mnt.fleet import Fleet
@@ -29,9 +31,17 @@ def net(selection: Selection, as_json: bool, node: str | None) -> int:
     from mnt.preflight.gather import gather_facts
 
     if node is not None:
+        if deep:
+            raise click.UsageError("--shell prints lines for a shell only: leave it or --deep out")
         _check_selected(selection, node)
     with Fleet(selection.hosts) as fleet:
-        report = network_report(gather_facts(fleet, selection.inventory, selection.hosts))
+        facts = gather_facts(fleet, selection.inventory, selection.hosts)
+        if deep:
+            from mnt.launch.trial import with_network_trial
+
+            with ui.StatusLine() as line:
+                facts = with_network_trial(fleet, facts, line.show)
+    report = network_report(facts)
     if as_json:
         ui.document(report.document())
     elif node is not None:
@@ -74,6 +84,9 @@ def _show(report: NetworkReport) -> None:
     for error in report.errors.values():
         ui.plain("")
         ui.error(error)
+    if report.trial is not None and report.trial.problem is not None:
+        message, fix = report.trial.problem
+        ui.error(MntError(f"--deep: {message}", fix=fix))
 
 
 def _show_node(node: NodeReport) -> None:
@@ -93,6 +106,13 @@ def _show_node(node: NodeReport) -> None:
             [[f"  {variable.name}", variable.value, variable.reason] for variable in node.variables],
         )
     ui.plain(clean(f"  NCCL by itself, expected: {node.expected} ({node.expected.reason})"))
+    if node.used is not None:
+        verdict, colour = ("not as set", "red") if node.differs else ("as set", "green")
+        ui.plain(clean(f"  {node.used.backend} really used, {verdict}: {node.used}"), colour)
+        for line in node.used.said:
+            ui.plain(clean(f"    {line}"))
+    for difference in node.differs:
+        ui.plain(clean(f"    {difference}"), "red")
     for conflict in node.conflicts:
         colour = "yellow" if conflict.harmful else "cyan"
         ui.plain(clean(f"  {conflict.variable}: {conflict.message}"), colour)

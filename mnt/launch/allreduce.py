@@ -1,4 +1,4 @@
-"""What `mnt preflight --deep` runs on every host, under torchrun: sums of ones, checked and timed.
+"""What `--deep` runs on every host, under torchrun: sums of ones, checked and timed.
 
 It is sent along, not imported by `mnt`: it needs the host's torch. The one argument is a mark; each line of
 JSON that is meant for `mnt` follows it. NCCL where there are GPUs, gloo where there are none.
@@ -7,19 +7,66 @@ JSON that is meant for `mnt` follows it. NCCL where there are GPUs, gloo where t
 from __future__ import annotations
 
 import datetime
+import ipaddress
 import json
 import os
+import struct
 import sys
 import time
+from collections.abc import Container
 from typing import Any
 
 BYTES = {"gloo": (1 << 12, 1 << 20, 1 << 24), "nccl": (1 << 12, 1 << 20, 1 << 24, 1 << 28)}
 ROUNDS = 5
 PATIENCE = datetime.timedelta(seconds=60)
+ESTABLISHED, LISTEN = "01", "0A"  # of the kernel's net/tcp_states.h, as /proc/net/tcp prints them
 
 
 def say(**fields: Any) -> None:
     print(sys.argv[1] + json.dumps(fields), flush=True)
+
+
+def connections(table: str, own: Container[str], rendezvous: int) -> set[tuple[str, str]]:
+    """(local address, the peer's) by a /proc/net/tcp or tcp6; the peer is empty where the socket listens.
+
+    Args:
+        own: inodes of the sockets that count.
+        rendezvous: the port whose sockets do not count, on either side.
+    """
+    found = set()
+    for line in table.splitlines()[1:]:
+        fields = line.split()
+        (local, local_port), (peer, peer_port) = (end.split(":") for end in fields[1:3])
+        ours = fields[9] in own and rendezvous not in (int(local_port, 16), int(peer_port, 16))
+        if ours and fields[3] in (ESTABLISHED, LISTEN):
+            found.add((_address(local), "" if fields[3] == LISTEN else _address(peer)))
+    return found
+
+
+def _address(text: str) -> str:
+    """`0100007F` as 127.0.0.1: 32-bit words in the host's byte order. IPv4 that is mapped is IPv4."""
+    packed = b"".join(struct.pack("=I", int(text[i : i + 8], 16)) for i in range(0, len(text), 8))
+    address = ipaddress.ip_address(packed)
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+def say_sockets() -> None:
+    """What this process listens on and is connected with."""
+    links = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            links.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        except OSError:  # that of the listing itself
+            continue
+    own = {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
+    found: set[tuple[str, str]] = set()
+    for name in ("tcp", "tcp6"):
+        try:
+            with open(f"/proc/net/{name}") as file:
+                found |= connections(file.read(), own, int(os.environ["MASTER_PORT"]))
+        except OSError:  # a kernel without IPv6
+            continue
+    say(event="sockets", connections=sorted(found))
 
 
 def main() -> None:
@@ -47,6 +94,9 @@ def main() -> None:
         took = time.perf_counter() - began
         return took, float(ones[(ones - world).abs().argmax()])
 
+    dist.barrier()
+    if backend == "gloo":
+        say_sockets()
     for size in BYTES[backend]:
         all_reduce(size)  # the first one makes connections
         rounds = [all_reduce(size) for _ in range(ROUNDS)]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mnt.fleet import Fleet
     from mnt.inventory.model import Host, Inventory
     from mnt.preflight.facts import FleetFacts, HostFacts
+    from mnt.preflight.findings import Finding
     from mnt.tasks.push import FoundRelease
 
 
@@ -55,15 +56,20 @@ def launch_facts(
 
 
 def _refuse_unfit(found: FleetFacts) -> None:
-    """Raises NeverStarted where preflight would answer no; checks that need further trips are left out."""
-    checks = [check for check in select() if check.needs not in FURTHER_TRIPS]
-    failed = [finding for finding in run_checks(found, checks).findings if finding.severity is Severity.FAIL]
+    """Raises NeverStarted where preflight would answer no."""
+    failed = unfit(found)
     if failed:
         listed = "; ".join(f"{each.check}: {fold(each.hosts)}: {each.message}" for each in failed)
         raise NeverStarted(
             f"not fit to train: {listed}",
             fix=f"{failed[0].fix}; mnt preflight says more, --no-preflight starts all the same",
         )
+
+
+def unfit(found: FleetFacts) -> list[Finding]:
+    """What fails of the checks that the probe alone can feed."""
+    checks = [check for check in select() if check.needs not in FURTHER_TRIPS]
+    return [finding for finding in run_checks(found, checks).findings if finding.severity is Severity.FAIL]
 
 
 def _held(found: FoundRelease) -> HeldRelease | None:

@@ -15,6 +15,7 @@ from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host
 from mnt.launch.backends import ssh
 from mnt.launch.engines import Engine
+from mnt.launch.facts import unfit
 from mnt.launch.jobs import Job, new_job_id
 from mnt.launch.plan import HeldRelease, LaunchOptions, LaunchPlan, NodeFacts, plan_launch
 from mnt.launch.watch import Watch
@@ -38,6 +39,16 @@ def with_trial(fleet: Fleet, report: Report, progress: Callable[[str], None]) ->
     if failing:
         names = tuple(host.name for host, _ in facts.answers())
         return replace(facts, trial=Trial(names, untried=f"{failing[0].check} fails already"))
+    return replace(facts, trial=try_out(fleet, facts, progress))
+
+
+def with_network_trial(fleet: Fleet, facts: FleetFacts, progress: Callable[[str], None]) -> FleetFacts:
+    """The facts, and a trial; where `mnt launch` would refuse, one that says why."""
+    if failing := unfit(facts):
+        names = tuple(host.name for host, _ in facts.answers())
+        first = failing[0]
+        why = f"{fold(first.hosts)}: {first.message} ({first.check})"
+        return replace(facts, trial=Trial(names, untried=why))
     return replace(facts, trial=try_out(fleet, facts, progress))
 
 

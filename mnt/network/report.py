@@ -15,8 +15,10 @@ from mnt.network.expected import Expected, expect
 from mnt.network.hca import Hca
 from mnt.network.nccl import effective, nccl_version
 from mnt.network.nic import NicChoice, NicProblem, choose
+from mnt.network.used import Used, differences, read_used
 from mnt.network.variable import Variable
 from mnt.preflight.facts import FleetFacts, HostFacts
+from mnt.preflight.trial import Trial
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class NodeReport:
     variables: tuple[Variable, ...]  # the inventory's `env` included
     expected: Expected
     conflicts: tuple[Conflict, ...]
+    used: Used | None = None  # by a trial; None: there was none, or nothing was seen
+    differs: tuple[str, ...] = ()  # how that is not what was set
 
     @property
     def problem(self) -> tuple[str, str] | None:
@@ -62,6 +66,17 @@ class NodeReport:
             ],
         }
 
+    def used_document(self) -> dict[str, Any] | None:
+        if self.used is None:
+            return None
+        return {
+            **asdict(self.used),
+            "hcas": self.used.labels(),
+            "text": str(self.used),
+            "as_set": not self.differs,
+            "differs": list(self.differs),
+        }
+
 
 @dataclass(frozen=True)
 class NetworkReport:
@@ -71,11 +86,14 @@ class NetworkReport:
     decision: NetworkDecision
     nodes: Mapping[str, NodeReport]
     errors: Mapping[str, HostError]
+    trial: Trial | None = None  # of `--deep`
 
     @property
     def ok(self) -> bool:
-        """Every host answered, and has what the mode needs."""
-        return not self.errors and all(node.problem is None for node in self.nodes.values())
+        """Every host answered, and has what the mode needs; and the trial, if any, used what was set."""
+        tried = self.trial is None or self.trial.problem is None
+        fine = (node.problem is None and not node.differs for node in self.nodes.values())
+        return not self.errors and tried and all(fine)
 
     def document(self) -> dict[str, Any]:
         """As `mnt net --json` prints it."""
@@ -84,10 +102,15 @@ class NetworkReport:
             "mode": self.decision.mode,
             "reason": self.decision.reason,
             "hosts": {
-                name: self.nodes[name].document() if name in self.nodes else _lost(self.errors[name])
+                name: self._node(name) if name in self.nodes else _lost(self.errors[name])
                 for name in self.hosts
             },
+            **({"deep": _deep(self.trial)} if self.trial else {}),
         }
+
+    def _node(self, name: str) -> dict[str, Any]:
+        node = self.nodes[name]
+        return {**node.document(), **({"used": node.used_document()} if self.trial else {})}
 
 
 def network_report(fleet: FleetFacts) -> NetworkReport:
@@ -96,7 +119,7 @@ def network_report(fleet: FleetFacts) -> NetworkReport:
     decision = decide(fleet.inventory, fleet.hosts, nics, fleet.facts)
     found = conflicts(decision, fleet.hosts, fleet.facts)
     nodes = {
-        host.name: _node(host, facts, decision.nodes[host.name], found)
+        host.name: _node(host, facts, decision, found, fleet.trial)
         for host, facts in fleet.answers()
         if host.name in decision.nodes
     }
@@ -108,18 +131,40 @@ def network_report(fleet: FleetFacts) -> NetworkReport:
         if host.name not in nodes
     }
     names = tuple(host.name for host in fleet.hosts)
-    return NetworkReport(names, decision, nodes, {**fleet.errors, **silent})
+    return NetworkReport(names, decision, nodes, {**fleet.errors, **silent}, fleet.trial)
 
 
-def _node(host: Host, facts: HostFacts, network: NodeNetwork, found: list[Conflict]) -> NodeReport:
+def _node(
+    host: Host, facts: HostFacts, decision: NetworkDecision, found: list[Conflict], trial: Trial | None
+) -> NodeReport:
+    network = decision.nodes[host.name]
     by_itself = effective(host.env, facts.nccl_conf)
+    variables = tuple(with_inventory(network.variables, host.env)) if network.variables else ()
+    used = read_used(trial, host.name, facts.interfaces or ()) if trial else None
+    differs: tuple[str, ...] = ()
+    if used is not None:
+        differs = differences(used, network, {each.name: each.value for each in variables}, decision.mode)
+    elif trial is not None and trial.problem is None:
+        differs = ("the trial did not show what it took",)
     return NodeReport(
         host=host.name,
         network=network,
-        variables=tuple(with_inventory(network.variables, host.env)) if network.variables else (),
+        variables=variables,
         expected=expect(facts.interfaces or (), facts.rdma, by_itself, nccl_version(facts)),
         conflicts=tuple(conflict for conflict in found if conflict.host == host.name),
+        used=used,
+        differs=differs,
     )
+
+
+def _deep(trial: Trial) -> dict[str, Any]:
+    problem = trial.problem
+    return {
+        "ok": problem is None,
+        "problem": None if problem is None else {"message": problem[0], "fix": problem[1]},
+        "backend": trial.backend,
+        "world_size": trial.world,
+    }
 
 
 def _lost(error: HostError) -> dict[str, Any]:

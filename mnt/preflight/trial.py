@@ -1,4 +1,4 @@
-"""What came of a trial run, `mnt preflight --deep`. Pure."""
+"""What came of a trial run, `mnt preflight --deep` and `mnt net --deep`. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mnt.inventory.hostlist import fold
+
 # What NCCL says of the network that it takes, with NCCL_DEBUG=INFO: seen in NCCL 2.28.9.
 _CHOICE = re.compile(r"NCCL INFO (NET/\w+ ?: Using \[\d.*|Using network .*)$")
+# A connection over RoCE: which device, by its number in `Using`, and which GID. As NCCL's source writes it,
+# with `Dev` in old versions, `IbDev` in those of today.
+_GID = re.compile(r"NCCL INFO NET/IB ?: .*\b(?:Ib)?Dev (\d+) Port \d+ qpn \d+ .*\bGID (\d+) ")
 
 
 @dataclass(frozen=True)
@@ -46,10 +51,29 @@ class Trial:
     measured: tuple[Measured, ...] = ()
     wrong: Mapping[str, str] = field(default_factory=dict)  # host -> what it got for a sum
     network: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # host -> what NCCL took, as it says
+    gids: Mapping[str, Mapping[int, int]] = field(default_factory=dict)  # host -> NCCL's device -> GID index
+    # host -> (local address, the peer's or, where it listens, nothing) of its ranks' sockets, with gloo
+    sockets: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
 
     @property
     def done(self) -> bool:
         return self.untried is None and self.failed is None and not self.without_torch
+
+    @property
+    def problem(self) -> tuple[str, str] | None:
+        """Why it did not come to a good end, in one line, and the way out."""
+        if self.without_torch:
+            where = f"{fold(self.without_torch)}: torch is not installed for the configured interpreter"
+            return where, "install it, or set `python` of these hosts to the interpreter that has it"
+        if self.untried is not None:
+            return f"not tried: {self.untried}", "mend that first; mnt preflight says more"
+        if self.failed is not None:
+            first = next(iter(self.failed.message.splitlines()), "")
+            return f"{self.failed.host}: the trial failed: {first}", "mnt preflight --deep says more"
+        if self.wrong:
+            host, what = next(iter(self.wrong.items()))
+            return f"{host}: a sum over all ranks is wrong: {what}", "mnt preflight --deep says more"
+        return None
 
     def document(self) -> dict[str, Any]:
         """As `--json` prints it."""
@@ -80,6 +104,7 @@ def read_trial(
     imports: dict[str, float] = {}
     measured: list[Measured] = []
     wrong: dict[str, str] = {}
+    sockets: dict[str, set[tuple[str, str]]] = {}
     ended = False
     for host, event in [(name, event) for name in output for event in _events(output[name], mark)]:
         if event["event"] == "imported":
@@ -88,6 +113,8 @@ def read_trial(
         elif event["event"] == "measured":
             bandwidth = event["bytes"] / event["seconds"] * 2 * (world - 1) / world / 1e9
             measured.append(Measured(event["bytes"], event["seconds"], bandwidth))
+        elif event["event"] == "sockets":
+            sockets.setdefault(host, set()).update((local, peer) for local, peer in event["connections"])
         elif event["event"] == "wrong":
             wrong.setdefault(host, f"{event['sum']:g} instead of {event['expected']}")
         else:
@@ -103,6 +130,8 @@ def read_trial(
         measured=tuple(measured),
         wrong=wrong,
         network={host: said for host in output if (said := _network(output[host]))},
+        gids={host: gids for host in output if (gids := _gids(output[host]))},
+        sockets={host: tuple(sorted(pairs)) for host, pairs in sockets.items()},
     )
 
 
@@ -117,3 +146,9 @@ def _network(text: str) -> tuple[str, ...]:
     """What NCCL took, each line once."""
     found = (_CHOICE.search(line) for line in text.splitlines())
     return tuple(dict.fromkeys(match[1].strip() for match in found if match))
+
+
+def _gids(text: str) -> dict[int, int]:
+    """The GID index that NCCL connected with, by its own number of the device."""
+    found = (_GID.search(line) for line in text.splitlines())
+    return {int(match[1]): int(match[2]) for match in found if match}

@@ -148,6 +148,95 @@ def test_roce_with_another_gid_index_on_each_host(pair: Lab, run_mnt: RunMnt, tm
         assert (hca["gid_index"], hca["gid"]) == (index, host.spec.training)
 
 
+# --- a trial: the truth ----------------------------------------------------------------------------------
+
+
+def train_python(lab: Lab) -> None:
+    """Skips where the hosts have no torch."""
+    if lab.spec.python == "/usr/bin/python3":
+        pytest.skip("there is no training environment: scripts/train-venv.sh makes one")
+
+
+def nothing_is_left(lab: Lab) -> None:
+    for host in lab.hosts:
+        left = host.exec(["sh", "-c", "ls -d /tmp/mnt-* ~mnt/.mnt 2>/dev/null; ps -u mnt -o args="]).stdout
+        assert not any(word in left for word in ("mnt-stage", "torch", "allreduce", ".mnt")), left
+
+
+@pytest.mark.train
+def test_deep_shows_the_nic_that_gloo_really_used(pair: Lab, run_mnt: RunMnt) -> None:
+    """Two hosts whose training NICs have other names, beside a management network that gloo must not take."""
+    train_python(pair)
+    found = document(run_mnt("net", "--deep", "--json", lab=pair))
+    assert found["ok"]
+    assert (found["deep"]["ok"], found["deep"]["backend"], found["deep"]["world_size"]) == (True, "gloo", 2)
+    for host, other in zip(pair.hosts, reversed(pair.hosts), strict=True):
+        used = found["hosts"][host.name]["used"]
+        assert used["interfaces"] == [f"{host.spec.nic} {host.spec.training}"]
+        assert f"{host.spec.training} to {other.spec.training}" in used["said"]
+        assert (used["as_set"], used["differs"]) == (True, [])
+    nothing_is_left(pair)
+
+
+@pytest.mark.train
+def test_deep_tells_a_job_that_was_led_elsewhere(pair: Lab, run_mnt: RunMnt, tmp_path: Path) -> None:
+    """`GLOO_SOCKET_IFNAME` of the inventory's env is what was set; without an address there, it fails."""
+    train_python(pair)
+    inventory = yaml.safe_load(pair.inventory_path.read_text())
+    inventory.setdefault("env", {})["GLOO_SOCKET_IFNAME"] = "mgmt0"
+    path = tmp_path / "led.yaml"
+    path.write_text(yaml.safe_dump(inventory, sort_keys=False))
+    done = run_mnt("net", "--deep", "-i", str(path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("gloo really used, as set: sockets over mgmt0 ") == 2
+    inventory["env"]["GLOO_SOCKET_IFNAME"] = "nosuch0"
+    path.write_text(yaml.safe_dump(inventory, sort_keys=False))
+    done = run_mnt("net", "--deep", "-i", str(path))
+    assert done.returncode == 1
+    assert "the trial failed: " in done.stderr
+    assert "NCCL by itself, expected: " in done.stdout
+    nothing_is_left(pair)
+
+
+@pytest.mark.train
+def test_deep_tells_an_address_that_nobody_meant(pair: Lab, run_mnt: RunMnt) -> None:
+    """gloo takes the first address of a NIC, which is not the training address here."""
+    train_python(pair)
+    for number, host in enumerate(pair.hosts, 1):
+        script = (
+            f'nic={host.spec.nic}; old=$(ip -o -4 addr show dev $nic | tr -s " " | cut -d" " -f4); '
+            f"ip addr add 10.99.0.{number}/24 dev $nic; ip addr del $old dev $nic; ip addr add $old dev $nic"
+        )
+        assert host.exec(["sh", "-ec", script]).returncode == 0
+    found = document(run_mnt("net", "--deep", "--json", lab=pair))
+    assert (found["ok"], found["deep"]["ok"]) == (False, True)
+    for number, host in enumerate(pair.hosts, 1):
+        nic, training = host.spec.nic, host.spec.training
+        assert found["hosts"][host.name]["address"] == training
+        assert found["hosts"][host.name]["used"]["differs"] == [
+            f"{nic} is used with 10.99.0.{number}, not with its training address {training}"
+        ]
+    nothing_is_left(pair)
+
+
+def test_deep_without_a_torch(make_lab: MakeLab, run_mnt: RunMnt) -> None:
+    lab = make_lab(count=2, python="/usr/bin/python3")
+    done = run_mnt("net", "--deep", lab=lab)
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("mnt: ")]
+    assert line == "mnt: --deep: node[1-2]: torch is not installed for the configured interpreter"
+    assert "GLOO_SOCKET_IFNAME" in done.stdout
+    found = document(run_mnt("net", "--deep", "--json", lab=lab))
+    assert not found["deep"]["ok"]
+    assert found["hosts"]["node1"]["used"] is None
+    nothing_is_left(lab)
+
+
+def test_deep_prints_no_lines_for_a_shell(mnt: RunMnt) -> None:
+    done = mnt("net", "--deep", "--shell", "node1")
+    assert (done.returncode, done.stdout) == (2, "")
+
+
 def test_a_host_that_is_off_hides_no_other(pair: Lab, run_mnt: RunMnt) -> None:
     faults.power_off(pair.hosts[1])
     found = document(run_mnt("net", "--json", lab=pair))

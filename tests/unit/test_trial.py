@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fleets import findings, make_fleet, only_finding, texts
 
+from mnt.launch.allreduce import connections
 from mnt.preflight.findings import Severity
 from mnt.preflight.registry import Needs, all_checks, select
 from mnt.preflight.trial import Failed, Measured, Trial, read_trial
@@ -79,6 +80,89 @@ node1:41:90 [0] NCCL INFO Using network IB
 def test_what_nccl_took(said: str, took: tuple[str, ...] | None) -> None:
     trial = read_trial(HOSTS, {"node1": printed(DONE, noise=said)}, MARK, None, 2)
     assert trial.network.get("node1") == took
+
+
+CONNECTED = (
+    "node1:41:95 [0] NCCL INFO NET/IB: NCCL Dev 0 IbDev 1 Port 1 qpn 272 mtu 5 GID 3 (0/100000AFFFF0000) "
+    "fifoRkey=0x1c4b fifoLkey=0x1c4b\n"
+)  # by the format in NCCL 2.28's source
+
+
+@pytest.mark.parametrize(
+    ("said", "gids"),
+    [
+        (SOCKETS, {}),
+        (ROCE, {}),
+        (CONNECTED, {1: 3}),
+        (CONNECTED.replace("IbDev 1", "IbDev 0") + CONNECTED, {0: 3, 1: 3}),
+        (CONNECTED.replace("GID 3 (0/100000AFFFF0000)", "LID 7 subnet-prefix 1  FLID 0"), {}),
+        ("h:1:1 [0] NCCL INFO NET/IB: Dev 2 Port 1 qpn 1 mtu 3 GID 0 (80FE/1)\n", {2: 0}),  # 2.7
+    ],
+)
+def test_the_gids_that_nccl_connected_with(said: str, gids: dict[int, int]) -> None:
+    trial = read_trial(HOSTS, {"node1": printed(DONE, noise=said)}, MARK, None, 2)
+    assert trial.gids.get("node1", {}) == gids
+
+
+def test_the_sockets_of_all_ranks_of_a_host() -> None:
+    first, second = (
+        {"event": "sockets", "connections": [["10.0.0.1", ""], ["10.0.0.1", peer]]}
+        for peer in ("10.0.0.2", "10.0.0.3")
+    )
+    trial = read_trial(HOSTS, {"node1": printed(first, second, DONE)}, MARK, None, 4)
+    listens, *peers = trial.sockets["node1"]
+    assert (listens, peers) == (("10.0.0.1", ""), [("10.0.0.1", "10.0.0.2"), ("10.0.0.1", "10.0.0.3")])
+
+
+# Of a rank of two (torch 2.13, gloo), the rendezvous on port 29500; and another process's socket (inode 9).
+TCP = """\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100000A:A2C5 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 1 1 0 100 0
+   1: 0100000A:A2C5 0200000A:C001 01 00000000:00000000 00:00000000 00000000  1000        0 2 1 0 20 4
+   2: 0100000A:C1F0 0100000A:733C 01 00000000:00000000 00:00000000 00000000  1000        0 3 1 0 20 4
+   3: 00000000:0016 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 9 1 0 100 0
+   4: 0100000A:C1F4 0300000A:C002 06 00000000:00000000 03:00000F00 00000000     0        0 0 3 0
+"""
+TCP6 = """\
+  sl  local_address                         remote_address                        st
+   0: 0000000000000000FFFF00000100000A:C1F2 0000000000000000FFFF00000200000A:C00A 01 0:0 0:0 0 1000 0 4 1 0
+   1: 000080FE000000000000000001000000:C1F2 00000000000000000000000000000000:0000 0A 0:0 0:0 0 1000 0 5 1 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("table", "own", "rendezvous", "found"),
+    [
+        (TCP, "123", 29500, {("10.0.0.1", ""), ("10.0.0.1", "10.0.0.2")}),
+        (TCP, "3", 1, {("10.0.0.1", "10.0.0.1")}),
+        (TCP, "1", 0xA2C5, set()),
+        (TCP, "9", 29500, {("0.0.0.0", "")}),
+        (TCP, "", 29500, set()),
+        (TCP6, "45", 29500, {("10.0.0.1", "10.0.0.2"), ("fe80::1", "")}),
+        (TCP.splitlines()[0], "1", 29500, set()),
+    ],
+)
+def test_a_ranks_own_sockets(table: str, own: str, rendezvous: int, found: set[tuple[str, str]]) -> None:
+    assert connections(table, own, rendezvous) == found
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({}, None),
+        ({"without_torch": ("node2", "node3")}, "node[2-3]: torch is not installed"),
+        ({"untried": "node2: eth0 is down (nic)"}, "not tried: node2: eth0 is down (nic)"),
+        ({"failed": Failed("node3", "ImportError: x\nTraceback")}, "node3: the trial failed: ImportError: x"),
+        ({"failed": Failed("node3", "")}, "node3: the trial failed: "),
+        ({"wrong": {"node2": "1 instead of 4"}}, "node2: a sum over all ranks is wrong: 1 instead of 4"),
+    ],
+)
+def test_the_problem_of_a_trial_is_one_line(changes: dict[str, Any], problem: str | None) -> None:
+    found = replace(WELL, **changes).problem
+    assert (found is None) == (problem is None)
+    if found and problem:
+        assert found[0].startswith(problem)
+        assert "\n" not in found[0]
 
 
 def test_a_job_that_ended_without_a_word_has_not_passed() -> None:
