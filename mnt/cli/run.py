@@ -10,7 +10,7 @@ from mnt.cli.options import Selection, json_option, selection_options
 
 if TYPE_CHECKING:
     from mnt.fleet import Timeouts
-    from mnt.run.command import Command
+    from mnt.remote.wrapper import Command
     from mnt.run.fold import Answer
     from mnt.run.report import HostRun, RunReport
 

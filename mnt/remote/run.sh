@@ -1,7 +1,7 @@
 # What `mnt run` puts around a command on a host: plain sh, no Python.
 #
 # The login shell sees nothing but bootstrap.COMMAND; this text is the first line of stdin (see boot.sh), so it
-# ends its commands with `;`. mnt.run.wrapper writes what follows, one line each:
+# ends its commands with `;`. mnt.remote.wrapper writes what follows, one line each:
 #
 #   the mark, which is answered on both streams: what came before it is noise of start-up files;
 #   the words of the command, quoted for eval, with "$nl" for each newline;

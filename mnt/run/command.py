@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from mnt.errors import UsageError
+from mnt.remote.wrapper import SCRIPT_PLACE, Command
 
 _SHELL = "/bin/sh"
-_SCRIPT_PLACE = "/dev/fd/5"  # where mnt/remote/run.sh has it open
 # Linux: MAX_ARG_STRLEN, the longest word that execve takes, its NUL included; include/uapi/linux/binfmts.h.
 _WORD_LIMIT = 131072  # bytes
-
-
-@dataclass(frozen=True)
-class Command:
-    """Words as execve gets them. `script`, if there is one, is where _SCRIPT_PLACE in them points to."""
-
-    words: tuple[bytes, ...]
-    script: bytes = b""
-    sudo: bool = False
 
 
 def from_words(words: Sequence[str], *, sudo: bool = False) -> Command:
@@ -50,7 +40,7 @@ def from_script(file: str, arguments: Sequence[str], *, sudo: bool = False) -> C
         raise UsageError(f"{file}: the script is empty")
     if b"\0" in script[:256]:
         raise UsageError(f"{file}: a program, not a script", fix="bring it to the hosts with mnt push")
-    words = (*interpreter(script), _SCRIPT_PLACE.encode(), *_encode(arguments))
+    words = (*interpreter(script), SCRIPT_PLACE, *_encode(arguments))
     return Command(words, script, sudo)
 
 

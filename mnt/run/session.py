@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mnt.fleet import Fleet, HostConnection, Outcome, raise_broken_pipe
+from mnt.remote.wrapper import Command
 from mnt.run.capture import Capture
-from mnt.run.command import Command
 from mnt.run.feed import Source
 from mnt.run.live import Live
 from mnt.run.outdir import HostFiles

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Protocol
@@ -13,11 +13,8 @@ from mnt.errors import HostError
 from mnt.fleet import HostConnection
 from mnt.fleet.channel import ReadTimeout, RunningCommand
 from mnt.fleet.shell import runs_nothing
-from mnt.remote import bootstrap
-from mnt.run import wrapper
-from mnt.run.command import Command
-from mnt.run.feed import Feed
-from mnt.run.wrapper import Streams
+from mnt.remote import bootstrap, wrapper
+from mnt.remote.wrapper import Command, Streams
 
 # A command has ended, and something that it started holds its streams: what is on its way still counts.
 _QUIET = 0.5  # seconds of silence that end the waiting
@@ -30,6 +27,14 @@ class Sink(Protocol):
     def stdout(self, data: bytes) -> None: ...
 
     def stderr(self, data: bytes) -> None: ...
+
+
+class Feed(Protocol):
+    """A standard input: iterating waits for more of it; `close`, from another thread, ends that."""
+
+    def __iter__(self) -> Iterator[bytes]: ...
+
+    def close(self) -> None: ...
 
 
 def run_command(

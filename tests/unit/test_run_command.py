@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from mnt.errors import UsageError
-from mnt.run.command import Command, from_script, from_words, interpreter
+from mnt.remote.wrapper import Command
+from mnt.run.command import from_script, from_words, interpreter
 
 
 @pytest.mark.parametrize(

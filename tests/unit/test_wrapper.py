@@ -18,10 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mnt.remote import bootstrap
-from mnt.run import wrapper
-from mnt.run.command import Command, from_script, from_words
-from mnt.run.wrapper import Streams
+from mnt.remote import bootstrap, wrapper
+from mnt.remote.wrapper import Command, Streams
+from mnt.run.command import from_script, from_words
 
 SHELLS = ["dash", "bash", "zsh", "ksh", "busybox"]
 

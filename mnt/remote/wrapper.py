@@ -1,11 +1,14 @@
-"""The head's half of mnt/remote/run.sh: the bytes that start a command, and telling its output from noise."""
+"""The head's half of run.sh and leash.sh: the bytes that start a command, and telling its output from noise.
+
+Runs on the head, as `bootstrap` does.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from mnt.remote import bootstrap
-from mnt.run.command import Command
 
 # As root, so that root's processes can be ended too. -n: never ask.
 _SUDO_COMMAND = bootstrap.COMMAND.replace("exec ", "exec sudo -n -- ", 1)
@@ -14,6 +17,16 @@ _NOISE_KEPT = 4096  # bytes: its end
 
 GO = b"\n"  # what run.sh waits for before it starts a command that has an input
 DONE = b"\n"  # what tells leash.sh that there is nothing to end any more
+SCRIPT_PLACE = b"/dev/fd/5"  # where run.sh has the script open
+
+
+@dataclass(frozen=True)
+class Command:
+    """Words as execve gets them. `script`, if there is one, is where SCRIPT_PLACE in them points to."""
+
+    words: tuple[bytes, ...]
+    script: bytes = b""
+    sudo: bool = False
 
 
 def login_line(command: Command) -> str:
