@@ -41,21 +41,6 @@ def fingerprint(host: LabHost) -> str:
     return said.split()[1]
 
 
-def processes(host: LabHost, word: str) -> list[str]:
-    """Command lines on the host that hold `word`."""
-    lines = host.exec(["ps", "-eo", "args="]).stdout.splitlines()
-    return [line for line in lines if word in line and "ps -eo" not in line]
-
-
-def eventually(condition: Callable[[], bool], within: float = 10.0) -> bool:
-    deadline = time.monotonic() + within
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return condition()
-
-
 # -- what works
 
 

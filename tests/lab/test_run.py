@@ -18,6 +18,7 @@ import faults
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from watching import eventually, running
 
 from mnt.fleet import Fleet
 from mnt.inventory import loader
@@ -62,21 +63,6 @@ def started(
             yield process
         finally:
             process.kill()
-
-
-def running(host: LabHost, word: str) -> list[str]:
-    """Command lines on the host that hold `word`."""
-    lines = host.exec(["ps", "-eo", "args="]).stdout.splitlines()
-    return [line for line in lines if word in line and "ps -eo" not in line]
-
-
-def eventually(condition: Callable[[], bool], within: float = 10.0) -> bool:
-    deadline = time.monotonic() + within
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return condition()
 
 
 # -- lines, exit codes, and who failed
