@@ -44,7 +44,8 @@ class Conversation:
         modules = [("mnt.remote.trial", program)]
         self.send(bootstrap.opening(mark, python, "trial", modules, dict(args or {}), why=why, stale=stale))
         if stream is not None:
-            self.send((bootstrap.piece(stream) if stream else b"") + bootstrap.END_OF_STREAM)
+            with contextlib.suppress(BrokenPipeError):  # it has answered without reading so far
+                self.send((bootstrap.piece(stream) if stream else b"") + bootstrap.END_OF_STREAM)
         self._waiting: list[Frame] = []
 
     def __enter__(self) -> Conversation:
