@@ -40,7 +40,8 @@ def torchrun(
     """The argv of one node's torchrun (torch 2.13 `torch.distributed.run`, static rendezvous).
 
     `--local-addr` keeps the FQDN, which other hosts may not resolve, out of the rendezvous. `--tee=3` writes
-    every rank's stdout and stderr below `log_dir` as well.
+    every rank's stdout and stderr below `log_dir` as well. What `program` says arrives as it is: torchrun
+    takes each for a template with `$local_rank` (its `macros.substitute`), in which `$$` stands for a `$`.
     """
     return [
         *python,
@@ -55,5 +56,5 @@ def torchrun(
         "--max-restarts=0",
         "--tee=3",
         f"--log-dir={log_dir}",
-        *program,
+        *(word.replace("$", "$$") for word in program),
     ]

@@ -17,7 +17,7 @@ from typing import Any
 import faults
 import pytest
 from fleets import fleet_of
-from test_fleet import eventually, processes
+from watching import eventually, running
 
 from mnt.errors import HostError
 from mnt.fleet import Timeouts
@@ -164,7 +164,7 @@ def test_an_interpreter_that_hangs(make_lab: MakeLab, define: Define) -> None:
     )
     assert answer["args"]["_boot"]["why"] == "did not start within 1 s: ~/python -X"
     assert answer["stdin"] == "once"
-    assert eventually(lambda: not processes(host, "4321"))
+    assert eventually(lambda: not running(host, "4321"))
 
 
 def test_no_python_at_all(make_lab: MakeLab, define: Define) -> None:
@@ -268,8 +268,8 @@ def marks(lab: Lab) -> Iterator[dict[str, str]]:
 
 def left(host: LabHost, marks: dict[str, str]) -> bool:
     """Whether what belongs to the program is still there; what it detached has to be."""
-    assert processes(host, marks["detached"])
-    return bool(processes(host, marks["child"]) or processes(host, "mnt/remote/boot.py"))
+    assert running(host, marks["detached"])
+    return bool(running(host, marks["child"]) or running(host, "mnt/remote/boot.py"))
 
 
 def test_a_dropped_connection_leaves_nothing(lab: Lab, define: Define, marks: dict[str, str]) -> None:

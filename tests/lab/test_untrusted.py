@@ -43,6 +43,7 @@ BAIT = [
     f"--rsh=touch {CANARY}",
     f"& touch {CANARY} &",
     f"\\\n; touch {CANARY}",
+    "$$ $local_rank ${local_rank} ${ $",  # a template of torchrun's
     "-rf",
     "--",
     "~",

@@ -119,6 +119,11 @@ def test_a_host_without_gpus_starts_one_process() -> None:
             ("a b.py", "x y", "'\"", "line\nbreak", ""),
         ),
         ({"script": "-odd.py"}, (LOGS, "./-odd.py")),
+        # torchrun fills in its macros, and gives one `$` for two.
+        (
+            {"script": "$a.py", "args": ("$$", "${local_rank}")},
+            ("$$a.py", "$$$$", "$${local_rank}"),
+        ),
         ({"module": "pkg.train", "args": ("-v",)}, ("--module", "pkg.train", "-v")),
     ],
 )
