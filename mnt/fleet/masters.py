@@ -23,9 +23,8 @@ from mnt.fleet.sshwords import NO_SSH_FIX, failure_of, master_argv, proxy_comman
 from mnt.fleet.timeouts import Timeouts
 from mnt.inventory.model import Host
 
-_DIRECTORIES = (
-    "/tmp"  # a socket's path is short (sun_path, 108 bytes), and nothing in it means anything to a shell
-)
+# Whatever TMPDIR is: a socket's path is short (sun_path, 108 bytes), and a shell reads this one.
+_DIRECTORIES = "/tmp"
 _POLL = 0.02  # seconds
 _END_GRACE = 2.0  # seconds for a master to end
 _SAID_KEPT = 1 << 14  # bytes

@@ -34,21 +34,24 @@ _GRACE = 5.0
 
 def with_trial(fleet: Fleet, report: Report, progress: Callable[[str], None]) -> FleetFacts:
     """The facts, and a trial; where something fails already, one that says so: a launch would hang in it."""
-    facts = report.fleet
     failing = [finding for finding in report.findings if finding.severity is Severity.FAIL]
-    if failing:
-        names = tuple(host.name for host, _ in facts.answers())
-        return replace(facts, trial=Trial(names, untried=f"{failing[0].check} fails already"))
-    return replace(facts, trial=try_out(fleet, facts, progress))
+    return _tried(fleet, report.fleet, progress, f"{failing[0].check} fails already" if failing else None)
 
 
 def with_network_trial(fleet: Fleet, facts: FleetFacts, progress: Callable[[str], None]) -> FleetFacts:
     """The facts, and a trial; where `mnt launch` would refuse, one that says why."""
-    if failing := unfit(facts):
+    first = next(iter(unfit(facts)), None)
+    why = f"{fold(first.hosts)}: {first.message} ({first.check})" if first else None
+    return _tried(fleet, facts, progress, why)
+
+
+def _tried(
+    fleet: Fleet, facts: FleetFacts, progress: Callable[[str], None], against: str | None
+) -> FleetFacts:
+    """The facts, and a trial; where something speaks against one, that."""
+    if against is not None:
         names = tuple(host.name for host, _ in facts.answers())
-        first = failing[0]
-        why = f"{fold(first.hosts)}: {first.message} ({first.check})"
-        return replace(facts, trial=Trial(names, untried=why))
+        return replace(facts, trial=Trial(names, untried=against))
     return replace(facts, trial=try_out(fleet, facts, progress))
 
 

@@ -27,13 +27,18 @@ def run_in_children(jobs: Mapping[str, Job], deadline: float) -> dict[str, Any]:
     asked it, and nobody else. All of them together take at most `deadline` seconds, and each runs once.
     """
     answers: dict[str, Any] = dict.fromkeys(jobs)
+    if not jobs:
+        return answers
     todo = list(jobs)
     running: dict[_Child, str] = {}
+
+    def begin(child: _Child) -> None:
+        child.begin()
+        running[child] = todo.pop(0)
+
     end = time.monotonic() + deadline
-    first = _Child(list(jobs.values())) if jobs else None
-    if first is not None:
-        first.begin()
-        running[first] = todo.pop(0)
+    first = _Child(list(jobs.values()))
+    begin(first)
     while running:
         left = max(0.0, end - time.monotonic())
         ready, _, _ = select.select(list(running), [], [], min(left, PATIENCE) if todo else left)
@@ -41,16 +46,12 @@ def run_in_children(jobs: Mapping[str, Job], deadline: float) -> dict[str, Any]:
             answer = child.answer()
             answers[running.pop(child)] = answer
             if child is first and todo and answer is not None:
-                child.begin()
-                running[child] = todo.pop(0)
+                begin(child)
             else:
                 child.close()
         if todo and (not ready or first not in running):
-            for name in todo:
-                child = _Child([jobs[name]])
-                child.begin()
-                running[child] = name
-            todo = []
+            while todo:
+                begin(_Child([jobs[todo[0]]]))
         elif not ready and time.monotonic() >= end:
             break
     for child in running:

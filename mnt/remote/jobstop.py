@@ -12,6 +12,7 @@ from mnt.remote.jobentry import living_supervisor
 from mnt.remote.jobfiles import FINAL_STATES, FORMAT, JobPaths, read_json, write_json
 from mnt.remote.jobspec import marks
 from mnt.remote.procs import (
+    SWEEP,
     Ending,
     Process,
     boot_id,
@@ -28,7 +29,6 @@ from mnt.remote.sockets import listeners
 
 SUPERVISOR_EXTRA = 5.0  # seconds beyond its own deadlines that a supervisor gets to end
 LOOK_EVERY = 0.05
-SWEEP = 0.1  # seconds at a time for processes that are born faster than looks find them
 
 
 def stop_node(args: dict[str, Any]) -> dict[str, Any]:
@@ -87,15 +87,18 @@ def _ask(paths: JobPaths, supervisor: Process, grace: float) -> int:
 def _end_rest(job: str, host: str, recorded: list[dict[str, int]], grace: float) -> Ending:
     """End whoever is left of the job: found by its environment, by the last record and by their sessions."""
 
+    environment = marks(job, host)
+
     def look() -> list[Process]:
-        found = members(read_processes(), marked=set(pids_with_environment(marked)), recorded=recorded)
+        marked = set(pids_with_environment(environment))
+        found = members(read_processes(), marked=marked, recorded=recorded)
         return [process for process in found if process.pid != os.getpid()]
 
     def sweep(killing: bool) -> bool:
         """Nobody of the job was born lately. KILLs them as they are found: there is no other time to."""
         found, end = 0, time.monotonic() + SWEEP
         while time.monotonic() < end:
-            for pid in pids_with_environment(marked, newest_pids()):
+            for pid in pids_with_environment(environment, newest_pids()):
                 process = read_process(pid)
                 if process is not None and process.alive and pid != os.getpid():
                     found += 1
@@ -103,7 +106,6 @@ def _end_rest(job: str, host: str, recorded: list[dict[str, int]], grace: float)
                         send_signal(process, signal.SIGKILL)
         return not found
 
-    marked = marks(job, host)
     ending = Ending(look, grace, time.monotonic(), sweep)
     while not ending.step(time.monotonic()):
         time.sleep(LOOK_EVERY)

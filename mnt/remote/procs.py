@@ -183,6 +183,9 @@ def kill_children(reap: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
+SWEEP = 0.1  # seconds at a time for processes that are born faster than looks find them
+
+
 class Ending:
     """Ends processes: TERM to each, after `grace` seconds KILL, until looks in a row find nobody.
 

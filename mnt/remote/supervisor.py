@@ -28,6 +28,7 @@ from mnt.remote.jobfiles import FORMAT, JobPaths, read_json, write_json
 from mnt.remote.jobspec import encode, first_rank, job_environment, marks
 from mnt.remote.peers import Hub, Spoke
 from mnt.remote.procs import (
+    SWEEP,
     Ending,
     Process,
     boot_id,
@@ -50,7 +51,6 @@ _PR_SET_CHILD_SUBREAPER = 36
 _TICK = 1.0  # seconds between two looks at nothing in particular
 _TICK_LISTENING = 0.1  # while the rendezvous port is awaited
 _TICK_ENDING = 0.05
-_SWEEP = 0.1  # seconds at a time for children that are born faster than looks find them
 _RECORD_EVERY = 1.0  # seconds between two looks at who belongs to the job, or more:
 _RECORD_COST = 0.02  # no larger share of a processor than this goes into them
 
@@ -290,12 +290,11 @@ class Supervisor:
 
     def _look(self) -> list[Process]:
         """Everybody who is of this job: for ending them, not only what descends from us."""
-        self._reap_all()
         marked = set(pids_with_environment(marks(self._spec["job"], self._spec["host"])))
         return members(read_processes(), root=os.getpid(), marked=marked, recorded=self._recorded)
 
     def _sweep(self, killing: bool) -> bool:
-        return kill_children(self._reap_all, _SWEEP) if killing else self._reap_all()
+        return kill_children(self._reap_all, SWEEP) if killing else self._reap_all()
 
     def _make_link(self) -> Hub | Spoke | None:
         spec, now = self._spec, time.monotonic()

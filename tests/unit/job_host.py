@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mnt.remote.procs import read_process
+from mnt.remote.procs import all_pids, read_process
 from mnt.tasks.bundle import program_modules, script_source
 
 _ORDINARY_USER = 65534  # nobody
@@ -185,11 +185,9 @@ class JobHost:
 
         Looks for a while: whoever forks and dies, over and over, is not there at every look.
         """
-        found = set()
+        found: set[int] = set()
         for _ in range(10):
-            for name in os.listdir("/proc"):
-                if name.isdigit() and _works_in(int(name), str(self.directory)):
-                    found.add(int(name))
+            found.update(pid for pid in all_pids() if _works_in(pid, str(self.directory)))
             time.sleep(0.005)
         return found
 

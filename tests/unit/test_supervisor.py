@@ -10,6 +10,8 @@ import time
 import pytest
 from job_host import JobHost, alive, wait_for
 
+from mnt.remote.procs import all_pids
+
 # For scripts: `note(NAME)` writes the process's pid into a file, in one step.
 NOTE = """
 import os, signal, subprocess, sys, time
@@ -218,9 +220,9 @@ def test_stop_works_without_the_supervisors_help(host: JobHost, signum: signal.S
 
 
 def _running(code: str) -> bool:
-    for name in os.listdir("/proc"):
+    for pid in all_pids():
         try:
-            with open(f"/proc/{name}/cmdline", encoding="utf-8", errors="replace") as file:
+            with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as file:
                 if file.read().split("\0")[2:3] == [code]:
                     return True
         except OSError:
