@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from mnt.errors import HostError
@@ -39,15 +40,15 @@ def gather_facts(
             worker that answered, to have one host write to shared storage and the others look, to have all
             connect to each other over the training network.
         progress: takes what is going on, a few words at a time.
-        with_reach: also have all connect to each other over the training network.
     """
+    needs = [need for need in _TRIPS if need in trips]
     facts: dict[str, HostFacts] = {}
     errors: dict[str, HostError] = {}
     common = probe_arguments(inventory)
     tasks = {host.name: ({**common, **own_arguments(host)},) for host in hosts}
     answered = itertools.count(1)
     outcomes = fleet.run_each(
-        probe,
+        partial(probe, stay=bool(needs)),
         tasks,
         on_result=lambda outcome: progress(f"{next(answered)} of {len(tasks)} hosts have answered"),
     )
@@ -62,21 +63,32 @@ def gather_facts(
         facts=facts,
         errors=errors,
     )
-    if len(facts) < 2:
-        return gathered
-    progress("the hosts look at each other")
-    return replace(gathered, **_further(fleet, gathered, [need for need in _TRIPS if need in trips]))
+    if len(facts) > 1:
+        progress("the hosts look at each other")
+        gathered = replace(gathered, **_further(fleet, gathered, needs))
+    for host in hosts:
+        fleet.connection(host.name).drop_kept()
+    return gathered
 
 
 def _further(fleet: Fleet, facts: FleetFacts, needs: Sequence[Needs]) -> dict[str, Any]:
-    """What the trips tell, all at the same time, for each of them waits for something now and then."""
-    with ThreadPoolExecutor(max_workers=len(_TRIPS)) as pool:
+    """What the trips tell.
+
+    The master's logins take their time, and only the master's. What the other hosts are asked follows one
+    another, for each of them has one interpreter that the probe has left there; the last keeps it to itself.
+    """
+    with ThreadPoolExecutor(max_workers=2) as pool:
         try:
-            made = {need: pool.submit(_TRIPS[need], fleet, facts) for need in needs}
-            return {need.name.lower(): trip.result() for need, trip in made.items()}
+            logins = pool.submit(_TRIPS[Needs.MESH], fleet, facts) if Needs.MESH in needs else None
+            rest = pool.submit(_in_turn, fleet, facts, [need for need in needs if need is not Needs.MESH])
+            return {**({} if logins is None else {"mesh": logins.result()}), **rest.result()}
         except BaseException:
             fleet.close()  # and so end the trips that are still under way
             raise
+
+
+def _in_turn(fleet: Fleet, facts: FleetFacts, needs: Sequence[Needs]) -> dict[str, Any]:
+    return {need.name.lower(): _TRIPS[need](fleet, facts) for need in needs}
 
 
 def probe_arguments(inventory: Inventory) -> dict[str, Any]:

@@ -1,10 +1,13 @@
-"""Second stage on a host: read a program from standard input, run its `main`, and report in frames.
+"""Second stage on a host: read programs from standard input, run their `main`, and report in frames.
 
 The stub that bootstrap.py sends has taken this source off standard input and calls `serve`. What follows
 there: a line with a length and that many bytes of JSON (the request), then the stream for the program in
 pieces, each `%08x` and that many bytes. A piece of length 0 ends the stream, so that the end of the data and
 the loss of the connection differ: standard input itself stays open until the head is done, and its end means
 that the head is gone.
+
+A request may ask to `stay`: then the next one follows the end of the stream. Its program finds the modules
+that are loaded already, and is spared the start of an interpreter.
 
 Frames go out on what was standard output, in chunks of one write each of at most PIPE_BUF bytes, so that no
 other writer can get into the middle of one: `MARK KIND LENGTH MORE\\n` and LENGTH bytes. Standard output and
@@ -28,7 +31,7 @@ import types
 TYPE_CHECKING = False  # typing.TYPE_CHECKING costs an import
 if TYPE_CHECKING:
     from types import FrameType
-    from typing import Any, NoReturn
+    from typing import Any, BinaryIO, NoReturn
 
 _CHUNK = 4000  # bytes of data in a chunk; with its header less than PIPE_BUF (4096 on Linux)
 _GRACE = 5.0  # seconds that a program has to clean up once the head is gone
@@ -105,6 +108,8 @@ class Group:
     def __init__(self) -> None:
         self._outer = os.getpgrp()  # 0: beyond the PID namespace of a container
         self._own = os.getpid()
+
+    def enter(self) -> None:
         if self._outer != self._own:
             os.setpgid(0, 0)
 
@@ -139,27 +144,34 @@ def _reset_signals() -> None:
     signal.signal(signal.SIGHUP, _exit_on_signal)
 
 
-def _watch(fd: int, group: Group, finished: threading.Event) -> None:
+def _watch(fd: int, group: Group, idle: threading.Event) -> None:
     """Wait until the head hangs up; then end the program: SIGTERM, a moment to clean up, SIGKILL."""
-    poll = select.poll()
-    poll.register(fd, select.POLLRDHUP)  # no POLLIN: what the program has not read yet does not matter
-    poll.poll()
-    if finished.is_set():
+    _hung_up(fd, None)
+    if idle.is_set():
         return
     group.terminate()
-    finished.wait(_GRACE)
+    idle.wait(_GRACE)
     group.sweep()
     os._exit(_HEAD_GONE)
 
 
-def _load(modules: list[list[str]]) -> Any:
-    """Make modules of (full name, source) pairs, and run them in order; the last one."""
+def _hung_up(fd: int, timeout: int | None) -> bool:
+    """Whether the head hangs up within `timeout` milliseconds; None: wait until it does."""
+    poll = select.poll()
+    poll.register(fd, select.POLLRDHUP)  # no POLLIN: what the program has not read yet does not matter
+    return bool(poll.poll(timeout))
+
+
+def _load(modules: list[list[str]]) -> None:
+    """Make modules of (full name, source) pairs, and run them in order."""
+    gc.disable()
     for name, source in modules:
         module = _module(name)
         file = name.replace(".", "/") + ".py"
         vars(module).update(__file__=file, __loader__=Source(source))
         exec(compile(source, file, "exec"), module.__dict__)
-    return module
+    gc.freeze()  # what is loaded stays
+    gc.enable()
 
 
 def _module(name: str) -> types.ModuleType:
@@ -180,41 +192,67 @@ def _failure(error: BaseException) -> dict[str, str]:
     return {"error": summary, "traceback": "".join(lines)[-_TRACEBACK_KEPT:]}
 
 
+def _request(feed: io.BufferedReader) -> dict[str, Any]:
+    """The next one. Raises ValueError where standard input has ended."""
+    request: dict[str, Any] = json.loads(feed.read(int(feed.readline())).decode())
+    return request
+
+
+def _run(request: dict[str, Any], boot: dict[str, Any], frames: Frames, stdin: BinaryIO) -> tuple[str, Any]:
+    """Run one program; the kind and the value of its last frame."""
+    sys.argv = [f"mnt/remote/{request['name']}.py"]
+    try:
+        _load(request["modules"])
+        program: Any = sys.modules[f"mnt.remote.{request['name']}"]
+        args = dict(request["args"], _boot=boot)
+        return "answer", program.main(args, lambda frame: frames.send("frame", frame), stdin)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the head shall see it
+        return "error", _failure(error)
+
+
+def _is_tidy() -> bool:
+    """Whether the program has left no thread behind: there are the main one, and the one that watches."""
+    return threading.active_count() <= 2
+
+
 def serve(feed: io.BufferedReader, why: str, python: list[str]) -> NoReturn:
-    """Run one program and exit: with 0 once it has been answered, with 98 if the head is gone.
+    """Run a program, or several, and exit: with 0 once all are answered, with 98 if the head is gone.
 
     Args:
         feed: standard input, binary and buffered, at the request; on a descriptor of its own.
         why: why the configured interpreter does not run; empty where this is it.
         python: the words that started this interpreter.
     """
-    request = json.loads(feed.read(int(feed.readline())).decode())
+    request = _request(feed)
     frames = Frames(os.dup(1), request["mark"], request["limit"])
     os.dup2(2, 1)
-    group = Group()
-    _reset_signals()
-    finished = threading.Event()
-    frames.send("hello", {"pid": os.getpid(), "version": sys.version.split()[0]})
-    threading.Thread(target=_watch, args=(feed.fileno(), group, finished), daemon=True).start()
-
-    args = dict(request["args"], _boot={"python": python, "configured": not why, "why": why})
-    sys.argv = [f"mnt/remote/{request['name']}.py"]
-    try:
-        program = _load(request["modules"])
-        gc.freeze()  # what is loaded stays
-        gc.enable()
-        stream = io.BufferedReader(Stream(feed), 1 << 16)
-        kind, value = "answer", program.main(args, lambda frame: frames.send("frame", frame), stream)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the head shall see it
-        kind, value = "error", _failure(error)
-    finished.set()
-    group.sweep()  # before the answer: who has it may rely on nothing being left
-    try:
+    boot = {"python": python, "configured": not why, "why": why}
+    group, idle = Group(), threading.Event()
+    group.enter()
+    threading.Thread(target=_watch, args=(feed.fileno(), group, idle), daemon=True).start()
+    while True:
+        _reset_signals()
+        frames.send("hello", {"pid": os.getpid(), "version": sys.version.split()[0]})
+        stdin = io.BufferedReader(Stream(feed), 1 << 16)
+        kind, value = _run(request, boot, frames, stdin)
+        idle.set()
+        group.sweep()  # before the answer: who has it may rely on nothing being left
+        stay = request["stay"] and _is_tidy()
         try:
-            frames.send(kind, value)
-        except (TypeError, ValueError) as error:
-            frames.send("error", _failure(error))
-    except OSError:
-        os._exit(_HEAD_GONE)
+            try:
+                frames.send(kind, value)
+            except (TypeError, ValueError) as error:
+                frames.send("error", _failure(error))
+            if not stay:
+                break
+            while stdin.read(1 << 16):  # the next request follows the end of the stream
+                pass
+            request = _request(feed)
+        except (OSError, ValueError):  # nothing came any more
+            os._exit(_HEAD_GONE)
+        group.enter()
+        idle.clear()
+        if _hung_up(feed.fileno(), 0):  # the watch may have seen that while nothing ran
+            os._exit(_HEAD_GONE)
     sys.stdout.flush()
     os._exit(0)

@@ -60,37 +60,23 @@ def shell_line(name: str) -> str:
 def opening(
     mark: str,
     python: Sequence[str],
-    name: str,
-    modules: Sequence[tuple[str, str]],
-    args: dict[str, Any],
     *,
     why: str = "",
     stale: int | None = None,
 ) -> bytes:
-    """All that COMMAND reads before the program's own stream.
+    """What COMMAND reads before the first request.
 
     Args:
         mark: see `new_mark`.
         python: words of the configured interpreter; empty: only the usual places are tried.
-        name: the program, `mnt/remote/<name>.py`.
-        modules: its modules as (full name, source), each behind those that it imports, its own last.
-        args: JSON-serialisable arguments of its `main`.
         why: why the configured interpreter is left out.
         stale: process group of an earlier run that hangs, to be killed first.
 
-    Raises ValueError where a word of `python` holds a newline or NUL, TypeError where `args` is not JSON.
+    Raises ValueError where a word of `python` holds a newline or NUL.
     """
     for word in python:
         if "\n" in word or "\0" in word or not word:
             raise ValueError(f"not a word of an interpreter's command line: {word!r}")
-    request = {
-        "mark": mark,
-        "limit": FRAME_LIMIT,
-        "name": name,
-        "modules": modules,
-        "args": args,
-    }
-    body = json.dumps(request, allow_nan=False).encode()
     boot = _text("boot.py").encode()
     lines = [
         shell_line("boot.sh"),
@@ -101,15 +87,41 @@ def opening(
         str(len(python)),
         *python,
     ]
-    return b"".join(
-        [
-            "".join(line + "\n" for line in lines).encode("utf-8", "surrogateescape"),
-            b"%d\n" % len(boot),
-            boot,
-            b"%d\n" % len(body),
-            body,
-        ]
+    return (
+        "".join(line + "\n" for line in lines).encode("utf-8", "surrogateescape") + b"%d\n" % len(boot) + boot
     )
+
+
+def request(
+    mark: str,
+    name: str,
+    modules: Sequence[tuple[str, str]],
+    args: dict[str, Any],
+    *,
+    stay: bool = False,
+) -> bytes:
+    """What asks a boot.py for a program; the program's own stream follows.
+
+    Args:
+        mark: that of the opening.
+        name: the program, `mnt/remote/<name>.py`.
+        modules: those of its modules that this boot.py has not been sent yet, as (full name, source), each
+            behind those that it imports.
+        args: JSON-serialisable arguments of its `main`.
+        stay: whether another request may follow, once this one is answered and its stream has ended.
+
+    Raises TypeError or ValueError where `args` is not JSON.
+    """
+    document = {
+        "mark": mark,
+        "limit": FRAME_LIMIT,
+        "name": name,
+        "modules": modules,
+        "args": args,
+        "stay": stay,
+    }
+    body = json.dumps(document, allow_nan=False).encode()
+    return b"%d\n" % len(body) + body
 
 
 END_OF_STREAM = b"%08x" % 0

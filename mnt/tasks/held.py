@@ -15,10 +15,13 @@ from mnt.tasks.program import run_program
 
 
 @contextmanager
-def held(connection: Connection, name: str, args: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def held(
+    connection: Connection, name: str, args: dict[str, Any], *, stay: bool = False
+) -> Iterator[dict[str, Any]]:
     """Run `mnt/remote/<name>.py` for as long as the block does; gives the first frame that it emits.
 
-    The program ends with its standard input, at the end of the block or when the host loses us.
+    The program ends with its standard input, at the end of the block or when the host loses us. `stay` is
+    run_program's.
 
     Raises HostError where it fails before that frame.
     """
@@ -27,7 +30,8 @@ def held(connection: Connection, name: str, args: dict[str, Any]) -> Iterator[di
 
     def run() -> None:
         try:
-            run_program(connection, name, args, stdin=_until(done), timeout=None, on_frame=heard.put)
+            stream = _until(done)
+            run_program(connection, name, args, stdin=stream, timeout=None, on_frame=heard.put, stay=stay)
         except HostError as error:
             heard.put(error)
 

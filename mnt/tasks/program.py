@@ -13,6 +13,7 @@ from fabric.connection import Connection
 
 from mnt.errors import HostError
 from mnt.fleet.channel import ReadTimeout, RemoteCommand, host_name, remaining, timeouts_of
+from mnt.fleet.connection import HostConnection
 from mnt.fleet.shell import runs_nothing
 from mnt.remote import bootstrap
 from mnt.remote.bootstrap import BadFrame, Frame, FrameReader
@@ -20,6 +21,8 @@ from mnt.tasks import bundle
 from mnt.tasks.shape import shaped
 
 OnFrame = Callable[[dict[str, Any]], None]
+
+_SETTLING = 0.5  # seconds for the end of a stream to be sent, where its program has answered already
 
 _MOST_REMARKS = 100  # of boot.sh, which makes some 15
 
@@ -61,6 +64,7 @@ def run_program(
     timeout: float | None = 60.0,
     on_frame: OnFrame | None = None,
     on_noise: Callable[[str], None] | None = None,
+    stay: bool = False,
 ) -> dict[str, Any]:
     """Run `mnt/remote/<name>.py` on the host and return its answer.
 
@@ -71,6 +75,8 @@ def run_program(
         timeout: seconds for all of it; None: as long as it takes.
         on_frame: takes each frame that the program emits, in this thread.
         on_noise: takes what came on standard output before the program, its end: what start-up files print.
+        stay: leave the interpreter there for the next program over this HostConnection, which saves most of
+            what starting one takes; `drop_kept` ends it. For programs that leave nothing in their process.
 
     Closing the connection, from any thread, ends the call, and the program with it.
 
@@ -82,19 +88,30 @@ def run_program(
     """
     host = host_name(connection)
     deadline = None if timeout is None else time.monotonic() + timeout
-    target = getattr(connection, "target", None)
-    python: tuple[str, ...] = _DEFAULT_PYTHON if target is None else target.python
-    modules = _modules(name)
+    own = connection if isinstance(connection, HostConnection) else None
+    python = own.target.python if own else _DEFAULT_PYTHON
+
+    def ask(boot: _Boot, opening: bytes = b"") -> dict[str, Any]:
+        patience = timeouts_of(connection).interpreter
+        run = _Run(boot.command, name, boot.reader, deadline, patience, kept=boot.used)
+        with contextlib.ExitStack() as stack:
+            stack.callback(boot.command.close)
+            boot.command.write([opening + boot.request(name, args, stay)])
+            answer = run.answer(stdin, on_frame, on_noise)
+            if stay and own and boot.command.settle(_SETTLING):
+                stack.pop_all()
+                own.keep(boot)
+            return answer
 
     def attempt(words: Sequence[str], why: str = "", stale: int | None = None) -> dict[str, Any]:
         mark = bootstrap.new_mark()
-        opening = bootstrap.opening(mark, words, name, modules, args, why=why, stale=stale)
-        with RemoteCommand(connection, bootstrap.COMMAND) as command:
-            command.write([opening])
-            run = _Run(command, name, FrameReader(mark), deadline, timeouts_of(connection).interpreter)
-            return run.answer(stdin, on_frame, on_noise)
+        opening = bootstrap.opening(mark, words, why=why, stale=stale)
+        return ask(_Boot(RemoteCommand(connection, bootstrap.COMMAND), mark), opening)
 
     try:
+        if own and (kept := own.take_kept()) is not None:
+            with contextlib.suppress(_Gone):
+                return ask(kept)
         try:
             return attempt(python)
         except _Stuck as stuck:
@@ -130,6 +147,33 @@ class _Error(TypedDict):
     traceback: str
 
 
+class _Boot:
+    """A boot.py on a host, and what it has been sent."""
+
+    def __init__(self, command: RemoteCommand, mark: str) -> None:
+        self.command = command
+        self.reader = FrameReader(mark)
+        self._mark = mark
+        self._sent: set[str] = set()
+
+    @property
+    def used(self) -> bool:
+        """Whether it has been asked for a program already."""
+        return bool(self._sent)
+
+    def request(self, name: str, args: dict[str, Any], stay: bool) -> bytes:
+        modules = [module for module in _modules(name) if module[0] not in self._sent]
+        self._sent.update(full_name for full_name, _ in modules)
+        return bootstrap.request(self._mark, name, modules, args, stay=stay)
+
+    def close(self) -> None:
+        self.command.close()
+
+
+class _Gone(Exception):
+    """An interpreter that was kept has ended before it got the program."""
+
+
 class _Stuck(Exception):
     """The login shell is through, but no interpreter starts; `group` is their process group."""
 
@@ -161,10 +205,18 @@ class _Run:
     Args:
         deadline: on time.monotonic()'s clock.
         patience: seconds that each interpreter has to start.
+        kept: whether it has served another program before. Raises _Gone then where it serves none any more.
     """
 
     def __init__(
-        self, command: RemoteCommand, name: str, reader: FrameReader, deadline: float | None, patience: float
+        self,
+        command: RemoteCommand,
+        name: str,
+        reader: FrameReader,
+        deadline: float | None,
+        patience: float,
+        *,
+        kept: bool,
     ) -> None:
         self._command = command
         self._host = command.host
@@ -172,6 +224,7 @@ class _Run:
         self._reader = reader
         self._deadline = deadline
         self._patience = patience
+        self._kept = kept
         self._heard = False  # whether any frame has come
         self._group: int | None = None  # of sh, while no program has started
         self._impatient: float | None = None  # when to give the interpreter up that is being started
@@ -186,6 +239,8 @@ class _Run:
         facts: dict[str, str] = {}
         started = False
         for frame in self._frames():
+            if self._kept and not started and frame.kind != "hello":
+                raise _Gone
             if frame.kind in ("answer", "frame", "error") and not isinstance(frame.value, dict):
                 raise BadFrame(f"the {frame.kind} is no JSON object")
             if frame.kind == "answer":
@@ -255,7 +310,7 @@ class _Run:
         code = self._command.exit_code
         said = self._command.stderr.strip() or self._reader.noise
         if not self._heard:
-            return _NoShell(code, said)
+            return _Gone() if self._kept else _NoShell(code, said)
         ended = "ended without an answer" + ("" if code is None else f", exit code {code}")
         return HostError(self._host, "answer", f"{self._name}: {ended}{_last_line(said)}")
 
@@ -286,7 +341,7 @@ def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _kill(connection: Connection, group: int) -> None:
     """Kill the processes of an attempt that hangs, if the host lets us; sh does it before anything else."""
-    opening = bootstrap.opening(bootstrap.new_mark(), (), "", [], {}, stale=group)
+    opening = bootstrap.opening(bootstrap.new_mark(), (), stale=group)
     with (
         contextlib.suppress(HostError, ReadTimeout),
         RemoteCommand(connection, bootstrap.COMMAND) as command,

@@ -40,7 +40,7 @@ def write_nonce(
     Raises HostError where the host cannot be asked.
     """
     args = {"nonce": nonce, "write": places, "deadline": deadline}
-    with held(connection, "visible", args) as first:
+    with held(connection, "visible", args, stay=True) as first:
         yield first["written"]
 
 
@@ -48,6 +48,7 @@ def read_nonce(
     connection: Connection, nonce: str, files: Mapping[str, str], *, deadline: float
 ) -> dict[str, Seen]:
     """Look for the files, by name, until they hold `nonce`, at most `deadline` seconds. Raises HostError."""
-    answer = run_program(connection, "visible", {"nonce": nonce, "read": files, "deadline": deadline})
+    args = {"nonce": nonce, "read": files, "deadline": deadline}
+    answer = run_program(connection, "visible", args, stay=True)
     seen: dict[str, Seen] = answer["seen"]
     return seen

@@ -75,7 +75,7 @@ def test_every_login_shell_passes_it_on(shell: str) -> None:
 @pytest.mark.parametrize("shell", ["dash", "bash", "zsh", "ksh", "busybox"])
 def test_the_first_stage_is_valid_in_every_posix_shell(shell: str) -> None:
     text = resources.files("mnt.remote").joinpath("boot.sh").read_text()
-    line = bootstrap.opening("mark", [], "trial", [], {}).decode().partition("\n")[0]
+    line = bootstrap.opening("mark", []).decode().partition("\n")[0]
     for source in (text, line):
         done = subprocess.run([*shell_command(shell), "-n"], input=source, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
@@ -179,7 +179,7 @@ def test_a_hanging_attempt_is_killed_by_the_next(tmp_path: Path) -> None:
 @pytest.mark.parametrize("word", ["", "a\nb", "a\0b"])
 def test_words_that_cannot_be_sent(word: str) -> None:
     with pytest.raises(ValueError, match="not a word"):
-        bootstrap.opening("m", [word], "trial", [], {})
+        bootstrap.opening("m", [word])
 
 
 def test_a_module_in_the_home_does_not_shadow_the_library(tmp_path: Path) -> None:
