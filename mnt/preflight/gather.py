@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -46,22 +45,20 @@ def gather_facts(
     errors: dict[str, HostError] = {}
     common = probe_arguments(inventory)
     tasks = {host.name: ({**common, **own_arguments(host)},) for host in hosts}
-    answered = itertools.count(1)
-    outcomes = fleet.run_each(
-        partial(probe, stay=bool(needs)),
-        tasks,
-        on_result=lambda outcome: progress(f"{next(answered)} of {len(tasks)} hosts have answered"),
-    )
-    for name, outcome in outcomes.items():
+
+    def take(outcome: Outcome[dict[str, Any]]) -> None:
         try:
-            facts[name] = _facts(outcome)
+            facts[outcome.host] = _facts(outcome)  # while others are still at work
         except HostError as error:
-            errors[name] = error
+            errors[outcome.host] = error
+        progress(f"{len(facts) + len(errors)} of {len(tasks)} hosts have answered")
+
+    fleet.run_each(partial(probe, stay=bool(needs)), tasks, on_result=take)
     gathered = FleetFacts(
         inventory=inventory,
         hosts=tuple(hosts),
-        facts=facts,
-        errors=errors,
+        facts={name: facts[name] for name in tasks if name in facts},
+        errors={name: errors[name] for name in tasks if name in errors},
     )
     if len(facts) > 1:
         progress("the hosts look at each other")

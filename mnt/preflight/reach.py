@@ -6,8 +6,6 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from pydantic import TypeAdapter
-
 from mnt.fleet import Fleet
 from mnt.network.nic import NicChoice
 from mnt.preflight.facts import FleetFacts
@@ -21,11 +19,11 @@ _TIMEOUT = 2.0  # seconds for a connection: the kernel sends a second SYN after 
 _AT_ONCE = 64  # connections that a host makes at the same time
 _PATIENCE = 10.0  # seconds that a host may take beyond the timeouts of all its connections
 
-_reached = TypeAdapter(dict[str, Reached])
-
 
 def gather_reach(fleet: Fleet, facts: FleetFacts) -> Reach | None:
     """What the hosts see of each other; None where there are no two whose training NIC works."""
+    from pydantic import TypeAdapter  # 60 ms, which nobody waits for while the hosts are at work
+
     endpoints = endpoints_of(facts)
     if len(endpoints) < 2:
         return None
@@ -43,7 +41,8 @@ def gather_reach(fleet: Fleet, facts: FleetFacts) -> Reach | None:
         },
         fanout=len(endpoints),
     )
-    pairs = {host: _reached.validate_python(seen) for host, seen in meeting.reached.items()}
+    reached = TypeAdapter(dict[str, Reached])
+    pairs = {host: reached.validate_python(seen) for host, seen in meeting.reached.items()}
     errors = {host: error.reason for host, error in outcomes.errors().items()}
     late = {host: "it did not listen in time" for host in hosts if host not in pairs}
     return Reach(endpoints, pairs, {**late, **errors})

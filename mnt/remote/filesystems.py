@@ -13,7 +13,9 @@ from mnt.remote.children import run_in_children
 TYPE_CHECKING = False  # typing.TYPE_CHECKING costs an import of 3 ms
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
-    from typing import TypedDict
+    from typing import Any, TypedDict
+
+    from mnt.remote.children import Job
 
     class Space(TypedDict):
         size: int  # bytes
@@ -40,15 +42,19 @@ if TYPE_CHECKING:
         inside: Mount | None  # the mount that holds the path
 
 
-def look_at(paths: Iterable[str], deadline: float, write: Container[str] = ()) -> dict[str, Seen]:
-    """What each path is, all of them together within `deadline` seconds.
+def look_at(
+    paths: Iterable[str], deadline: float, write: Container[str] = (), others: Mapping[str, Job] | None = None
+) -> tuple[dict[str, Seen], dict[str, Any]]:
+    """What each path is, and what the other jobs return; all of them together within `deadline` seconds.
 
     Args:
         paths: `~` is the home of the user who logged in.
         deadline: seconds; a path that takes longer hangs.
         write: those of them that are directories to create a file in, and remove it.
+        others: further functions that may hang, by names that are no paths; None is what such a one returns.
     """
-    jobs = {path: partial(look, path, path in write) for path in paths}
+    others = others or {}
+    jobs: dict[str, Job] = {path: partial(look, path, path in write) for path in paths}
     hung: Seen = {
         "kind": "hung",
         "real": None,
@@ -57,7 +63,8 @@ def look_at(paths: Iterable[str], deadline: float, write: Container[str] = ()) -
         "space": None,
         "write": None,
     }
-    return {path: seen or hung for path, seen in run_in_children(jobs, deadline).items()}
+    answers = run_in_children({**jobs, **others}, deadline)
+    return {path: answers[path] or hung for path in jobs}, {name: answers[name] for name in others}
 
 
 def look(path: str, write: bool = False) -> Seen:

@@ -19,7 +19,9 @@ import subprocess
 
 # The post-quantum key exchange that OpenSSH prefers since 9.0 costs either side 80 ms of CPU, the others 5.
 # All stay on offer, this one first; what is agreed on makes no difference to who may log in.
-_CHEAP = ("-o", "KexAlgorithms=^curve25519-sha256")
+# Whether the worker has further host keys nobody asked; its proof of them costs it a signature each, and the
+# answer would go into the user's known_hosts.
+_CHEAP = ("-o", "KexAlgorithms=^curve25519-sha256", "-o", "UpdateHostKeys=no")
 _NOT_CHEAP = ("kex", "key exchange", "host key type", "configuration option")
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING costs an import
@@ -71,11 +73,16 @@ def _run(argv: list[str], timeout: float) -> str | None:
 
 
 def command(worker: dict[str, Any], timeout: float, options: Sequence[str] = ()) -> list[str]:
-    """The argv that logs in to a worker. It never asks; which host keys to trust is the host's own choice."""
+    """The argv that logs in to a worker. It never asks; which host keys to trust is the host's own choice.
+
+    It leaves no process behind that holds the connection, even where the user's ssh_config asks for one.
+    """
     argv = [
         "ssh",
         "-o",
         "BatchMode=yes",
+        "-o",
+        "ControlMaster=no",
         "-o",
         f"ConnectTimeout={max(1, math.ceil(timeout))}",
         "-T",

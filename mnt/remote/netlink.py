@@ -1,4 +1,4 @@
-"""Questions to the kernel's rtnetlink. Runs on a host: Python 3.8, standard library."""
+"""Questions to the kernel over netlink. Runs on a host: Python 3.8, standard library."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ _NLM_F_REQUEST, _NLM_F_MULTI, _NLM_F_DUMP = 0x1, 0x2, 0x300
 _NLA_TYPE_MASK = 0x3FFF
 
 
-def dump(kind: int, body: bytes) -> list[bytes]:
+ROUTE, SOCK_DIAG = 0, 4
+
+
+def dump(kind: int, body: bytes, family: int = ROUTE) -> list[bytes]:
     """The payloads of all messages that answer a dump, without their headers. Raises OSError."""
-    return _ask(kind, _NLM_F_REQUEST | _NLM_F_DUMP, body)
+    return _ask(family, kind, _NLM_F_REQUEST | _NLM_F_DUMP, body)
 
 
 def ask(kind: int, body: bytes) -> bytes:
     """The payload of the one message that answers. Raises OSError, with the kernel's errno."""
-    return _ask(kind, _NLM_F_REQUEST, body)[0]
+    return _ask(ROUTE, kind, _NLM_F_REQUEST, body)[0]
 
 
-def _ask(kind: int, flags: int, body: bytes) -> list[bytes]:
+def _ask(family: int, kind: int, flags: int, body: bytes) -> list[bytes]:
     payloads: list[bytes] = []
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW) as link:
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, family) as link:
         link.settimeout(5)
         link.send(struct.pack("=IHHII", 16 + len(body), kind, flags, 1, 0) + body)
         while True:

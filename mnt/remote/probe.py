@@ -30,7 +30,6 @@ from functools import partial
 
 from mnt.remote import rdma
 from mnt.remote.artifacts import artifacts
-from mnt.remote.children import run_in_children
 from mnt.remote.distributions import nccl_library, packages, torch_cuda
 from mnt.remote.files import read
 from mnt.remote.filesystems import describe_mounts, look_at, parse_mounts
@@ -61,16 +60,13 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
     now = time.time()
     deadline = float(args.get("deadline", 5.0))
     paths, mounts = args.get("paths", []), args.get("mounts", [])
+    slow = {
+        "artifacts": partial(artifacts, args.get("workdir", "~/mnt"), args.get("extensions", EXTENSIONS)),
+        "resolved": partial(resolve, os.uname().nodename),
+    }
     # First, for it makes automounted file systems appear among the mounts.
-    looked_at = look_at([*paths, *mounts], deadline, args.get("write", []))
+    looked_at, answers = look_at([*paths, *mounts], deadline, args.get("write", []), slow)
     user = login()
-    slow = run_in_children(
-        {
-            "artifacts": partial(artifacts, args.get("workdir", "~/mnt"), args.get("extensions", EXTENSIONS)),
-            "resolved": partial(resolve, os.uname().nodename),
-        },
-        deadline,
-    )
     return {
         "time": now,
         "hostname": os.uname().nodename,
@@ -95,7 +91,7 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
         "listeners": listeners(args["port"]) if "port" in args else None,
         "memory": memory(),
         "processes": own_processes(),
-        **slow,
+        **answers,
     }
 
 

@@ -133,13 +133,15 @@ def run_program(
 _reading = threading.Lock()
 
 
-def _modules(name: str) -> list[tuple[str, str]]:
+def _modules(name: str) -> list[bootstrap.Module]:
     """The program's modules, read once for all hosts; `ast` of CPython 3.11 fails in several threads."""
     with _reading:
         return _cached_modules(name)
 
 
-_cached_modules = cache(bundle.program_modules)
+@cache
+def _cached_modules(name: str) -> list[bootstrap.Module]:
+    return [bootstrap.module(*module) for module in bundle.program_modules(name)]
 
 
 class _Error(TypedDict):
@@ -162,8 +164,8 @@ class _Boot:
         return bool(self._sent)
 
     def request(self, name: str, args: dict[str, Any], stay: bool) -> bytes:
-        modules = [module for module in _modules(name) if module[0] not in self._sent]
-        self._sent.update(full_name for full_name, _ in modules)
+        modules = [module for module in _modules(name) if module.name not in self._sent]
+        self._sent.update(module.name for module in modules)
         return bootstrap.request(self._mark, name, modules, args, stay=stay)
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import platform
@@ -265,7 +266,7 @@ def test_what_paths_are(tmp_path: Path) -> None:
     (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
     os.mkfifo(tmp_path / "fifo")
     names = ["file", "link", "dangling", "fifo", "file/below", "."]
-    seen = filesystems.look_at([str(tmp_path / name) for name in names], 5)
+    seen, _ = filesystems.look_at([str(tmp_path / name) for name in names], 5)
     assert [entry["kind"] for entry in seen.values()] == [
         "file",
         "file",
@@ -287,7 +288,7 @@ def test_room_is_what_the_user_can_still_have() -> None:
 
 def test_writing_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    seen = filesystems.look_at([str(tmp_path), str(tmp_path / "file")], 5, write=[str(tmp_path)])
+    seen, _ = filesystems.look_at([str(tmp_path), str(tmp_path / "file")], 5, write=[str(tmp_path)])
     assert [entry["write"] for entry in seen.values()] == ["ok", None]
     assert os.listdir(tmp_path) == ["file"]
 
@@ -298,7 +299,7 @@ def test_writing_says_why_it_fails() -> None:
 
 
 def test_a_path_below_the_home_directory() -> None:
-    assert filesystems.look_at(["~"], 5)["~"]["real"] == os.path.realpath(Path.home())
+    assert filesystems.look_at(["~"], 5)[0]["~"]["real"] == os.path.realpath(Path.home())
 
 
 def test_a_path_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,7 +321,9 @@ def test_a_hung_path_delays_nothing_but_itself(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(os, "statvfs", hang)
     start = time.monotonic()
-    seen = filesystems.look_at(["/hung", "/etc", "/"], 0.5)
+    others = {"quick": lambda: 1, "slow": lambda: time.sleep(60)}
+    seen, answers = filesystems.look_at(["/hung", "/etc", "/"], 0.5, others=others)
+    assert answers == {"quick": 1, "slow": None}
     assert time.monotonic() - start < 2
     assert (seen["/hung"]["kind"], seen["/hung"]["error"]) == ("hung", "no answer in 0.5 s")
     assert (seen["/etc"]["kind"], seen["/"]["kind"]) == ("dir", "dir")
@@ -336,7 +339,7 @@ def test_a_child_left_behind_holds_no_stream_of_the_session() -> None:
     code = (
         "import os, time; from mnt.remote import filesystems;"
         "os.statvfs = lambda path: time.sleep(5); os.kill = lambda pid, number: None;"  # a child in state D
-        "print(filesystems.look_at(['/hung'], 0.2)['/hung']['kind'])"
+        "print(filesystems.look_at(['/hung'], 0.2)[0]['/hung']['kind'])"
     )
     start = time.monotonic()
     assert run_python(code) == "hung\n"  # which waits until nobody holds the streams
@@ -479,7 +482,16 @@ def test_sockets_that_listen() -> None:
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_our_own_listener_is_named(family: socket.AddressFamily) -> None:
+@pytest.mark.parametrize("diagnosis", [True, False], ids=["with inet_diag", "without"])
+def test_our_own_listener_is_named(
+    family: socket.AddressFamily, diagnosis: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unused = "_read" if diagnosis else "_asked"
+
+    def refuse(port: int) -> Any:
+        raise OSError(errno.ENOENT, f"{unused} was asked")
+
+    monkeypatch.setattr(sockets, unused, refuse)
     with socket.create_server(("", 0), family=family) as server:
         port = server.getsockname()[1]
         (holder,) = sockets.listeners(port)
