@@ -24,7 +24,10 @@ import peers
 from machine import describe
 from peers import Peer
 
+from mnt.fleet import Fleet, HostConnection
+from mnt.inventory import loader
 from mnt.lab import Lab, LabRequest
+from mnt.tasks.job import NodeSpec, start_node
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULT = ROOT / "benchmarks" / "results" / "fanout.json"
@@ -55,6 +58,7 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory() as scratch:
         result |= with_lab(64, lambda lab: side_by_side(lab, asked, Path(scratch)))
+    result |= with_lab(64, lambda lab: status(lab, asked.rounds))
     result |= with_lab(64, lambda lab: with_bad_hosts(lab, asked.rounds))
     result |= with_lab(256, lambda lab: many_hosts(lab, asked.rounds))
     result["mnt --help"] = round(statistics.median(_helps(asked.rounds)), 3)
@@ -91,6 +95,45 @@ def side_by_side(lab: Lab, asked: argparse.Namespace, scratch: Path) -> dict[str
         "64 hosts": {name: _rounded(median) for name, median in medians.items()},
         "times mnt run": {name: round(medians[name].seconds / ours, 2) for name in GOALS},
     }
+
+
+def status(lab: Lab, rounds: int) -> dict[str, Any]:
+    """`mnt status` beside `mnt run`, without a job and with one that runs on each host."""
+    mnt = [sys.executable, "-m", "mnt"]
+    ask = Peer([*mnt, "status", "-i", str(lab.inventory_path)])
+    fan_out = Peer([*mnt, "run", "-i", str(lab.inventory_path), "--", COMMAND])
+    free = [(run(fan_out), run(ask)) for _ in range(rounds)]
+    with Fleet(loader.load(lab.inventory_path).hosts) as fleet:
+        started = fleet.run(start_sleeper)
+    if started.errors():
+        sys.exit(f"no job: {next(iter(started.errors().values()))}")
+    busy = [(run(fan_out), run(ask)) for _ in range(rounds)]
+    found = {}
+    for name, pairs in (("no job", free), ("a job on each host", busy)):
+        alone, asked = (_median([pair[which] for pair in pairs]).seconds for which in (0, 1))
+        print(f"mnt status, {name}: {asked:.2f} s; mnt run {alone:.2f} s (goal: 0.25 s more)")
+        found[name] = {"mnt run": round(alone, 2), "mnt status": round(asked, 2)}
+    return {"mnt status, 64 hosts": found}
+
+
+def start_sleeper(connection: HostConnection) -> None:
+    """Start a job of this host's own that sleeps; it ends with the lab."""
+    host = connection.target.name
+    spec: NodeSpec = {
+        "format": 1,
+        "job": f"sleeper-{host}",
+        "host": host,
+        "node_rank": 0,
+        "nodes": [{"host": host, "node_rank": 0, "nproc": 1}],
+        "engine": "fsdp",
+        "release": None,
+        "cwd": "/tmp",
+        "argv": ["sleep", "1000"],
+        "env": {},
+        "jobs_dir": connection.target.jobs_dir,
+        "master": {"addr": "127.0.0.1", "port": 29500},
+    }
+    start_node(connection, spec)
 
 
 def with_bad_hosts(lab: Lab, rounds: int) -> dict[str, Any]:

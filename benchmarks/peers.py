@@ -66,4 +66,8 @@ def versions(venv: Path) -> dict[str, str]:
 
 
 def environment(peer: Peer) -> dict[str, str]:
-    return {**os.environ, **peer.environment}
+    """Ours, with bytecode kept as pip keeps it for whoever installs a package."""
+    return {
+        **{name: os.environ[name] for name in os.environ if name != "PYTHONDONTWRITEBYTECODE"},
+        **peer.environment,
+    }

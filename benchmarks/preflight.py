@@ -131,7 +131,9 @@ def _seconds(run: Callable[[], None]) -> float:
 
 def _run(command: Sequence[str], environment: dict[str, str] | None = None) -> None:
     """Raises SystemExit where the command fails: then its time means nothing."""
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace")
+    env = dict(environment or os.environ)
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # pip leaves bytecode with whoever installs a package
+    done = subprocess.run(command, env=env, capture_output=True, text=True, errors="replace")
     if done.returncode:
         sys.exit(f"{command[0]} failed: {(done.stderr or done.stdout)[-2000:]}")
 

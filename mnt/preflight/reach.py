@@ -22,7 +22,10 @@ _PATIENCE = 10.0  # seconds that a host may take beyond the timeouts of all its 
 
 def gather_reach(fleet: Fleet, facts: FleetFacts) -> Reach | None:
     """What the hosts see of each other; None where there are no two whose training NIC works."""
-    from pydantic import TypeAdapter  # 60 ms, which nobody waits for while the hosts are at work
+    from pydantic import (
+        TypeAdapter,
+        ValidationError,
+    )  # 60 ms, which nobody waits for while the hosts are at work
 
     endpoints = endpoints_of(facts)
     if len(endpoints) < 2:
@@ -42,8 +45,14 @@ def gather_reach(fleet: Fleet, facts: FleetFacts) -> Reach | None:
         fanout=len(endpoints),
     )
     reached = TypeAdapter(dict[str, Reached])
-    pairs = {host: reached.validate_python(seen) for host, seen in meeting.reached.items()}
     errors = {host: error.reason for host, error in outcomes.errors().items()}
+    pairs = {}
+    for host, seen in meeting.reached.items():
+        try:
+            pairs[host] = reached.validate_python(seen)
+        except ValidationError as error:
+            place = ".".join(map(str, error.errors()[0]["loc"]))
+            errors[host] = f"its answer makes no sense: {place}: {error.errors()[0]['msg']}"
     late = {host: "it did not listen in time" for host in hosts if host not in pairs}
     return Reach(endpoints, pairs, {**late, **errors})
 

@@ -251,15 +251,21 @@ class FrameReader:
 
     def _decode(self) -> Any:
         try:
-            return json.loads(
-                self._parts.decode(), parse_constant=_refuse, parse_int=_integer, parse_float=_finite
-            )
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            return parse(self._parts.decode())
+        except UnicodeDecodeError as error:
             raise BadFrame(str(error)) from None
-        except RecursionError:
-            raise BadFrame("nested too deeply") from None
         finally:
             self._parts.clear()
+
+
+def parse(text: str) -> Any:
+    """JSON from a host, without NaN and the like, and without endless numbers. Raises BadFrame."""
+    try:
+        return json.loads(text, parse_constant=_refuse, parse_int=_integer, parse_float=_finite)
+    except json.JSONDecodeError as error:
+        raise BadFrame(str(error)) from None
+    except RecursionError:
+        raise BadFrame("nested too deeply") from None
 
 
 def _refuse(constant: str) -> None:

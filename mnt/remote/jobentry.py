@@ -40,11 +40,20 @@ def describe(paths: JobPaths) -> dict[str, Any] | None:
         state = read_json(paths.state) or state
         if state.get("state") not in FINAL_STATES:
             state["state"] = "lost"
+    return merged(spec, state)
+
+
+def merged(spec: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
+    """The entry that the two files of a job make, whose state has been looked after."""
     return {
         **{name: spec.get(name) for name in _OF_SPEC},
         **{name: state.get(name) for name in _OF_STATE},
         "listening": bool(state.get("listening")),
     }
+
+
+def newest_first(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(entries, key=lambda entry: entry["created"] or entry["started"] or 0, reverse=True)
 
 
 def living_supervisor(state: dict[str, Any]) -> Process | None:
@@ -77,4 +86,4 @@ def list_entries(jobs_dir: str, host: str) -> list[dict[str, Any]]:
             continue
         if entry is not None:
             entries.append(entry)
-    return sorted(entries, key=lambda entry: entry["created"] or entry["started"] or 0, reverse=True)
+    return newest_first(entries)

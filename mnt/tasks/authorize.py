@@ -7,10 +7,9 @@ from typing import TypedDict
 
 from fabric.connection import Connection
 
-from mnt.errors import HostError
 from mnt.fleet.channel import host_name
 from mnt.tasks.program import run_program
-from mnt.tasks.shape import shaped
+from mnt.tasks.shape import granted, shaped
 
 
 class Authorized(TypedDict):
@@ -59,6 +58,4 @@ def authorize(
         "dry_run": dry_run,
     }
     answer = run_program(connection, "authorize", args)
-    if refused := answer.get("refused"):
-        raise HostError(host_name(connection), "command", refused["message"], fix=refused["fix"])
-    return shaped(host_name(connection), answer, Account)
+    return shaped(host_name(connection), granted(host_name(connection), answer), Account)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypedDict
 
-from mnt.errors import HostError
 from mnt.fleet import HostConnection
 from mnt.tasks.bundle import script_source
+from mnt.tasks.glance import glance
 from mnt.tasks.program import run_program
-from mnt.tasks.shape import shaped
+from mnt.tasks.shape import granted, shaped
 
 OnFrame = Callable[[dict[str, Any]], None]
 
@@ -173,8 +173,11 @@ def stop_node(
 
 def list_jobs(connection: HostConnection, jobs_dir: str, host: str, *, timeout: float = 30.0) -> Jobs:
     """The jobs that have a directory for this host. A job whose supervisor died is "lost"."""
-    args = {"action": "list", "jobs_dir": jobs_dir, "host": host}
-    return shaped(connection.target.name, _ask(connection, args, timeout=timeout), Jobs)
+    answer = glance(connection, jobs_dir, host, timeout=timeout)
+    if answer is None:
+        args = {"action": "list", "jobs_dir": jobs_dir, "host": host}
+        answer = _ask(connection, args, timeout=timeout)
+    return shaped(connection.target.name, answer, Jobs)
 
 
 def read_logs(
@@ -225,7 +228,4 @@ def _ask(
     on_frame: OnFrame | None = None,
 ) -> Any:
     answer = run_program(connection, "jobctl", args, timeout=timeout, on_frame=on_frame)
-    refusal = answer.get("refused")
-    if refusal is not None:
-        raise HostError(connection.target.name, "command", refusal["message"], fix=refusal.get("fix"))
-    return answer
+    return granted(connection.target.name, answer)

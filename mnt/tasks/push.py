@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypedDict
 
-from mnt.errors import HostError
 from mnt.fleet import HostConnection
 from mnt.tasks.program import run_program
-from mnt.tasks.shape import shaped
+from mnt.tasks.shape import Refusal, granted, shaped
 
 
 class FoundRelease(TypedDict):
@@ -29,11 +28,8 @@ def find_release(connection: HostConnection, release: str | None = None) -> Foun
     Raises HostError (phase `command`) if the workdir cannot be read, or `current` is no link to a release.
     """
     args = {"action": "find", "workdir": connection.target.workdir, "release": release}
-    answer: Any = run_program(connection, "receive", args)
-    refusal = answer.get("refused")
-    if refusal is not None:
-        raise HostError(connection.target.name, "command", refusal["message"], fix=refusal["fix"])
-    return shaped(connection.target.name, answer, FoundRelease)
+    answer = run_program(connection, "receive", args)
+    return shaped(connection.target.name, granted(connection.target.name, answer), FoundRelease)
 
 
 class _Step(TypedDict):
@@ -58,14 +54,9 @@ class _Surveyed(_Step):
 _FRAMES: dict[str, type[_Step]] = {"open": _Opened, "look": _Looked, "survey": _Surveyed}
 
 
-class _Refusal(TypedDict):
-    message: str
-    fix: str | None
-
-
 class _Answer(TypedDict):
     current: str | None
-    refused: _Refusal | None
+    refused: Refusal | None
     called_off: bool  # it is not this host that did so
 
 

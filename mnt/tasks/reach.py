@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 
 from mnt.fleet import HostConnection
 from mnt.tasks.program import run_program
+from mnt.tasks.shape import shaped
 
 _LISTEN_WITHIN = 20.0  # seconds from the start: the others wait for the slowest host that long
 
@@ -20,6 +21,14 @@ class Listening(TypedDict):
 
     ports: list[int]
     master: bool
+
+
+class _Listens(TypedDict):
+    listening: Listening
+
+
+class _Saw(TypedDict):
+    reached: dict[str, dict[str, Any]]  # by target, in the shape of mnt.preflight.pairs.Reached
 
 
 class Target(TypedDict):
@@ -54,12 +63,12 @@ class Meeting:
         self._targets: Mapping[str, Sequence[Target]] | None = None
 
     def heard(self, host: str, frame: dict[str, Any]) -> None:
-        """Take a frame of the program's."""
+        """Take a frame of the program's. Raises HostError where it is none."""
         with self._changed:
             if "listening" in frame:
-                self._listening[host] = frame["listening"]
+                self._listening[host] = shaped(host, frame, _Listens, "frame")["listening"]
             else:
-                self.reached[host] = frame["reached"]
+                self.reached[host] = shaped(host, frame, _Saw, "frame")["reached"]
             self._changed.notify_all()
 
     def leave(self, host: str) -> None:

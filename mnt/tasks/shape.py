@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypedDict, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from mnt.errors import HostError
 
@@ -22,6 +22,21 @@ def shaped(host: str, value: object, shape: type[T], what: str = "answer") -> T:
             host, "answer", problem, fix="look at what replaces Python or mnt's files on that host"
         )
     return value  # type: ignore[return-value]
+
+
+class Refusal(TypedDict):
+    """Why a program on a host will not do what it was asked, and the way out (mnt.remote.refusal)."""
+
+    message: str
+    fix: str | None
+
+
+def granted(host: str, answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer, unless it is `{"refused": Refusal}`. Raises HostError, phase `command`, with that."""
+    if answer.get("refused") is not None:
+        refusal = shaped(host, answer["refused"], Refusal, "refused")
+        raise HostError(host, "command", refusal["message"], fix=refusal["fix"])
+    return answer
 
 
 def misshaped(value: object, shape: Any, place: str) -> str | None:

@@ -8,8 +8,10 @@ from typing import TypedDict
 
 from fabric.connection import Connection
 
+from mnt.fleet.channel import host_name
 from mnt.tasks.held import held
 from mnt.tasks.program import run_program
+from mnt.tasks.shape import shaped
 
 
 class Written(TypedDict):
@@ -24,6 +26,14 @@ class Seen(TypedDict):
 
     delay: float | None
     error: str | None
+
+
+class _Wrote(TypedDict):
+    written: dict[str, Written]
+
+
+class _Looked(TypedDict):
+    seen: dict[str, Seen]
 
 
 @contextmanager
@@ -41,7 +51,7 @@ def write_nonce(
     """
     args = {"nonce": nonce, "write": places, "deadline": deadline}
     with held(connection, "visible", args, stay=True) as first:
-        yield first["written"]
+        yield shaped(host_name(connection), first, _Wrote, "frame")["written"]
 
 
 def read_nonce(
@@ -50,5 +60,4 @@ def read_nonce(
     """Look for the files, by name, until they hold `nonce`, at most `deadline` seconds. Raises HostError."""
     args = {"nonce": nonce, "read": files, "deadline": deadline}
     answer = run_program(connection, "visible", args, stay=True)
-    seen: dict[str, Seen] = answer["seen"]
-    return seen
+    return shaped(host_name(connection), answer, _Looked)["seen"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mnt.errors import HostError
 from mnt.tasks.job import JobEntry, Jobs, Started, Stopped
-from mnt.tasks.shape import misshaped, shaped
+from mnt.tasks.shape import granted, misshaped, shaped
 
 
 class Inner(TypedDict):
@@ -65,6 +65,19 @@ def test_what_does_not(change: dict[str, Any], problem: str) -> None:
     with pytest.raises(HostError) as refusal:
         shaped("node1", {**GOOD, **change}, Outer)
     assert refusal.value.message == f"node1: answer: {problem}"
+
+
+def test_a_refusal() -> None:
+    assert granted("node1", {"refused": None, "x": 1}) == {"refused": None, "x": 1}
+    with pytest.raises(HostError, match="node1: command: no place") as refusal:
+        granted("node1", {"refused": {"message": "no place", "fix": "make some"}})
+    assert refusal.value.fix == "make some"
+
+
+@pytest.mark.parametrize("lie", [1, "no", [], {}, {"message": 1, "fix": None}, {"message": "x", "fix": []}])
+def test_a_refusal_that_is_none(lie: Any) -> None:
+    with pytest.raises(HostError, match="node1: answer: refused"):
+        granted("node1", {"refused": lie})
 
 
 anything = st.recursive(

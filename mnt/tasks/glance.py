@@ -1,0 +1,95 @@
+"""The jobs of a host, without a Python there: its files come as they are, and are understood on the head.
+
+Starting an interpreter on each of 64 lab hosts takes longer than all the rest of `mnt status`. Where what
+jobs.sh tells leaves any doubt, the head asks jobctl.py, which can look twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fabric.connection import Connection
+
+from mnt.fleet.channel import execute
+from mnt.remote import bootstrap
+from mnt.remote.bootstrap import BadFrame
+from mnt.remote.jobentry import merged, newest_first
+from mnt.remote.jobfiles import FINAL_STATES, FORMAT
+from mnt.remote.procstat import parse_stat
+
+_LIMIT = 1 << 23  # bytes of all files; more than the 200 jobs have that jobs.sh tells of
+
+
+def glance(connection: Connection, jobs_dir: str, host: str, *, timeout: float) -> dict[str, Any] | None:
+    """In the shape of `mnt.tasks.job.Jobs`; None: jobctl.py has to be asked.
+
+    Raises HostError where the host does not answer in time, or cannot be reached.
+    """
+    if "\n" in jobs_dir or "\0" in jobs_dir:
+        return None
+    mark = bootstrap.new_mark()
+    output = bytearray()
+
+    def take(data: bytes) -> None:
+        if len(output) <= _LIMIT:
+            output.extend(data)
+
+    stdin = opening(mark, jobs_dir, host)
+    execute(connection, bootstrap.COMMAND, stdin=[stdin], timeout=timeout, on_stdout=take)
+    return understood(output.decode(errors="replace"), mark, host)
+
+
+def opening(mark: str, jobs_dir: str, host: str) -> bytes:
+    """All that jobs.sh reads. No newline and no NUL are in the arguments."""
+    text = f"{bootstrap.shell_line('jobs.sh')}\n{mark}\n{jobs_dir}\n{host}\n"
+    return text.encode("utf-8", "surrogateescape")
+
+
+def understood(text: str, mark: str, host: str) -> dict[str, Any] | None:
+    """What jobs.sh wrote; None where that is not all clear: then a job has just begun, or ended, or died.
+
+    Args:
+        text: its standard output; what a start-up file says before does not matter.
+        mark: see `bootstrap.new_mark`.
+        host: the host's name in the jobs.
+    """
+    lines = text.partition(f"{mark} begin ")[2].splitlines()
+    if len(lines) < 2 or lines[-1] != f"{mark} end":
+        return None
+    try:
+        now, boot_id = lines[0].split()
+        files: dict[str, dict[str, Any]] = {"spec.json": {}, "state.json": {}}
+        alive: set[tuple[str, int, int]] = set()
+        for line in lines[1:-1]:
+            if line.startswith(f"{mark} stat "):
+                job, _, stat = line.removeprefix(f"{mark} stat ").partition(" ")
+                alive.add((job, *_identity(stat)))
+            else:
+                job, of_host, rest = line.split("/", 2)
+                name, _, document = rest.partition(":")
+                if of_host != host:
+                    return None
+                files[name][job] = bootstrap.parse(document)
+        entries = []
+        for job, spec in files["spec.json"].items():
+            state = files["state.json"][job]
+            if state["state"] not in FINAL_STATES:
+                supervisor = state["supervisor"]
+                if supervisor["boot_id"] != boot_id:
+                    state["state"] = "lost"
+                elif (job, supervisor["pid"], supervisor["start_time"]) not in alive:
+                    return None
+            if spec["job"] != job or spec["format"] != FORMAT:
+                return None
+            entries.append(merged(spec, state))
+        return {"now": float(now), "jobs": newest_first(entries)}
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, BadFrame):
+        return None
+
+
+def _identity(stat: str) -> tuple[int, int]:
+    """(pid, start time) of a process that lives. Raises ValueError for a zombie, which has but its pid."""
+    _, fields = parse_stat(stat.encode())
+    if fields[0] in (b"Z", b"X", b"x"):
+        raise ValueError("a zombie")
+    return int(stat.split()[0]), int(fields[19])
