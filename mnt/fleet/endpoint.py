@@ -33,6 +33,7 @@ class Endpoint:
     strict: bool  # refuse a host whose key is not known
     hash_names: bool  # record names hashed
     agent: str | None = None  # socket of the agent; None: SSH_AUTH_SOCK; "none": no agent
+    proxied: bool = False  # ssh_config has a ProxyCommand for it, which only ssh itself follows
     jumps: tuple[Endpoint, ...] = ()  # gateways, the one next to the head first
     # What of this is not ssh_config's to say: for ssh itself, which reads that too.
     given: Ssh = field(default=Ssh(), compare=False)
@@ -47,6 +48,7 @@ def resolve(host: Host, config: SshConfig) -> Endpoint:
     found = config.lookup(host.name, host.address)
     endpoint = _endpoint(host.name, host.address, host.ssh, found)
     jump = host.ssh.gateway if host.ssh.gateway is not None else " ".join(found.get("proxyjump", ()))
+    endpoint = replace(endpoint, proxied=endpoint.proxied and host.ssh.gateway is None)
     return replace(endpoint, jumps=_jumps(jump, host.ssh, config, seen=(host.address,)))
 
 
@@ -80,6 +82,7 @@ def _endpoint(name: str, address: str, ssh: Ssh, found: Settings) -> Endpoint:
         strict=strict,
         hash_names=_is_yes(found, "hashknownhosts"),
         agent=_first(found, "identityagent", "") or None,
+        proxied="proxycommand" in found,
         given=ssh,
     )
 

@@ -25,6 +25,10 @@ from mnt.fleet.transport import HostTransport
 
 T = TypeVar("T")
 
+_PROXY_FIX = (
+    "ssh_config has a ProxyCommand for it, which only `mnt run --worker ssh` follows; "
+    "a ProxyJump there, or `gateway:` in the inventory, serves everything"
+)
 _ATTEMPTS = 5  # at a login that is cut off before authentication: what sshd does when MaxStartups is reached
 _CUT_OFF = (EOFError, ConnectionResetError, BrokenPipeError)
 
@@ -141,6 +145,13 @@ class Login:
     # -- resolve, connect
 
     def _connect(self) -> socket.socket:
+        try:
+            return self._connect_directly()
+        except Failure as failure:
+            fix = _PROXY_FIX if self._endpoint.proxied else failure.fix
+            raise Failure(failure.phase, failure.message, fix=fix, again=failure.again) from None
+
+    def _connect_directly(self) -> socket.socket:
         endpoint, timeouts = self._endpoint, self._timeouts
         self._enter("resolve")
         addresses = tcp.resolve(endpoint.hostname, endpoint.port, timeouts.resolve)

@@ -35,6 +35,7 @@ KEYWORDS = frozenset(
         "identitiesonly",
         "identityagent",
         "proxyjump",
+        "proxycommand",  # that there is one
         "userknownhostsfile",
         "globalknownhostsfile",
         "hostkeyalias",
@@ -42,6 +43,9 @@ KEYWORDS = frozenset(
         "hashknownhosts",
     }
 )
+
+# The first of these that is found keeps the other from taking effect, even with `none` (ssh_config(5)).
+_PROXIES = {"proxyjump", "proxycommand"}
 
 Settings = Mapping[
     str, tuple[str, ...]
@@ -164,8 +168,10 @@ def settings_of(blocks: Sequence[Block], names: Sequence[str]) -> Settings:
         for keyword, words in block.lines:
             if keyword == "identityfile":
                 found[keyword] = (*found.get(keyword, ()), *words)
-            else:
+            elif keyword not in _PROXIES or not _PROXIES & found.keys():
                 found.setdefault(keyword, words)
+    if found.get("proxycommand") == ("none",):
+        del found["proxycommand"]
     return found
 
 

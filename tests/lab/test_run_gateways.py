@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -69,6 +70,39 @@ def masters(lab: Lab) -> dict[str, str]:
 
 def gone(lab: Lab, directories: dict[str, str]) -> bool:
     return not masters(lab) and not any(map(os.path.exists, directories))
+
+
+RELAY = """
+import os, select, socket, sys
+open(sys.argv[1], "w").close()
+peer = socket.create_connection((sys.argv[2], int(sys.argv[3])))
+while True:
+    ready, _, _ = select.select([0, peer], [], [])
+    for source in ready:
+        data = os.read(0, 65536) if source == 0 else peer.recv(65536)
+        if not data:
+            sys.exit()
+        os.write(1, data) if source is peer else peer.sendall(data)
+"""
+
+
+def test_a_proxy_command_before_a_proxy_jump(run_mnt: Mnt, lab: Lab, behind: Behind, tmp_path: Path) -> None:
+    inventory = behind(lab, "node2 via node1")
+    (tmp_path / "relay.py").write_text(RELAY)
+    relay = f"{sys.executable} {tmp_path}/relay.py {tmp_path}/used %h %p"
+    config = tmp_path / "ssh config"
+    jumps = config.read_text()
+    config.write_text(f"Host {lab.host('node2').spec.management}\n ProxyCommand {relay}\n{jumps}")
+    before = logins(lab.host("node1"))
+    done = run_mnt("run", "-i", str(inventory), "--worker", "ssh", "-n", "node2", CLIENT)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "used").exists()
+    assert logins(lab.host("node1")) == before
+    config.write_text(f"{jumps}Host *\n ProxyCommand {relay}\n")
+    (tmp_path / "used").unlink()
+    done = run_mnt("run", "-i", str(inventory), "--worker", "ssh", "-n", "node2", CLIENT)
+    assert done.stdout.split()[-1] == lab.host("node1").spec.management
+    assert not (tmp_path / "used").exists()
 
 
 def test_one_hop_is_one_login(lab: Lab, run_mnt: Mnt, behind: Behind) -> None:

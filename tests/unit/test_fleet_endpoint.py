@@ -149,6 +149,24 @@ def test_a_gateway_is_not_reached_through_itself(endpoint: Resolve) -> None:
     assert [host for _, host, _ in hops(endpoint("Host *\n ProxyJump gate\n"))] == ["gate"]
 
 
+@pytest.mark.parametrize(
+    ("config", "gateway", "proxied", "jumps"),
+    [
+        ("ProxyCommand nc gate %p\nProxyJump gate\n", None, True, []),
+        ("ProxyJump gate\nProxyCommand nc gate %p\n", None, False, ["gate"]),
+        ("ProxyCommand none\nProxyJump gate\n", None, False, []),
+        ("ProxyCommand nc gate %p\n", "other", False, ["other"]),
+        ("ProxyCommand nc gate %p\n", "none", False, []),
+    ],
+)
+def test_the_first_kind_of_proxy_counts(
+    endpoint: Resolve, config: str, gateway: str | None, proxied: bool, jumps: list[str]
+) -> None:
+    found = endpoint(config, gateway=gateway)
+    assert found.proxied is proxied
+    assert [host for _, host, _ in hops(found)] == jumps
+
+
 @pytest.mark.parametrize("gateway", ["-oProxyCommand=x", "me@", "gate:port", "a,,b"])
 def test_what_is_no_gateway(endpoint: Resolve, gateway: str) -> None:
     with pytest.raises(UsageError, match="not a gateway"):

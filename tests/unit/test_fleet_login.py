@@ -6,6 +6,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -70,6 +72,15 @@ def test_refused() -> None:
     error = failure(host(port=port))
     assert error.message == f"node1: connect: refused by 127.0.0.1 port {port}"
     assert error.fix
+
+
+def test_a_proxy_command_that_only_ssh_follows(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("ProxyCommand nc gate %p\n")
+    target = host(port=unused_port())
+    error = failure(replace(target, ssh=replace(target.ssh, config=str(config))))
+    assert error.phase == "connect"
+    assert "ProxyCommand" in str(error.fix)
 
 
 def test_no_such_name() -> None:

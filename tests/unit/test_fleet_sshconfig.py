@@ -67,6 +67,24 @@ CONFIGS = {
           User everyone
           StrictHostKeyChecking yes
         """,
+    "a proxy command first": """
+        Host node1
+          ProxyCommand nc gate %p
+        Host *
+          ProxyJump gate
+        """,
+    "a jump first": """
+        Host node1
+          ProxyJump gate
+        Host *
+          ProxyCommand nc gate %p
+        """,
+    "no proxy": """
+        Host node1
+          ProxyCommand none
+        Host *
+          ProxyJump gate
+        """,
     "hostname": """
         Host node1
           HostName %h.cluster.example
@@ -77,6 +95,7 @@ ASKED = (
     "port",
     "identityfile",
     "proxyjump",
+    "proxycommand",
     "userknownhostsfile",
     "hostkeyalias",
     "stricthostkeychecking",
