@@ -17,10 +17,10 @@ import concurrent.futures
 import math
 import subprocess
 
-# The post-quantum key exchange that OpenSSH prefers since 9.0 costs either side 80 ms of CPU, its own curve25519 5,
-# OpenSSL's P-256 hardly any. All stay on offer, this one first; what is agreed on makes no difference to who may
-# log in, and nothing secret follows. Whether the worker has further host keys nobody asked; its proof of them
-# costs it a signature each, and the answer would go into the user's known_hosts.
+# The post-quantum key exchange that OpenSSH prefers since 9.0 costs either side 80 ms of CPU, its curve25519
+# costs 5, OpenSSL's P-256 hardly any. All stay on offer, this one first; what is agreed on makes no
+# difference to who may log in, and nothing secret follows. Whether the worker has further host keys nobody
+# asked: its proof of them costs it a signature each, and the answer would go into the user's known_hosts.
 _CHEAP = ("-o", "KexAlgorithms=^ecdh-sha2-nistp256", "-o", "UpdateHostKeys=no")
 _NOT_CHEAP = ("kex", "key exchange", "host key type", "configuration option")
 
