@@ -244,6 +244,47 @@ def test_a_kernel_log_that_may_not_be_read_is_unknown() -> None:
     assert "needs root" in finding.message
 
 
+def test_a_container_without_a_kernel_log() -> None:
+    absent = gpus(kernel_log=KernelLog(error="No such file or directory"))
+    finding = only_finding(fleet_with(absent), "gpu-xid", "node3")
+    assert finding.severity is Severity.INFO
+    assert finding.message == "unknown: the kernel log, which has the GPUs' Xids, is not there"
+    assert "usermod" not in str(finding.fix)
+
+
+@pytest.mark.parametrize(
+    ("devices", "wanted", "severity", "shown"),
+    [
+        ("0", 1, None, 1),
+        ("1", 1, None, 1),
+        ("0, 1", 2, None, 2),
+        ("GPU-00ecf176", 1, None, 1),
+        ("", 0, None, 0),
+        ("-1", 0, None, 0),
+        ("0,7,1", 1, None, 1),  # there is no 7: it hides what follows
+        ("0,1", 1, "warn", 2),
+        ("0", 2, "fail", 1),
+        ("7,0", 1, "fail", 0),
+        ("", 2, "fail", 0),
+    ],
+)
+def test_cuda_visible_devices(devices: str, wanted: int, severity: str | None, shown: int) -> None:
+    host = {"gpus": wanted, "env": {"CUDA_VISIBLE_DEVICES": devices}}
+    found = [each for each in findings(make_fleet(everywhere=gpus(), host=host)) if each.check == "gpu-count"]
+    if severity is None:
+        assert found == []
+        return
+    (finding,) = found
+    assert finding.severity.value == severity
+    assert finding.message.startswith(f"CUDA_VISIBLE_DEVICES shows {shown} GPUs to jobs, and they would use ")
+
+
+def test_fewer_gpus_than_wanted_are_so_whatever_cuda_is_shown() -> None:
+    host = {"gpus": 4, "env": {"CUDA_VISIBLE_DEVICES": "0,1"}}
+    found = findings(make_fleet(everywhere=gpus(), host=host))
+    assert [each.message for each in found if each.check == "gpu-count"] == ["2 of 4 GPUs are there"]
+
+
 # --- texts -----------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,10 @@ Asked of nvidia-smi, the PCI bus and the kernel log. What a GPU or a driver cann
 
 from __future__ import annotations
 
+import errno
+import itertools
+import os
+import re
 from collections.abc import Callable, Iterator
 
 from mnt.inventory.model import Host
@@ -36,11 +40,34 @@ def gpu_count(fleet: FleetFacts) -> Iterator[Problem]:
 
     Fewer than the inventory's fail, and so does an nvidia-smi that fails or hangs where GPUs are wanted. More
     are a warning: those would idle. So is one that is on the bus and not in nvidia-smi. None wanted and none
-    there is well.
+    there is well. Where the inventory's `env` sets CUDA_VISIBLE_DEVICES, it has to name as many as `gpus`.
     """
     for host, facts in fleet.answers():
-        if facts.gpus is not None:
+        if facts.gpus is None:
+            continue
+        visible = host.env.get("CUDA_VISIBLE_DEVICES")
+        if visible is None or len(facts.gpus.found) < host.gpus:
             yield from _judge_count(host, facts.gpus)
+        elif (count := _visible(visible, len(facts.gpus.found))) != host.gpus:
+            yield Problem(
+                hosts=(host.name,),
+                message=f"CUDA_VISIBLE_DEVICES shows {count} GPUs to jobs, and they would use {host.slots}",
+                found=f"CUDA_VISIBLE_DEVICES={visible} (inventory: env), {len(facts.gpus.found)} GPUs",
+                expected=f"{host.gpus} (inventory: gpus)",
+                fix=f"set `gpus` to {count} in the inventory, or name {host.gpus} GPUs in CUDA_VISIBLE_DEVICES",
+                severity=Severity.FAIL if count < host.gpus else Severity.WARN,
+            )
+
+
+def _visible(devices: str, count: int) -> int:
+    """How many GPUs of `count` CUDA_VISIBLE_DEVICES shows.
+
+    The first index that does not exist hides itself and all behind it (CUDA C++ Programming Guide 13, CUDA
+    Environment Variables). Names (GPU-.., MIG-..) are taken to exist.
+    """
+    words = [word.strip() for word in devices.split(",")] if devices.strip() else []
+    exist = (not re.fullmatch(r"-?\d+", word) or 0 <= int(word) < count for word in words)
+    return sum(1 for _ in itertools.takewhile(bool, exist))
 
 
 def _judge_count(host: Host, gpus: Gpus) -> Iterator[Problem]:
@@ -162,12 +189,16 @@ def gpu_xid(fleet: FleetFacts) -> Iterator[Problem]:
     for host, facts in fleet.answers():
         log = facts.gpus.kernel_log if facts.gpus else None
         if log is not None and log.error is not None:
+            denied = log.error in (os.strerror(errno.EPERM), os.strerror(errno.EACCES))
             yield Problem(
                 hosts=(host.name,),
-                message="unknown: the kernel log, which has the GPUs' Xids, needs root",
+                message="unknown: the kernel log, which has the GPUs' Xids, "
+                + ("needs root" if denied else "is not there"),
                 found=log.error,
                 expected="a kernel log that the user may read",
-                fix="sudo usermod -aG adm USER, or sudo sysctl kernel.dmesg_restrict=0",
+                fix="sudo usermod -aG adm USER, or sudo sysctl kernel.dmesg_restrict=0"
+                if denied
+                else "in a container, look at the machine's own: sudo dmesg | grep -i xid",
                 severity=Severity.INFO,
             )
         latest: dict[tuple[str, int], Xid] = {}
