@@ -54,7 +54,7 @@ def gpu_count(fleet: FleetFacts) -> Iterator[Problem]:
                 message=f"CUDA_VISIBLE_DEVICES shows {count} GPUs to jobs, and they would use {host.slots}",
                 found=f"CUDA_VISIBLE_DEVICES={visible} (inventory: env), {len(facts.gpus.found)} GPUs",
                 expected=f"{host.gpus} (inventory: gpus)",
-                fix=f"set `gpus` to {count} in the inventory, or name {host.gpus} GPUs in CUDA_VISIBLE_DEVICES",
+                fix=f"set `gpus` to {count} in the inventory, or have CUDA_VISIBLE_DEVICES name {host.gpus}",
                 severity=Severity.FAIL if count < host.gpus else Severity.WARN,
             )
 
