@@ -136,9 +136,7 @@ def _watch(fleet: Fleet, plan: LaunchPlan, clock_offsets: dict[str, float], outp
     from mnt.launch.watch import Watch
 
     lines = ui.HostLines([node.host for node in plan.nodes], output, prefix=len(plan.nodes) > 1)
-    jobs_dirs = {node.host: node.jobs_dir for node in plan.nodes}
-    watch = Watch(plan.job, jobs_dirs, output=lines.feed, tell=ui.note, grace=plan.grace)
-    job = watch.follow(fleet, clock_offsets)
+    job = Watch(plan, output=lines.feed, tell=ui.note).follow(fleet, clock_offsets)
     lines.close()
     return job
 

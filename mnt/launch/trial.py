@@ -152,10 +152,8 @@ def _run(
     try:
         ssh.start(fleet, plan, timeout=_START_SECONDS, tell=progress)
         timer.start()
-        jobs_dirs = {node.host: node.jobs_dir for node in plan.nodes}
-        watch = Watch(plan.job, jobs_dirs, output=collect, tell=progress, grace=plan.grace)
         offsets = {name: seen.clock_offset for name, seen in facts.facts.items()}
-        job = watch.follow(fleet, offsets)
+        job = Watch(plan, output=collect, tell=progress).follow(fleet, offsets)
     finally:
         timer.cancel()
         ssh.take_back(fleet, plan)

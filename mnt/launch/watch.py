@@ -14,6 +14,7 @@ from mnt.tasks.job import read_logs, stop_node
 
 if TYPE_CHECKING:
     from mnt.fleet import Fleet, HostConnection
+    from mnt.launch.plan import LaunchPlan
     from mnt.tasks.job import JobEntry
 
 RETRY_EVERY = 2.0  # seconds between attempts to reach a node again
@@ -26,27 +27,23 @@ class Watch:
     """An attached job.
 
     Args:
-        job: its id.
-        jobs_dirs: absolute jobs directory of each of its hosts, in rank order.
+        plan: what was started.
         output: takes (host, text) as it comes; text may hold surrogate escapes.
         tell: takes what happens beside the output, a line at a time.
-        grace: seconds between TERM and KILL for nodes that another node's failure ends.
     """
 
     def __init__(
         self,
-        job: str,
-        jobs_dirs: Mapping[str, str],
+        plan: LaunchPlan,
         *,
         output: Callable[[str, str], None],
         tell: Callable[[str], None],
-        grace: float,
     ) -> None:
-        self._job = job
-        self._jobs_dirs = jobs_dirs
+        self._job = plan.job
+        self._jobs_dirs = {node.host: node.jobs_dir for node in plan.nodes}
         self._output = output
         self._tell = tell
-        self._grace = grace
+        self._grace = plan.grace  # seconds between TERM and KILL, where another node's failure ends a node
         self._entries: dict[str, JobEntry] = {}
         self._connections: dict[str, HostConnection] = {}
         self._away: set[str] = set()
