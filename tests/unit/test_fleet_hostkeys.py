@@ -7,8 +7,11 @@ import stat
 import subprocess
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mnt.fleet.hostkeys import HostKey, HostKeyRefused, KnownHosts, judge, parse
 
@@ -45,6 +48,31 @@ def known(text: str, name: str) -> list[HostKey]:
 )
 def test_which_lines_speak_of_a_host(names: str, name: str, speaks: bool) -> None:
     assert known(line(names, ED), name) == ([ED] if speaks else [])
+
+
+NAMES = [
+    "node1",
+    "NODE1",
+    "node1,10.0.0.1",
+    "10.0.0.1",
+    "node?",
+    "*,!node2",
+    "node2,node2",
+    "[node1]:22",
+    "!node1",
+]
+
+
+@given(st.lists(st.sampled_from(NAMES), max_size=8), st.sampled_from(["node1", "Node2", "10.0.0.1", "other"]))
+def test_found_by_name_as_by_a_look_at_each_line(tmp_path_factory: Any, names: list[str], name: str) -> None:
+    file = tmp_path_factory.mktemp("known") / "known_hosts"
+    lines = [line(each, ED) for each in names]
+    hashed = KnownHosts()
+    file.write_text("".join(lines))
+    hashed.record("node1", RSA, str(file), hashed=True)
+    for store in (hashed, KnownHosts()):  # one that wrote a line itself, one that read it
+        found = store.lines_for(name, [str(file)])
+        assert found == [each for each in parse(file.read_text(), str(file)) if each.is_for(name)]
 
 
 def test_lines_that_are_no_keys_are_skipped() -> None:
