@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from mnt.remote.jobfiles import FINAL_STATES, JobPaths, read_json
@@ -43,8 +44,13 @@ def describe(paths: JobPaths) -> dict[str, Any] | None:
     return merged(spec, state)
 
 
-def merged(spec: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
-    """The entry that the two files of a job make, whose state has been looked after."""
+def about(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a spec is in an entry: no environment, and no secret."""
+    return {name: spec.get(name) for name in ("format", *_OF_SPEC)}
+
+
+def merged(spec: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
+    """The entry that a job's spec, or `about` it, and its state make, which has been looked after."""
     return {
         **{name: spec.get(name) for name in _OF_SPEC},
         **{name: state.get(name) for name in _OF_STATE},

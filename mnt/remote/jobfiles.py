@@ -35,6 +35,7 @@ class JobPaths:
         self.job_directory = os.path.join(os.path.expanduser(jobs_dir), job)
         self.directory = os.path.join(self.job_directory, host)
         self.spec = os.path.join(self.directory, "spec.json")
+        self.about = os.path.join(self.directory, "about.json")
         self.state = os.path.join(self.directory, "state.json")
         self.output = os.path.join(self.directory, "output.log")
         self.ranks = os.path.join(self.directory, "ranks")

@@ -4,9 +4,9 @@
 # ends its commands with `;`. mnt.tasks.glance writes what follows, one line each: the mark, the directory of the
 # jobs, the name of this host. It makes sense of what comes back, and asks jobctl.py wherever it cannot.
 #
-# Lines written: `MARK begin EPOCH BOOT_ID`; the files of jobs, each in one line behind its name,
-# `JOB/HOST/spec.json:{..}`; for each job that may still run `MARK stat JOB ..`, the /proc/PID/stat of its supervisor;
-# `MARK end`.
+# Lines written: `MARK begin EPOCH BOOT_ID`; `MARK job JOB` for each job; their files, each in one line behind its
+# name, `JOB/HOST/about.json:{..}`; for each job that may still run `MARK stat JOB ..`, the /proc/PID/stat of its
+# supervisor; `MARK end`. The spec itself stays here: there are secrets in it.
 IFS= read -r mark;
 IFS= read -r jobs;
 IFS= read -r host || exit 98;
@@ -18,7 +18,8 @@ if cd -P -- "$jobs" 2>/dev/null; then
   set -- */"$host"/spec.json;
   [ $# -le 200 ] || exit 97;
   if [ -e "$1" ] || [ $# -gt 1 ]; then
-    grep -Hs "" "$@" */"$host"/state.json /dev/null;
+    for spec in "$@"; do echo "$mark job ${spec%%/*}"; done;
+    grep -Hs "" */"$host"/about.json */"$host"/state.json /dev/null;
     for place in /tmp/mnt-*/*/"$host"; do
       job=${place%/*}; job=${job##*/}; state=; line=;
       [ ! -r "$job/$host/state.json" ] || IFS= read -r state <"$job/$host/state.json";

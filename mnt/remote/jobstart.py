@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mnt.remote.files import read
-from mnt.remote.jobentry import describe, living_supervisor
+from mnt.remote.jobentry import about, describe, living_supervisor
 from mnt.remote.jobfiles import FINAL_STATES, JobPaths, read_json, write_json
 from mnt.remote.jobspec import SESSION_VARIABLES, marks
 from mnt.remote.jobstop import stop_node
@@ -116,6 +116,7 @@ def _start(
         paths.make_local()
         try:
             write_json(paths.spec, spec)
+            write_json(paths.about, about(spec))
             _write_program(paths.program, program)
             return _spawn(paths, spec, environment)
         except OSError as error:

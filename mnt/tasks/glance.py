@@ -58,10 +58,13 @@ def understood(text: str, mark: str, host: str) -> dict[str, Any] | None:
         return None
     try:
         now, boot_id = lines[0].split()
-        files: dict[str, dict[str, Any]] = {"spec.json": {}, "state.json": {}}
+        jobs: list[str] = []
+        files: dict[str, dict[str, Any]] = {"about.json": {}, "state.json": {}}
         alive: set[tuple[str, int, int]] = set()
         for line in lines[1:-1]:
-            if line.startswith(f"{mark} stat "):
+            if line.startswith(f"{mark} job "):
+                jobs.append(line.removeprefix(f"{mark} job "))
+            elif line.startswith(f"{mark} stat "):
                 job, _, stat = line.removeprefix(f"{mark} stat ").partition(" ")
                 alive.add((job, *_identity(stat)))
             else:
@@ -71,8 +74,8 @@ def understood(text: str, mark: str, host: str) -> dict[str, Any] | None:
                     return None
                 files[name][job] = bootstrap.parse(document)
         entries = []
-        for job, spec in files["spec.json"].items():
-            state = files["state.json"][job]
+        for job in jobs:
+            spec, state = files["about.json"][job], files["state.json"][job]
             if state["state"] not in FINAL_STATES:
                 supervisor = state["supervisor"]
                 if supervisor["boot_id"] != boot_id:

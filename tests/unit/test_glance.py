@@ -143,10 +143,22 @@ def test_a_state_that_makes_no_sense_is_left_to_jobctl(
 
 
 def test_a_spec_of_another_job_is_left_to_jobctl(host: JobHost, jobs: dict[str, str]) -> None:
-    change(host, jobs["finished"], "spec.json", job="another")
+    change(host, jobs["finished"], "about.json", job="another")
     assert glanced(host) is None
-    change(host, jobs["finished"], "spec.json", job=jobs["finished"], format=2)
+    change(host, jobs["finished"], "about.json", job=jobs["finished"], format=2)
     assert glanced(host) is None
+
+
+def test_a_job_of_an_older_mnt_is_left_to_jobctl(host: JobHost, jobs: dict[str, str]) -> None:
+    (files(host, jobs["finished"]) / "about.json").unlink()
+    assert glanced(host) is None
+
+
+def test_no_secret_leaves_the_host(host: JobHost, jobs: dict[str, str]) -> None:
+    spec = json.loads((files(host, jobs["starting"]) / "spec.json").read_text())
+    assert spec["secret"]
+    assert spec["secret"] not in written(host)
+    assert '"env"' not in written(host)
 
 
 def test_hundreds_of_jobs_are_left_to_jobctl(host: JobHost) -> None:

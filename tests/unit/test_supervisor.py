@@ -101,7 +101,7 @@ def test_the_state_and_the_logs_are_closed_to_others(host: JobHost) -> None:
     host.ended(spec["job"])
     directory = os.path.join(host.jobs_dir, spec["job"], host.name)
     assert os.stat(directory).st_mode & 0o077 == 0
-    for name in ("spec.json", "state.json", "output.log"):
+    for name in ("spec.json", "about.json", "state.json", "output.log"):
         assert os.stat(os.path.join(directory, name)).st_mode & 0o077 == 0, name
 
 
