@@ -92,13 +92,14 @@ def test_a_proxy_command_before_a_proxy_jump(run_mnt: Mnt, lab: Lab, behind: Beh
     relay = f"{sys.executable} {tmp_path}/relay.py {tmp_path}/used %h %p"
     config = tmp_path / "ssh config"
     jumps = config.read_text()
-    config.write_text(f"Host {lab.host('node2').spec.management}\n ProxyCommand {relay}\n{jumps}")
+    proxied = f"Host {lab.host('node2').spec.management}\n ProxyCommand {relay}\n"
+    config.write_text(proxied + jumps)
     before = logins(lab.host("node1"))
     done = run_mnt("run", "-i", str(inventory), "--worker", "ssh", "-n", "node2", CLIENT)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "used").exists()
     assert logins(lab.host("node1")) == before
-    config.write_text(f"{jumps}Host *\n ProxyCommand {relay}\n")
+    config.write_text(jumps + proxied)
     (tmp_path / "used").unlink()
     done = run_mnt("run", "-i", str(inventory), "--worker", "ssh", "-n", "node2", CLIENT)
     assert done.stdout.split()[-1] == lab.host("node1").spec.management
