@@ -279,6 +279,13 @@ def test_cuda_visible_devices(devices: str, wanted: int, severity: str | None, s
     assert finding.message.startswith(f"CUDA_VISIBLE_DEVICES shows {shown} GPUs to jobs, and they would use ")
 
 
+def test_a_gpu_that_only_the_bus_has_is_told_whatever_cuda_is_shown() -> None:
+    host = {"gpus": 1, "env": {"CUDA_VISIBLE_DEVICES": "0"}}
+    bus = gpus(on_bus=("0000:00:06.0", "0000:00:07.0", "0000:00:08.0"))
+    found = findings(make_fleet(everywhere=bus, host=host))
+    assert [each.message for each in found] == ["nvidia-smi shows 2 of the 3 GPUs on the PCI bus"]
+
+
 def test_fewer_gpus_than_wanted_are_so_whatever_cuda_is_shown() -> None:
     host = {"gpus": 4, "env": {"CUDA_VISIBLE_DEVICES": "0,1"}}
     found = findings(make_fleet(everywhere=gpus(), host=host))

@@ -43,20 +43,8 @@ def gpu_count(fleet: FleetFacts) -> Iterator[Problem]:
     there is well. Where the inventory's `env` sets CUDA_VISIBLE_DEVICES, it has to name as many as `gpus`.
     """
     for host, facts in fleet.answers():
-        if facts.gpus is None:
-            continue
-        visible = host.env.get("CUDA_VISIBLE_DEVICES")
-        if visible is None or len(facts.gpus.found) < host.gpus:
+        if facts.gpus is not None:
             yield from _judge_count(host, facts.gpus)
-        elif (count := _visible(visible, len(facts.gpus.found))) != host.gpus:
-            yield Problem(
-                hosts=(host.name,),
-                message=f"CUDA_VISIBLE_DEVICES shows {count} GPUs to jobs, and they would use {host.slots}",
-                found=f"CUDA_VISIBLE_DEVICES={visible} (inventory: env), {len(facts.gpus.found)} GPUs",
-                expected=f"{host.gpus} (inventory: gpus)",
-                fix=f"set `gpus` to {count} in the inventory, or have CUDA_VISIBLE_DEVICES name {host.gpus}",
-                severity=Severity.FAIL if count < host.gpus else Severity.WARN,
-            )
 
 
 def _visible(devices: str, count: int) -> int:
@@ -72,6 +60,8 @@ def _visible(devices: str, count: int) -> int:
 
 def _judge_count(host: Host, gpus: Gpus) -> Iterator[Problem]:
     count, on_bus = len(gpus.found), len(gpus.on_bus)
+    devices = host.env.get("CUDA_VISIBLE_DEVICES")
+    shown = count if devices is None else _visible(devices, count)
     seen = f"; {on_bus} on the PCI bus" if on_bus > count else ""
     if count < host.gpus:
         why = f": {gpus.error}" if gpus.error else "" if gpus.tool else ": there is no nvidia-smi"
@@ -87,7 +77,16 @@ def _judge_count(host: Host, gpus: Gpus) -> Iterator[Problem]:
             expected=f"{host.gpus} (inventory: gpus)",
             fix=f"{look}; or set `gpus` in the inventory to {count}",
         )
-    elif count > host.gpus:
+    elif devices is not None and shown != host.gpus:
+        yield Problem(
+            hosts=(host.name,),
+            message=f"CUDA_VISIBLE_DEVICES shows {shown} GPUs to jobs, and they would use {host.slots}",
+            found=f"CUDA_VISIBLE_DEVICES={devices} (inventory: env), {count} GPUs",
+            expected=f"{host.gpus} (inventory: gpus)",
+            fix=f"set `gpus` to {shown} in the inventory, or have CUDA_VISIBLE_DEVICES name {host.gpus}",
+            severity=Severity.FAIL if shown < host.gpus else Severity.WARN,
+        )
+    elif shown > host.gpus:
         yield Problem(
             hosts=(host.name,),
             message=f"{count} GPUs are there, and jobs would use {host.slots}",
