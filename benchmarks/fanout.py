@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import peers
-from machine import describe
+from machine import describe, environment
 from peers import Peer
 
 from mnt.fleet import Fleet, HostConnection
@@ -166,7 +166,7 @@ def run(peer: Peer, code: int = 0) -> Run:
         start = time.monotonic()
         process = subprocess.Popen(
             peer.argv,
-            env=peers.environment(peer),
+            env=environment(peer.environment),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,12 @@ def describe(*packages: str) -> dict[str, Any]:
         "python": platform.python_version(),
         **{name: metadata.version(name) for name in packages},
     }
+
+
+def environment(more: Mapping[str, str]) -> dict[str, str]:
+    """Ours and `more`, with bytecode kept, as pip keeps it for whoever installs a package."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, **more}
 
 
 def _lines(path: str) -> list[str]:

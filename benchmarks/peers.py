@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -63,11 +62,3 @@ def versions(venv: Path) -> dict[str, str]:
     )
     pdsh = subprocess.run(["pdsh", "-V"], capture_output=True, text=True, check=True).stdout.split()[0]
     return {**dict(zip(packages, said.stdout.split(), strict=True)), "pdsh": pdsh}
-
-
-def environment(peer: Peer) -> dict[str, str]:
-    """Ours, with bytecode kept as pip keeps it for whoever installs a package."""
-    return {
-        **{name: os.environ[name] for name in os.environ if name != "PYTHONDONTWRITEBYTECODE"},
-        **peer.environment,
-    }

@@ -17,10 +17,10 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from machine import describe
+from machine import describe, environment
 
 from mnt.lab import Lab, LabRequest
 
@@ -96,7 +96,7 @@ def _guides(lab: Lab, fanout: int) -> dict[str, Callable[[], None]]:
     }
     hosts = ",".join(host.spec.management for host in lab.hosts)
     arguments = f"-i {lab.directory}/identity -o UserKnownHostsFile={lab.directory}/known_hosts"
-    environment = {**os.environ, "PDSH_SSH_ARGS_APPEND": arguments, "PDSH_RCMD_TYPE": "ssh"}
+    more = {"PDSH_SSH_ARGS_APPEND": arguments, "PDSH_RCMD_TYPE": "ssh"}
 
     def pdsh(command: str) -> Callable[[], None]:
         return lambda: _run(
@@ -111,7 +111,7 @@ def _guides(lab: Lab, fanout: int) -> dict[str, Callable[[], None]]:
                 hosts,
                 f"export DS_ACCELERATOR=cpu; {command}",
             ],
-            environment,
+            more,
         )
 
     return {name: pdsh(command) for name, command in commands.items()}
@@ -129,10 +129,9 @@ def _seconds(run: Callable[[], None]) -> float:
     return time.monotonic() - start
 
 
-def _run(command: Sequence[str], environment: dict[str, str] | None = None) -> None:
+def _run(command: Sequence[str], more: Mapping[str, str] | None = None) -> None:
     """Raises SystemExit where the command fails: then its time means nothing."""
-    env = dict(environment or os.environ)
-    env.pop("PYTHONDONTWRITEBYTECODE", None)  # pip leaves bytecode with whoever installs a package
+    env = environment(more or {})
     done = subprocess.run(command, env=env, capture_output=True, text=True, errors="replace")
     if done.returncode:
         sys.exit(f"{command[0]} failed: {(done.stderr or done.stdout)[-2000:]}")

@@ -48,8 +48,11 @@ def resolve(host: Host, config: SshConfig) -> Endpoint:
     found = config.lookup(host.name, host.address)
     endpoint = _endpoint(host.name, host.address, host.ssh, found)
     jump = host.ssh.gateway if host.ssh.gateway is not None else " ".join(found.get("proxyjump", ()))
-    endpoint = replace(endpoint, proxied=endpoint.proxied and host.ssh.gateway is None)
-    return replace(endpoint, jumps=_jumps(jump, host.ssh, config, seen=(host.address,)))
+    return replace(
+        endpoint,
+        proxied=endpoint.proxied and host.ssh.gateway is None,
+        jumps=_jumps(jump, host.ssh, config, seen=(host.address,)),
+    )
 
 
 def _endpoint(name: str, address: str, ssh: Ssh, found: Settings) -> Endpoint:

@@ -22,10 +22,8 @@ _PATIENCE = 10.0  # seconds that a host may take beyond the timeouts of all its 
 
 def gather_reach(fleet: Fleet, facts: FleetFacts) -> Reach | None:
     """What the hosts see of each other; None where there are no two whose training NIC works."""
-    from pydantic import (
-        TypeAdapter,
-        ValidationError,
-    )  # 60 ms, which nobody waits for while the hosts are at work
+    # 60 ms, which nobody waits for while the hosts are at work.
+    from pydantic import TypeAdapter, ValidationError
 
     endpoints = endpoints_of(facts)
     if len(endpoints) < 2:

@@ -13,7 +13,7 @@ Arguments, all optional:
     workdir: path          where releases lie; `~` as above, as in the next
     extensions: path       where torch builds its extensions
     clock: bool            tell the time, in a frame, as soon as standard input ends
-    deadline: float        seconds that the paths together may take; default 5
+    deadline: float        seconds that the paths, and all else that may hang there, take together; default 5
     gpu_deadline: float    seconds that nvidia-smi may take; default 10
 
 The answer's shape is that of `mnt.preflight.facts.HostFacts`.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from mnt.remote.files import read
@@ -28,6 +28,11 @@ class Process(NamedTuple):
         """A zombie runs nothing and holds nothing but its pid: it counts as dead."""
         return self.state not in "ZXx"
 
+    @classmethod
+    def of(cls, pid: int, fields: Sequence[bytes]) -> Process:
+        """Of what procstat has of it. Raises ValueError, IndexError."""
+        return cls(pid, int(fields[1]), int(fields[3]), fields[0].decode(), int(fields[19]))
+
 
 # --- reading -----------------------------------------------------------------------------------------------
 
@@ -35,10 +40,7 @@ class Process(NamedTuple):
 def read_process(pid: int) -> Process | None:
     """The process that has this pid now. None: there is none."""
     found = stat_fields(pid)
-    if found is None:
-        return None
-    fields = found[1]
-    return Process(pid, int(fields[1]), int(fields[3]), fields[0].decode(), int(fields[19]))
+    return None if found is None else Process.of(pid, found[1])
 
 
 def read_processes() -> dict[int, Process]:

@@ -15,6 +15,7 @@ from mnt.remote import bootstrap
 from mnt.remote.bootstrap import BadFrame
 from mnt.remote.jobentry import merged, newest_first
 from mnt.remote.jobfiles import FINAL_STATES, FORMAT
+from mnt.remote.procs import Process
 from mnt.remote.procstat import parse_stat
 
 _LIMIT = 1 << 23  # bytes of all files; more than the 200 jobs have that jobs.sh tells of
@@ -66,7 +67,9 @@ def understood(text: str, mark: str, host: str) -> dict[str, Any] | None:
                 jobs.append(line.removeprefix(f"{mark} job "))
             elif line.startswith(f"{mark} stat "):
                 job, _, stat = line.removeprefix(f"{mark} stat ").partition(" ")
-                alive.add((job, *_identity(stat)))
+                process = Process.of(int(stat.split()[0]), parse_stat(stat.encode())[1])
+                if process.alive:
+                    alive.add((job, process.pid, process.start_time))
             else:
                 job, of_host, rest = line.split("/", 2)
                 name, _, document = rest.partition(":")
@@ -88,11 +91,3 @@ def understood(text: str, mark: str, host: str) -> dict[str, Any] | None:
         return {"now": float(now), "jobs": newest_first(entries)}
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, BadFrame):
         return None
-
-
-def _identity(stat: str) -> tuple[int, int]:
-    """(pid, start time) of a process that lives. Raises ValueError for a zombie, which has but its pid."""
-    _, fields = parse_stat(stat.encode())
-    if fields[0] in (b"Z", b"X", b"x"):
-        raise ValueError("a zombie")
-    return int(stat.split()[0]), int(fields[19])

@@ -92,8 +92,7 @@ def run_program(
     python = own.target.python if own else _DEFAULT_PYTHON
 
     def ask(boot: _Boot, opening: bytes = b"") -> dict[str, Any]:
-        patience = timeouts_of(connection).interpreter
-        run = _Run(boot.command, name, boot.reader, deadline, patience, kept=boot.used)
+        run = _Run(boot, name, deadline, timeouts_of(connection).interpreter)
         with contextlib.ExitStack() as stack:
             stack.callback(boot.command.close)
             boot.command.write([opening + boot.request(name, args, stay)])
@@ -202,31 +201,22 @@ class _TooLate(Exception):
 
 
 class _Run:
-    """The conversation with one started COMMAND.
+    """The conversation about one program.
 
     Args:
+        boot: not asked for it yet. Raises _Gone where it was kept, and serves nobody any more.
         deadline: on time.monotonic()'s clock.
         patience: seconds that each interpreter has to start.
-        kept: whether it has served another program before. Raises _Gone then where it serves none any more.
     """
 
-    def __init__(
-        self,
-        command: RemoteCommand,
-        name: str,
-        reader: FrameReader,
-        deadline: float | None,
-        patience: float,
-        *,
-        kept: bool,
-    ) -> None:
-        self._command = command
-        self._host = command.host
+    def __init__(self, boot: _Boot, name: str, deadline: float | None, patience: float) -> None:
+        self._command = boot.command
+        self._host = boot.command.host
         self._name = name
-        self._reader = reader
+        self._reader = boot.reader
         self._deadline = deadline
         self._patience = patience
-        self._kept = kept
+        self._kept = boot.used
         self._heard = False  # whether any frame has come
         self._group: int | None = None  # of sh, while no program has started
         self._impatient: float | None = None  # when to give the interpreter up that is being started
