@@ -10,9 +10,9 @@ from mnt.cli.options import Selection, json_option, selection_options
 
 if TYPE_CHECKING:
     from mnt.fleet import Timeouts
-    from mnt.remote.wrapper import Command
     from mnt.run.fold import Answer
     from mnt.run.report import HostRun, RunReport
+    from mnt.tasks.wrapper import Command
 
 _SECONDS = click.FloatRange(min=0, min_open=True)
 

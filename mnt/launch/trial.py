@@ -100,14 +100,14 @@ def _blamed(error: HostError | NeverStarted, names: Sequence[str]) -> str:
 @contextmanager
 def _staged(fleet: Fleet, hosts: Sequence[Host]) -> Iterator[dict[str, str]]:
     """The script in a temporary directory of each host, meanwhile; gives these by host. Raises HostError."""
-    text = resources.files("mnt.launch").joinpath(_SCRIPT).read_text(encoding="utf-8")
+    text = resources.files("mnt.remote.trial").joinpath(_SCRIPT).read_text(encoding="utf-8")
     directories: dict[str, str] = {}
     errors: list[HostError] = []
     arrived, done = threading.Semaphore(0), threading.Event()
 
     def hold(connection: HostConnection) -> None:
         try:
-            with held(connection, "stage", {"files": {_SCRIPT: text}}) as frame:
+            with held(connection, "trial.stage", {"files": {_SCRIPT: text}}) as frame:
                 directories[connection.target.name] = frame["directory"]
                 arrived.release()
                 done.wait()

@@ -1,4 +1,4 @@
-"""RDMA devices as a host described them, typed. `mnt/remote/rdma.py` gathers them from sysfs."""
+"""RDMA devices as a host described them, typed. `mnt/remote/probe/rdma.py` gathers them from sysfs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Talking to the receiver on every host at once, step by step.
 
-The hosts' programs (mnt/remote/receive.py) wait for commands on their standard input. A step is asked of
+The hosts' programs (mnt/remote/push/receive.py) wait for commands on their standard input. A step is asked of
 several hosts, and goes on when all have answered. Leaving the session before the commit ends their input,
 whereupon they take back what they did.
 """

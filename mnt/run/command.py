@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mnt.errors import UsageError
-from mnt.remote.wrapper import SCRIPT_PLACE, Command
+from mnt.tasks.wrapper import SCRIPT_PLACE, Command
 
 _SHELL = "/bin/sh"
 # Linux: MAX_ARG_STRLEN, the longest word that execve takes, its NUL included; include/uapi/linux/binfmts.h.

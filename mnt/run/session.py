@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mnt.fleet import Fleet, HostConnection, Outcome, raise_broken_pipe
-from mnt.remote.wrapper import Command
 from mnt.run.capture import Capture
 from mnt.run.feed import Source
 from mnt.run.live import Live
 from mnt.run.outdir import HostFiles
 from mnt.run.report import HostRun, RunReport
 from mnt.tasks.command import Sink, run_command
+from mnt.tasks.wrapper import Command
 
 
 @dataclass(frozen=True)

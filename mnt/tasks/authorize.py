@@ -1,4 +1,4 @@
-"""Who may log in to an account on one host; `mnt/remote/authorize.py` does it there."""
+"""Who may log in to an account on one host; `mnt/remote/ssh/authorize.py` does it there."""
 
 from __future__ import annotations
 
@@ -57,5 +57,5 @@ def authorize(
         "peers": list(peers),
         "dry_run": dry_run,
     }
-    answer = run_program(connection, "authorize", args)
+    answer = run_program(connection, "ssh.authorize", args)
     return shaped(host_name(connection), granted(host_name(connection), answer), Account)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from functools import cache
 from importlib import resources
+from importlib.abc import Traversable
 
 _PACKAGE = "mnt.remote"
 
@@ -24,7 +25,7 @@ def _load(name, source):
 
 @cache
 def script_source(name: str) -> str:
-    """`mnt/remote/<name>.py` as a script that needs no `mnt`: exits with what `main(arguments)` returns."""
+    """The program as a script that needs no `mnt`: exits with what `main(arguments)` returns."""
     loads = [f"_load({full_name!r}, {source!r})\n" for full_name, source in program_modules(name)]
     run = f"sys.exit(sys.modules[{f'{_PACKAGE}.{name}'!r}].main(sys.argv[1:]))\n"
     return "".join([_LOADER, *loads, run])
@@ -50,15 +51,20 @@ def _parts(name: str) -> list[str]:
 
 
 def _imports(source: str) -> list[str]:
-    """The modules of `mnt.remote` that a source imports, by `from mnt.remote[.x] import y`."""
+    """The modules of `mnt.remote` that a source imports, by `from mnt.remote.x[.y] import z`, as `x.y`."""
     found: list[str] = []
     for node in ast.parse(source).body:
-        if isinstance(node, ast.ImportFrom) and node.module == _PACKAGE:
-            found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_PACKAGE + "."):
-            found.append((node.module or "")[len(_PACKAGE) + 1 :])
+        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith(_PACKAGE + "."):
+            continue
+        place = (node.module or "")[len(_PACKAGE) + 1 :]
+        found += [place] if _file(place).is_file() else [f"{place}.{alias.name}" for alias in node.names]
     return found
 
 
 def _read(name: str) -> str:
-    return resources.files(_PACKAGE).joinpath(f"{name}.py").read_text(encoding="utf-8")
+    return _file(name).read_text(encoding="utf-8")
+
+
+def _file(name: str) -> Traversable:
+    """Of `job.supervisor` it is mnt/remote/job/supervisor.py."""
+    return resources.files(_PACKAGE).joinpath(f"{name.replace('.', '/')}.py")

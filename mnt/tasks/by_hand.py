@@ -24,8 +24,8 @@ def collection() -> Collection:
 
 @task  # type: ignore[untyped-decorator]
 def probe(connection: Connection, args: str = "{}") -> None:
-    """Print the host's facts. ARGS is a JSON object; mnt/remote/probe.py lists what may be in it."""
-    _print_answer(connection, lambda: run_program(connection, "probe", json.loads(args)))
+    """Print the host's facts. ARGS is a JSON object; mnt/remote/probe/probe.py lists what may be in it."""
+    _print_answer(connection, lambda: run_program(connection, "probe.probe", json.loads(args)))
 
 
 @task  # type: ignore[untyped-decorator]
@@ -37,7 +37,7 @@ def mesh(connection: Connection, workers: str) -> None:
 
 @task  # type: ignore[untyped-decorator]
 def program(connection: Connection, name: str, args: str = "{}", timeout: float = 60.0) -> None:
-    """Run mnt/remote/NAME.py with ARGS, a JSON object, and print its frames and its answer."""
+    """Run the program NAME of mnt/remote/ (`probe.probe`) with ARGS, a JSON object; print what it says."""
     _print_answer(
         connection,
         lambda: run_program(connection, name, json.loads(args), timeout=timeout, on_frame=_print),

@@ -13,8 +13,8 @@ from mnt.errors import HostError
 from mnt.fleet import HostConnection
 from mnt.fleet.channel import ReadTimeout, RunningCommand
 from mnt.fleet.shell import runs_nothing
-from mnt.remote import bootstrap, wrapper
-from mnt.remote.wrapper import Command, Streams
+from mnt.tasks import bootstrap, wrapper
+from mnt.tasks.wrapper import Command, Streams
 
 # A command has ended, and something that it started holds its streams: what is on its way still counts.
 _QUIET = 0.5  # seconds of silence that end the waiting

@@ -11,12 +11,12 @@ from typing import Any
 from fabric.connection import Connection
 
 from mnt.fleet.channel import execute
-from mnt.remote import bootstrap
-from mnt.remote.bootstrap import BadFrame
-from mnt.remote.jobentry import merged, newest_first
-from mnt.remote.jobfiles import FINAL_STATES, FORMAT
-from mnt.remote.procs import Process
-from mnt.remote.procstat import parse_stat
+from mnt.remote.common.procstat import parse_stat
+from mnt.remote.job.entry import merged, newest_first
+from mnt.remote.job.files import FINAL_STATES, FORMAT
+from mnt.remote.job.procs import Process
+from mnt.tasks import bootstrap
+from mnt.tasks.bootstrap import BadFrame
 
 _LIMIT = 1 << 23  # bytes of all files; more than the 200 jobs have that jobs.sh tells of
 
@@ -42,7 +42,7 @@ def glance(connection: Connection, jobs_dir: str, host: str, *, timeout: float) 
 
 def opening(mark: str, jobs_dir: str, host: str) -> bytes:
     """All that jobs.sh reads. No newline and no NUL are in the arguments."""
-    text = f"{bootstrap.shell_line('jobs.sh')}\n{mark}\n{jobs_dir}\n{host}\n"
+    text = f"{bootstrap.shell_line('job/jobs.sh')}\n{mark}\n{jobs_dir}\n{host}\n"
     return text.encode("utf-8", "surrogateescape")
 
 

@@ -18,7 +18,7 @@ from mnt.tasks.program import run_program
 def held(
     connection: Connection, name: str, args: dict[str, Any], *, stay: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Run `mnt/remote/<name>.py` for as long as the block does; gives the first frame that it emits.
+    """Run a program of `mnt/remote/` for as long as the block does; gives the first frame that it emits.
 
     The program ends with its standard input, at the end of the block or when the host loses us. `stay` is
     run_program's.

@@ -1,6 +1,6 @@
 """Jobs on one host: start, list, read the logs, stop.
 
-Each task runs `mnt/remote/jobctl.py` on the host. The files of a job lie in `<jobs_dir>/<job>/<host>/`
+Each task runs `mnt/remote/job/jobctl.py` on the host. The files of a job lie in `<jobs_dir>/<job>/<host>/`
 (docs/architecture.md). The documents below are what travels; readers ignore keys that they do not know, so a
 newer `mnt` can stop an older one's jobs.
 """
@@ -152,7 +152,7 @@ def start_node(
     args = {
         "action": "start",
         "spec": spec,
-        "supervisor": script_source("supervisor"),
+        "supervisor": script_source("job.supervisor"),
         "wait_for_port": wait_for_port,
         "timeout": timeout,
     }
@@ -227,5 +227,5 @@ def _ask(
     timeout: float | None,
     on_frame: OnFrame | None = None,
 ) -> Any:
-    answer = run_program(connection, "jobctl", args, timeout=timeout, on_frame=on_frame)
+    answer = run_program(connection, "job.jobctl", args, timeout=timeout, on_frame=on_frame)
     return granted(connection.target.name, answer)

@@ -41,7 +41,7 @@ def mesh(connection: Connection, workers: Iterable[Host], *, timeout: float = 10
     rounds = 1 + len(wanted) // _AT_ONCE
     answer = run_program(
         connection,
-        "mesh",
+        "ssh.mesh",
         {"workers": wanted, "timeout": timeout, "at_once": _AT_ONCE},
         timeout=30.0 + rounds * 2 * timeout,
     )

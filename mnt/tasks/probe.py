@@ -19,7 +19,7 @@ def probe(
     start-up files have printed.
 
     Args:
-        args: what depends on the inventory; `mnt/remote/probe.py` lists it.
+        args: what depends on the inventory; `mnt/remote/probe/probe.py` lists it.
         timeout: seconds; what may hang on the host has shorter limits there.
         stay: see run_program.
 
@@ -31,7 +31,7 @@ def probe(
     noise: list[str] = []
     answer = run_program(
         connection,
-        "probe",
+        "probe.probe",
         {**args, "clock": True},
         stdin=clock.ask(),
         timeout=timeout,

@@ -15,9 +15,8 @@ from mnt.errors import HostError
 from mnt.fleet.channel import ReadTimeout, RemoteCommand, host_name, remaining, timeouts_of
 from mnt.fleet.connection import HostConnection
 from mnt.fleet.shell import runs_nothing
-from mnt.remote import bootstrap
-from mnt.remote.bootstrap import BadFrame, Frame, FrameReader
-from mnt.tasks import bundle
+from mnt.tasks import bootstrap, bundle
+from mnt.tasks.bootstrap import BadFrame, Frame, FrameReader
 from mnt.tasks.shape import shaped
 
 OnFrame = Callable[[dict[str, Any]], None]
@@ -66,7 +65,7 @@ def run_program(
     on_noise: Callable[[str], None] | None = None,
     stay: bool = False,
 ) -> dict[str, Any]:
-    """Run `mnt/remote/<name>.py` on the host and return its answer.
+    """Run a program of `mnt/remote/` on the host and return its answer.
 
     Args:
         connection: a HostConnection, or any Fabric connection (then `python3` is the configured interpreter).

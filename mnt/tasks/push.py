@@ -1,6 +1,7 @@
 """Releases on one host: what `current` is, whether a release is there, and the host's part of a push.
 
-Each task runs `mnt/remote/receive.py` on the host, which knows where releases lie (docs/architecture.md).
+Each task runs `mnt/remote/push/receive.py` on the host, which knows where releases lie
+(docs/architecture.md).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def find_release(connection: HostConnection, release: str | None = None) -> Foun
     Raises HostError (phase `command`) if the workdir cannot be read, or `current` is no link to a release.
     """
     args = {"action": "find", "workdir": connection.target.workdir, "release": release}
-    answer = run_program(connection, "receive", args)
+    answer = run_program(connection, "push.receive", args)
     return shaped(connection.target.name, granted(connection.target.name, answer), FoundRelease)
 
 
@@ -84,5 +85,5 @@ def converse(
         on_frame(frame)
 
     args = {"action": "push", "workdir": target.workdir, "keep": target.keep, "nonce": nonce, "who": who}
-    answer = run_program(connection, "receive", args, stdin=stdin, timeout=None, on_frame=take)
+    answer = run_program(connection, "push.receive", args, stdin=stdin, timeout=None, on_frame=take)
     return shaped(target.name, {"refused": None, "called_off": False, **answer}, _Answer)

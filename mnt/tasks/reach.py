@@ -100,7 +100,7 @@ def reach(connection: HostConnection, meeting: Meeting, args: dict[str, Any], ti
     """One host's part of the meeting.
 
     Args:
-        args: those of `mnt/remote/reach.py`.
+        args: those of `mnt/remote/net/reach.py`.
         timeout: seconds for all of it.
 
     Raises HostError; the meeting goes on without the host then.
@@ -109,7 +109,7 @@ def reach(connection: HostConnection, meeting: Meeting, args: dict[str, Any], ti
     try:
         run_program(
             connection,
-            "reach",
+            "net.reach",
             args,
             stdin=meeting.stream(host),
             on_frame=partial(meeting.heard, host),

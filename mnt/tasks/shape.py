@@ -25,7 +25,7 @@ def shaped(host: str, value: object, shape: type[T], what: str = "answer") -> T:
 
 
 class Refusal(TypedDict):
-    """Why a program on a host will not do what it was asked, and the way out (mnt.remote.refusal)."""
+    """Why a program on a host will not do what it was asked, and the way out (mnt.remote.common.refusal)."""
 
     message: str
     fix: str | None

@@ -384,7 +384,7 @@ def test_a_login_shell_that_runs_nothing(make_lab: MakeLab) -> None:
     lab = make_lab(count=1)
     faults.set_shell(lab.host("node1"), "/usr/bin/false")
     with fleet_of(lab) as fleet, pytest.raises(HostError) as failure:
-        run_program(fleet.connection("node1"), "mesh", {"workers": []})
+        run_program(fleet.connection("node1"), "ssh.mesh", {"workers": []})
     assert failure.value.message == (
         "node1: command: the login shell, /usr/bin/false, runs no command, exit code 1"
     )

@@ -23,7 +23,7 @@ from mnt.errors import HostError
 from mnt.fleet import Timeouts
 from mnt.inventory import loader
 from mnt.lab import Lab, LabHost
-from mnt.remote import bootstrap
+from mnt.tasks import bootstrap
 from mnt.tasks import program as programs
 from mnt.tasks.mesh import mesh
 from mnt.tasks.program import NoPython, ProgramError, run_program
@@ -74,7 +74,7 @@ def run(lab: Lab, name: str, args: dict[str, Any] | None = None, **options: Any)
 
 def test_a_real_program_on_all_hosts(lab: Lab) -> None:
     with fleet_of(lab) as fleet:
-        results = fleet.run(run_program, "probe", {})
+        results = fleet.run(run_program, "probe.probe", {})
     assert results.errors() == {}
     facts = results.values_by_host()
     assert {name: found["hostname"] for name, found in facts.items()} == {name: name for name in facts}
@@ -279,7 +279,7 @@ def test_an_interpreter_that_stays(lab: Lab, define: Define) -> None:
         first = run_program(connection, name, {}, stay=True)["pid"]
         assert alive(host, first)
         assert run_program(connection, name, {}, stay=True)["pid"] == first
-        assert run_program(connection, "visible", {"nonce": "n", "read": {}}, stay=True) == {"seen": {}}
+        assert run_program(connection, "probe.visible", {"nonce": "n", "read": {}}, stay=True) == {"seen": {}}
         last = run_program(connection, name, {})["pid"]
         assert last == first
         assert eventually(lambda: not alive(host, first))
@@ -315,7 +315,7 @@ def marks(lab: Lab) -> Iterator[dict[str, str]]:
 def left(host: LabHost, marks: dict[str, str]) -> bool:
     """Whether what belongs to the program is still there; what it detached has to be."""
     assert running(host, marks["detached"])
-    return bool(running(host, marks["child"]) or running(host, "mnt/remote/boot.py"))
+    return bool(running(host, marks["child"]) or running(host, "mnt/remote/boot/boot.py"))
 
 
 def test_a_dropped_connection_leaves_nothing(lab: Lab, define: Define, marks: dict[str, str]) -> None:
@@ -340,7 +340,7 @@ def test_a_head_that_is_interrupted_or_killed_leaves_nothing(
 import json, sys
 from mnt.fleet import Fleet
 from mnt.inventory import loader
-from mnt.remote import bootstrap
+from mnt.tasks import bootstrap
 from mnt.tasks import program
 program._cached_modules = lambda name: [bootstrap.module("mnt.remote.sleeper", {SLEEPER!r})]
 marks = json.loads(sys.argv[2])

@@ -61,7 +61,7 @@ def test_listeners_end_with_the_connection(make_lab: MakeLab) -> None:
     def ports() -> list[str]:
         return [line for line in host.exec(["ss", "-Hltn"]).stdout.splitlines() if host.spec.training in line]
 
-    with fleet_of(lab) as fleet, held(fleet.connection("node1"), "reach", args) as frame:
+    with fleet_of(lab) as fleet, held(fleet.connection("node1"), "net.reach", args) as frame:
         assert len(frame["listening"]["ports"]) == 3
         assert len(ports()) == 4
         fleet.close()

@@ -268,7 +268,7 @@ def test_what_a_host_sends_is_bounded_and_parsed_strictly(evil_lab: Lab, deed: s
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     limit = 3 if "within 3 s" in message else 60
     with fleet_of(evil_lab) as fleet, pytest.raises(HostError, match=r"^node2: ") as refusal:
-        run_program(fleet.connection("node2"), "mesh", {"workers": []}, timeout=limit)
+        run_program(fleet.connection("node2"), "ssh.mesh", {"workers": []}, timeout=limit)
     assert message in refusal.value.message
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # KiB; a frame is 64 MiB
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mnt.remote import bootstrap
-from mnt.remote.bootstrap import Frame, FrameReader
+from mnt.tasks import bootstrap
+from mnt.tasks.bootstrap import Frame, FrameReader
 
 
 class Conversation:

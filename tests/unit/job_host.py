@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mnt.remote.procs import all_pids, read_process
+from mnt.remote.job.procs import all_pids, read_process
 from mnt.tasks.bundle import program_modules, script_source
 
 _ORDINARY_USER = 65534  # nobody
@@ -83,7 +83,7 @@ class JobHost:
 
     def begin(self, action: str, changes: dict[str, str] | None = None, **args: Any) -> Call:
         """Run jobctl. `changes` are made to the supervisor's text: shorter waits."""
-        supervisor = script_source("supervisor")
+        supervisor = script_source("job.supervisor")
         for old, new in (changes or {}).items():
             assert old in supervisor
             supervisor = supervisor.replace(old, new)
@@ -99,7 +99,7 @@ class JobHost:
             start_new_session=True,
         )
         args.update(action=action, supervisor=supervisor, jobs_dir=self.jobs_dir, host=self.name)
-        return Call(process, {"modules": program_modules("jobctl"), "args": args})
+        return Call(process, {"modules": program_modules("job.jobctl"), "args": args})
 
     def call(self, action: str, changes: dict[str, str] | None = None, **args: Any) -> dict[str, Any]:
         return self.begin(action, changes, **args).answer()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mnt.remote import authorize
+from mnt.remote.ssh import authorize
 
 HEAD = {"key": "ssh-ed25519 AAAAhead", "comment": "me@head", "options": ""}
 NODE = {"key": "ssh-ed25519 AAAAnode", "comment": "mnt:c:node1", "options": "no-port-forwarding"}

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from boot_host import Conversation, answer, script
 
-from mnt.remote import bootstrap
+from mnt.tasks import bootstrap
 
 SHELLS = ["sh", "dash", "bash", "zsh", "ksh", "fish", "tcsh", "csh", "busybox"]
 PYTHONS = ["python3.8", "python3.9", "python3.10", "python3.12", "python3.13"]
@@ -74,7 +74,7 @@ def test_every_login_shell_passes_it_on(shell: str) -> None:
 
 @pytest.mark.parametrize("shell", ["dash", "bash", "zsh", "ksh", "busybox"])
 def test_the_first_stage_is_valid_in_every_posix_shell(shell: str) -> None:
-    text = resources.files("mnt.remote").joinpath("boot.sh").read_text()
+    text = resources.files("mnt.remote").joinpath("boot/boot.sh").read_text()
     line = bootstrap.opening("mark", []).partition(b"\n")[0].decode()
     for source in (text, line):
         done = subprocess.run([*shell_command(shell), "-n"], input=source, capture_output=True, text=True)
@@ -465,7 +465,7 @@ def main(args, emit, stdin):
 # -- how it is written
 
 
-@pytest.mark.parametrize("name", ["boot.py", "mesh.py"])
+@pytest.mark.parametrize("name", ["boot/boot.py", "ssh/mesh.py"])
 def test_host_programs_compile_for_python_3_8(name: str) -> None:
     import ast
 

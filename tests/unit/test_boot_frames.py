@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mnt.remote.bootstrap import BadFrame, Frame, FrameReader
+from mnt.tasks.bootstrap import BadFrame, Frame, FrameReader
 
 MARK = "mnt-" + "0123456789abcdef" * 2
 

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from job_host import JobHost, wait_for
 
-from mnt.remote import bootstrap
-from mnt.tasks import glance
+from mnt.tasks import bootstrap, glance
 
 SLEEPER = "import time; time.sleep(600)"
 MARK = "mnt-mark"

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from job_host import JobHost, alive, free_port, new_directory, wait_for
 
-from mnt.remote.jobfiles import JobPaths
-from mnt.remote.refusal import Refused
+from mnt.remote.common.refusal import Refused
+from mnt.remote.job.files import JobPaths
 
 SLEEPER = "import time; time.sleep(600)"
 LISTENER = """

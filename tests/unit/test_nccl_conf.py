@@ -8,7 +8,7 @@ import pytest
 
 from mnt.network.nccl import ConfFile, effective, nccl_version, settings
 from mnt.preflight.facts import HostFacts
-from mnt.remote import nccl
+from mnt.remote.probe import nccl
 
 
 def test_the_users_file_comes_before_the_systems(tmp_path: Path) -> None:

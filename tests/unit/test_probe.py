@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from mnt.preflight.facts import HostFacts
-from mnt.remote import distributions, filesystems, nvidia, probe, sockets
+from mnt.remote.common import sockets
+from mnt.remote.probe import distributions, filesystems, nvidia, probe
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data" / "nvidia-smi"
@@ -84,7 +85,7 @@ def test_every_supported_python_runs_it(name: str) -> None:
     if python is None:
         pytest.skip(f"{name} is not installed")
     code = (
-        "import json; from mnt.remote import probe;"
+        "import json; from mnt.remote.probe import probe;"
         "print(json.dumps(probe.main({'paths': ['/', '/nonexistent']}, None, None)))"
     )
     facts = HostFacts.parse("here", json.loads(run_python(code, python)))
@@ -203,7 +204,7 @@ def test_the_nccl_library_tells_its_version_in_its_header(tmp_path: Path) -> Non
 
 def in_namespace(script: str) -> list[dict[str, Any]]:
     """The interfaces of a new network namespace in which `script` has run."""
-    code = "import json; from mnt.remote.interfaces import interfaces; print(json.dumps(interfaces()))"
+    code = "import json; from mnt.remote.probe.interfaces import interfaces; print(json.dumps(interfaces()))"
     within = ("unshare", "--net", "sh", "-ec", f'{script}\nexec "$@"', "sh")
     answer: list[dict[str, Any]] = json.loads(run_python(code, within=within))
     return answer
@@ -337,7 +338,7 @@ def test_a_hung_path_delays_nothing_but_itself(tmp_path: Path, monkeypatch: pyte
 
 def test_a_child_left_behind_holds_no_stream_of_the_session() -> None:
     code = (
-        "import os, time; from mnt.remote import filesystems;"
+        "import os, time; from mnt.remote.probe import filesystems;"
         "os.statvfs = lambda path: time.sleep(5); os.kill = lambda pid, number: None;"  # a child in state D
         "print(filesystems.look_at(['/hung'], 0.2)[0]['/hung']['kind'])"
     )

@@ -20,8 +20,19 @@ import pytest
 from mnt.preflight.facts import HostFacts
 from mnt.preflight.nvidia import xids
 from mnt.preflight.system import Gpus, KernelLog
-from mnt.remote import artifacts, commands, kernellog, logind, memory, nvidia, ofed, ownprocs, probe, session
-from mnt.remote.procstat import stat_fields
+from mnt.remote.common.procstat import stat_fields
+from mnt.remote.probe import (
+    artifacts,
+    commands,
+    kernellog,
+    logind,
+    memory,
+    nvidia,
+    ofed,
+    ownprocs,
+    probe,
+    session,
+)
 
 DATA = Path(__file__).parents[1] / "data" / "nvidia-smi"
 
@@ -263,7 +274,7 @@ def test_the_limits_of_this_session() -> None:
     assert found["nofile"] in (resource.getrlimit(resource.RLIMIT_NOFILE)[0], None)
 
 
-CODE = "import json; from mnt.remote.session import session; print(json.dumps(session()))"
+CODE = "import json; from mnt.remote.probe.session import session; print(json.dumps(session()))"
 
 
 def as_sshd_starts_it(shell: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from boot_host import script
 
-from mnt.remote import mesh
+from mnt.remote.ssh import mesh
 
 SSH = """#!/bin/sh
 for word; do host=$word; [ "$previous" = -- ] && break; previous=$word; done

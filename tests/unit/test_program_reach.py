@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from mnt.remote import reach
-from mnt.remote.routes import leaves_by
+from mnt.remote.net import reach
+from mnt.remote.net.routes import leaves_by
 
 
 class Host:
@@ -132,7 +132,7 @@ def test_no_targets_came(port: int) -> None:
 
 CONNECT = """
 import json
-from mnt.remote import reach
+from mnt.remote.net import reach
 targets = [{"name": a, "address": a, "master": None, "ports": [9]} for a in ADDRESSES]
 print(json.dumps(reach._reach(targets, "10.0.0.1", 0.3, 64)))
 """

@@ -8,7 +8,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from mnt.network.rdma import RdmaFacts
-from mnt.remote import rdma
+from mnt.remote.probe import rdma
 
 ZERO = rdma.EMPTY_GID
 LINK_LOCAL = "fe80:0000:0000:0000:0e42:a1ff:fe6b:1234"

@@ -25,7 +25,7 @@ from mnt.push import manifest as manifests
 from mnt.push.manifest import Entry, Manifest
 from mnt.push.stream import Spool
 from mnt.push.tree import walk
-from mnt.remote import receive
+from mnt.remote.push import receive
 from mnt.tasks.bundle import program_modules
 
 ID, ID2 = "20260101-000000-aaaaaaaa", "20260101-000001-bbbbbbbb"
@@ -202,7 +202,7 @@ def test_runs_on_other_pythons(host: Host, source: Path, version: str) -> None:
         "print(module.main(ARGS, lambda frame: None, sys.stdin.buffer))\n"
     )
     args = {"action": "push", "workdir": str(host.workdir), "keep": ["outputs"], "nonce": "n", "who": "me"}
-    program = f"MODULES = {program_modules('receive')!r}\nARGS = {args!r}\n{runner}"
+    program = f"MODULES = {program_modules('push.receive')!r}\nARGS = {args!r}\n{runner}"
     commands = survey() + stage(source) + do("switch", id=ID) + do("commit") + do("prune", keep=1, protect=[])
     ran = subprocess.run([python, "-c", program], input=commands, capture_output=True, check=True)
     assert ran.stdout.decode().strip() == str({"current": ID})

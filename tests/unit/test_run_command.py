@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from mnt.errors import UsageError
-from mnt.remote.wrapper import Command
 from mnt.run.command import from_script, from_words, interpreter
+from mnt.tasks.wrapper import Command
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import time
 import pytest
 from job_host import JobHost, alive, wait_for
 
-from mnt.remote.procs import all_pids
+from mnt.remote.job.procs import all_pids
 
 # For scripts: `note(NAME)` writes the process's pid into a file, in one step.
 NOTE = """

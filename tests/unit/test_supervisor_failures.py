@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mnt.remote.channel import Event
-from mnt.remote.failures import (
+from mnt.remote.job.channel import Event
+from mnt.remote.job.failures import (
     Failure,
     RankFiles,
     error_time,
@@ -17,7 +17,7 @@ from mnt.remote.failures import (
     read_ranks,
     tail,
 )
-from mnt.remote.verdict import reason_of, verdict
+from mnt.remote.job.verdict import reason_of, verdict
 
 SAMPLES = Path(__file__).parent.parent / "data" / "torchrun"
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from job_host import JobHost, alive, new_directory, wait_for
 
-from mnt.remote import peers
-from mnt.remote.channel import LINE_BYTES, Broken, Channel, Event
-from mnt.remote.peers import Hub, Spoke
+from mnt.remote.job import peers
+from mnt.remote.job.channel import LINE_BYTES, Broken, Channel, Event
+from mnt.remote.job.peers import Hub, Spoke
 
 SLEEPER = "import time; time.sleep(600)"
 WHEN_TOLD = """

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mnt.remote.procs import (
+from mnt.remote.job.procs import (
     Ending,
     Process,
     find,

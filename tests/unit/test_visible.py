@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mnt.remote import children, visible
+from mnt.remote.probe import children, visible
 
 NONCE = "0123abcd"
 

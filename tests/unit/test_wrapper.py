@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mnt.remote import bootstrap, wrapper
-from mnt.remote.wrapper import Command, Streams
 from mnt.run.command import from_script, from_words
+from mnt.tasks import bootstrap, wrapper
+from mnt.tasks.wrapper import Command, Streams
 
 SHELLS = ["dash", "bash", "zsh", "ksh", "busybox"]
 

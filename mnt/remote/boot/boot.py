@@ -1,0 +1,263 @@
+"""Second stage on a host: read programs from standard input, run their `main`, and report in frames.
+
+The stub that bootstrap.py sends has taken this source off standard input and calls `serve`. What follows
+there: a line with a length and that many bytes of JSON (the request), the source and the code of each module
+that it names (bootstrap.py has their form), then the stream for the program in pieces, each `%08x` and that
+many bytes. A piece of length 0 ends the stream, so that the end of the data and the loss of the connection
+differ: standard input itself stays open until the head is done, and its end means that the head is gone.
+
+A request may ask to `stay`: then the next one follows the end of the stream. Its program finds the modules
+that are loaded already, and is spared the start of an interpreter.
+
+Frames go out on what was standard output, in chunks of one write each of at most PIPE_BUF bytes, so that no
+other writer can get into the middle of one: `MARK KIND LENGTH MORE\\n` and LENGTH bytes. Standard output and
+standard input of the program, and of what it starts, are standard error and /dev/null.
+
+Runs on the host; standard library only, Python 3.8 and newer.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+import marshal
+import os
+import select
+import signal
+import sys
+import threading
+import types
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING costs an import
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any, BinaryIO, NoReturn
+
+_CHUNK = 4000  # bytes of data in a chunk; with its header less than PIPE_BUF (4096 on Linux)
+_GRACE = 5.0  # seconds that a program has to clean up once the head is gone
+_HEAD_GONE = 98  # the exit status that makes boot.sh give up
+_LOST = "the connection to the head is lost"
+_TRACEBACK_KEPT = 1 << 16  # characters: its end
+
+
+class Frames:
+    """Writes frames; safe to use from several threads."""
+
+    def __init__(self, fd: int, mark: str, limit: int) -> None:
+        self._fd = fd
+        self._mark = mark
+        self._limit = limit  # bytes of one frame
+        self._lock = threading.Lock()
+
+    def send(self, kind: str, value: Any) -> None:
+        """Send `value` as JSON. Raises TypeError or ValueError where it is none, or too large."""
+        data = json.dumps(value, allow_nan=False).encode()
+        if len(data) > self._limit:
+            raise ValueError(f"{kind} of {len(data)} bytes: more than the {self._limit} that may be sent")
+        with self._lock:
+            for start in range(0, len(data), _CHUNK):
+                part = data[start : start + _CHUNK]
+                more = start + _CHUNK < len(data)
+                self._write(f"{self._mark} {kind} {len(part)} {more:d}\n".encode() + part)
+
+    def _write(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(self._fd, data) :]
+
+
+class Stream(io.RawIOBase):
+    """The bytes that the head streams to the program. Raises ConnectionError once the head is gone."""
+
+    def __init__(self, feed: io.BufferedReader) -> None:
+        self._feed = feed
+        self._left = 0  # bytes left of the current piece
+        self._ended = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if self._left == 0 and not self._ended:
+            size = self._feed.read(8)
+            if len(size) < 8:
+                raise ConnectionError(_LOST)
+            self._left = int(size, 16)
+            self._ended = self._left == 0
+        if self._ended or not len(buffer):
+            return 0
+        count = self._feed.readinto1(memoryview(buffer)[: self._left])
+        if not count:
+            raise ConnectionError(_LOST)
+        self._left -= count
+        return count
+
+
+class Source:
+    """The loader of a module: gives tracebacks their lines."""
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+
+    def get_source(self, name: str) -> str:
+        return self._text.decode()
+
+
+class Group:
+    """A process group for the program and what it starts; whoever calls setsid is no longer in it."""
+
+    def __init__(self) -> None:
+        self._outer = os.getpgrp()  # 0: beyond the PID namespace of a container
+        self._own = os.getpid()
+
+    def enter(self) -> None:
+        if self._outer != self._own:
+            os.setpgid(0, 0)
+
+    def terminate(self) -> None:
+        if self._own == 1:  # of a container; killpg(1) is kill(-1), which spares its caller
+            os.kill(1, signal.SIGTERM)
+        os.killpg(self._own, signal.SIGTERM)
+
+    def sweep(self) -> None:
+        """Kill whatever is left in the group but this process, which leaves the group first.
+
+        A process that cannot leave is the first of its container, whose end takes all others with it.
+        """
+        if self._outer in (0, self._own):
+            return
+        try:
+            os.setpgid(0, self._outer)
+            os.killpg(self._own, signal.SIGKILL)
+        except OSError:  # nothing is left
+            pass
+
+
+def _exit_on_signal(signum: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + signum)
+
+
+def _reset_signals() -> None:
+    """Undo what the login shell may ignore; let a program clean up when it is told to end."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, _exit_on_signal)
+    signal.signal(signal.SIGHUP, _exit_on_signal)
+
+
+def _watch(fd: int, group: Group, idle: threading.Event) -> None:
+    """Wait until the head hangs up; then end the program: SIGTERM, a moment to clean up, SIGKILL."""
+    _hung_up(fd, None)
+    if idle.is_set():
+        return
+    group.terminate()
+    idle.wait(_GRACE)
+    group.sweep()
+    os._exit(_HEAD_GONE)
+
+
+def _hung_up(fd: int, timeout: int | None) -> bool:
+    """Whether the head hangs up within `timeout` milliseconds; None: wait until it does."""
+    poll = select.poll()
+    poll.register(fd, select.POLLRDHUP)  # no POLLIN: what the program has not read yet does not matter
+    return bool(poll.poll(timeout))
+
+
+def _load(modules: list[tuple[str, bytes, bytes]], magic: str) -> None:
+    """Make modules, and run them in order: their code if that is of this interpreter, else their source."""
+    own = getattr(sys.modules.get("_frozen_importlib_external"), "MAGIC_NUMBER", b"").hex()
+    gc.disable()
+    for name, source, code in modules:
+        module = _module(name)
+        file = name.replace(".", "/") + ".py"
+        vars(module).update(__file__=file, __loader__=Source(source))
+        ready = marshal.loads(code) if magic == own else compile(source, file, "exec")
+        exec(ready, module.__dict__)
+    gc.freeze()  # what is loaded stays
+    gc.enable()
+
+
+def _module(name: str) -> types.ModuleType:
+    """A new module, an attribute of its package, which is made if there is none."""
+    module = sys.modules[name] = types.ModuleType(name)
+    parent, _, child = name.rpartition(".")
+    if parent:
+        package = sys.modules.get(parent) or _module(parent)
+        vars(package).update({"__path__": [], child: module})
+    return module
+
+
+def _failure(error: BaseException) -> dict[str, str]:
+    import traceback
+
+    lines = traceback.format_exception(type(error), error, error.__traceback__)
+    summary = traceback.format_exception_only(type(error), error)[-1].strip()
+    return {"error": summary, "traceback": "".join(lines)[-_TRACEBACK_KEPT:]}
+
+
+def _request(feed: io.BufferedReader) -> dict[str, Any]:
+    """The next one. Raises ValueError where standard input has ended."""
+    request: dict[str, Any] = json.loads(feed.read(int(feed.readline())).decode())
+    modules = request["modules"]
+    request["modules"] = [(name, feed.read(source), feed.read(code)) for name, source, code in modules]
+    return request
+
+
+def _run(request: dict[str, Any], boot: dict[str, Any], frames: Frames, stdin: BinaryIO) -> tuple[str, Any]:
+    """Run one program; the kind and the value of its last frame."""
+    sys.argv = [f"mnt/remote/{request['name'].replace('.', '/')}.py"]
+    try:
+        _load(request["modules"], request["magic"])
+        program: Any = sys.modules[f"mnt.remote.{request['name']}"]
+        args = dict(request["args"], _boot=boot)
+        return "answer", program.main(args, lambda frame: frames.send("frame", frame), stdin)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the head shall see it
+        return "error", _failure(error)
+
+
+def _is_tidy() -> bool:
+    """Whether the program has left no thread behind: there are the main one, and the one that watches."""
+    return threading.active_count() <= 2
+
+
+def serve(feed: io.BufferedReader, why: str, python: list[str]) -> NoReturn:
+    """Run a program, or several, and exit: with 0 once all are answered, with 98 if the head is gone.
+
+    Args:
+        feed: standard input, binary and buffered, at the request; on a descriptor of its own.
+        why: why the configured interpreter does not run; empty where this is it.
+        python: the words that started this interpreter.
+    """
+    request = _request(feed)
+    frames = Frames(os.dup(1), request["mark"], request["limit"])
+    os.dup2(2, 1)
+    boot = {"python": python, "configured": not why, "why": why}
+    group, idle = Group(), threading.Event()
+    group.enter()
+    threading.Thread(target=_watch, args=(feed.fileno(), group, idle), daemon=True).start()
+    while True:
+        _reset_signals()
+        frames.send("hello", {"pid": os.getpid(), "version": sys.version.split()[0]})
+        stdin = io.BufferedReader(Stream(feed), 1 << 16)
+        kind, value = _run(request, boot, frames, stdin)
+        idle.set()
+        group.sweep()  # before the answer: who has it may rely on nothing being left
+        stay = request["stay"] and _is_tidy()
+        try:
+            try:
+                frames.send(kind, value)
+            except (TypeError, ValueError) as error:
+                frames.send("error", _failure(error))
+            if not stay:
+                break
+            while stdin.read(1 << 16):  # the next request follows the end of the stream
+                pass
+            request = _request(feed)
+        except (OSError, ValueError):  # nothing came any more
+            os._exit(_HEAD_GONE)
+        group.enter()
+        idle.clear()
+        if _hung_up(feed.fileno(), 0):  # the watch may have seen that while nothing ran
+            os._exit(_HEAD_GONE)
+    sys.stdout.flush()
+    os._exit(0)

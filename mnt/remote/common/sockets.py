@@ -1,0 +1,97 @@
+"""Who listens on a TCP port. Runs on a host: Python 3.8, standard library."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+import struct
+from collections.abc import Iterable
+
+from mnt.remote.common.files import entries, read
+from mnt.remote.common.netlink import SOCK_DIAG, dump
+
+# linux/inet_diag.h, linux/sock_diag.h; the states are bits in a question
+_BY_FAMILY = 20
+_QUESTION = struct.Struct("=BBxxI48x")  # struct inet_diag_req_v2: family, protocol, states, any socket
+_PORT, _SOURCE, _UID, _INODE = 4, 8, 64, 68  # where struct inet_diag_msg has them
+_LISTEN_BIT = 1 << 10
+
+LISTEN = "0A"  # TCP_LISTEN of the kernel's net/tcp_states.h, as /proc/net/tcp prints it
+
+
+def listeners(port: int) -> list[dict[str, object]]:
+    """Sockets that LISTEN on the port: [{"address", "uid", "user", "pid", "command"}, ..].
+
+    pid and command are None where the socket is another user's, whose /proc/PID/fd may not be read. A
+    connection in TIME_WAIT does not hold its port.
+    """
+    try:
+        found = _asked(port)
+    except OSError:  # a kernel without inet_diag
+        found = _read(port)
+    owners = _owners({inode for _, _, inode in found}) if found else {}
+    answer: list[dict[str, object]] = []
+    for address, uid, inode in found:
+        pid, command = owners.get(inode, (None, None))
+        answer.append({"address": address, "uid": uid, "user": _user(uid), "pid": pid, "command": command})
+    return answer
+
+
+def _asked(port: int) -> list[tuple[str, int, str]]:
+    """As parse_sockets, by a question that skips all connections. Raises OSError."""
+    found = []
+    for family, size in ((socket.AF_INET, 4), (socket.AF_INET6, 16)):
+        question = _QUESTION.pack(family, socket.IPPROTO_TCP, _LISTEN_BIT)
+        for answer in dump(_BY_FAMILY, question, SOCK_DIAG):
+            if struct.unpack_from("!H", answer, _PORT)[0] == port:
+                address = socket.inet_ntop(family, answer[_SOURCE : _SOURCE + size])
+                uid, inode = struct.unpack_from("=II", answer, _UID)
+                found.append((address, uid, str(inode)))
+    return found
+
+
+def _read(port: int) -> list[tuple[str, int, str]]:
+    """As parse_sockets, from the tables of all sockets that there are."""
+    return [entry for table in ("tcp", "tcp6") for entry in parse_sockets(read("/proc/net/" + table), port)]
+
+
+def parse_sockets(text: str, port: int) -> list[tuple[str, int, str]]:
+    """(address, uid, inode) of the sockets of a /proc/net/tcp or tcp6 that LISTEN on `port`."""
+    found = []
+    for line in text.splitlines()[1:]:
+        fields = line.split()
+        address, _, local_port = fields[1].partition(":")
+        if fields[3] == LISTEN and int(local_port, 16) == port:
+            found.append((_address(address), int(fields[7]), fields[9]))
+    return found
+
+
+def _address(text: str) -> str:
+    """`0100007F` as 127.0.0.1: 32-bit words in the host's byte order."""
+    packed = b"".join(struct.pack("=I", int(text[i : i + 8], 16)) for i in range(0, len(text), 8))
+    return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
+
+
+def _owners(inodes: Iterable[str]) -> dict[str, tuple[int, str | None]]:
+    """(pid, command line) by socket inode, as far as this user may look."""
+    inode_of = {f"socket:[{inode}]": inode for inode in inodes}
+    owners: dict[str, tuple[int, str | None]] = {}
+    for pid in filter(str.isdigit, entries("/proc")):
+        directory = f"/proc/{pid}/fd/"
+        for descriptor in entries(directory):
+            try:
+                inode = inode_of.get(os.readlink(directory + descriptor))
+            except OSError:  # closed since
+                continue
+            if inode and inode not in owners:
+                command = read(f"/proc/{pid}/cmdline", 4096).rstrip("\0").replace("\0", " ")
+                owners[inode] = (int(pid), command or None)
+    return owners
+
+
+def _user(uid: int) -> str | None:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return None

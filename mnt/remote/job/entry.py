@@ -1,0 +1,95 @@
+"""A node's part of a job as its files tell it, checked against the processes that really live."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from mnt.remote.common.refusal import Refused
+from mnt.remote.job.files import FINAL_STATES, JobPaths, read_json
+from mnt.remote.job.procs import Process, boot_id, find, pids_with_environment
+from mnt.remote.job.spec import marks
+
+_OF_SPEC = ("job", "host", "node_rank", "nodes", "engine", "release", "master", "created")
+_OF_STATE = (
+    "state",
+    "exit_code",
+    "signal",
+    "failure",
+    "reason",
+    "started",
+    "ended",
+    "peer",
+)
+
+
+def describe(paths: JobPaths) -> dict[str, Any] | None:
+    """The node's entry (`mnt.tasks.job.JobEntry`). None: there is no such job here.
+
+    A job that should run and whose supervisor does not live is "lost".
+    """
+    spec, state = read_json(paths.spec), read_json(paths.state)
+    if not isinstance(spec, dict):
+        return None
+    if not isinstance(state, dict):
+        # Its supervisor has not come so far as to write one.
+        starting = any(True for _ in pids_with_environment(marks(spec["job"], spec["host"])))
+        state = {"state": "starting" if starting else "lost"}
+    elif state.get("state") not in FINAL_STATES and living_supervisor(state) is None:
+        # It may have written its last words between our two looks.
+        state = read_json(paths.state) or state
+        if state.get("state") not in FINAL_STATES:
+            state["state"] = "lost"
+    return merged(spec, state)
+
+
+def about(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a spec is in an entry: no environment, and no secret."""
+    return {name: spec.get(name) for name in ("format", *_OF_SPEC)}
+
+
+def merged(spec: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
+    """The entry that a job's spec, or `about` it, and its state make, which has been looked after."""
+    return {
+        **{name: spec.get(name) for name in _OF_SPEC},
+        **{name: state.get(name) for name in _OF_STATE},
+        "listening": bool(state.get("listening")),
+    }
+
+
+def newest_first(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(entries, key=lambda entry: entry["created"] or entry["started"] or 0, reverse=True)
+
+
+def living_supervisor(state: dict[str, Any]) -> Process | None:
+    """The supervisor that a state names, if it still lives: the same process since the same boot."""
+    identity = state.get("supervisor")
+    if not isinstance(identity, dict) or identity.get("boot_id") != boot_id():
+        return None
+    return find(identity)
+
+
+def require(paths: JobPaths, job: str, host: str) -> dict[str, Any]:
+    """The node's entry. Raises Refused if there is none."""
+    entry = describe(paths)
+    if entry is None:
+        raise Refused(f"no job {job} on {host}", "mnt status lists the jobs")
+    return entry
+
+
+def list_entries(jobs_dir: str, host: str) -> list[dict[str, Any]]:
+    """The entries of every job that has a directory for this host, newest first."""
+    try:
+        jobs = os.listdir(os.path.expanduser(jobs_dir))
+    except OSError:
+        return []
+    entries = []
+    for job in jobs:
+        try:
+            entry = describe(JobPaths(jobs_dir, job, host))
+        except Refused:  # not a job's name: some other file
+            continue
+        if entry is not None:
+            entries.append(entry)
+    return newest_first(entries)

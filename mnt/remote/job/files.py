@@ -1,0 +1,114 @@
+"""Where the files of a job lie on a host, and how they are written: the one owner of these names."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import stat
+from typing import Any
+
+from mnt.remote.common.refusal import Refused
+
+FORMAT = 1
+FINAL_STATES = ("finished", "failed", "stopped")
+
+_PATIENCE = 1000  # attempts to make a directory in one that others remove
+_JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:@%-]{0,254}")
+
+
+class JobPaths:
+    """The names of one node's job files.
+
+    `directory` may be on a file system that all nodes share: nothing in it means anything on another host,
+    and nothing is locked there. `local` is on this host only.
+    """
+
+    def __init__(self, jobs_dir: str, job: str, host: str) -> None:
+        if not _JOB.fullmatch(job):
+            raise Refused(f"{job!r} is not a job's name", "use letters, digits, '.', '_' and '-'")
+        if not _HOST.fullmatch(host):
+            raise Refused(f"{host!r} is not a host's name")
+        self.job_directory = os.path.join(os.path.expanduser(jobs_dir), job)
+        self.directory = os.path.join(self.job_directory, host)
+        self.spec = os.path.join(self.directory, "spec.json")
+        self.about = os.path.join(self.directory, "about.json")
+        self.state = os.path.join(self.directory, "state.json")
+        self.output = os.path.join(self.directory, "output.log")
+        self.ranks = os.path.join(self.directory, "ranks")
+        self.supervisor_log = os.path.join(self.directory, "supervisor.log")
+        self.local = os.path.join(f"/tmp/mnt-{os.getuid()}", job, host)
+        self.program = os.path.join(self.local, "supervisor.py")
+        self.processes = os.path.join(self.local, "processes.json")
+        self.stop_request = os.path.join(self.local, "stop.json")
+
+    def make_local(self) -> None:
+        """Make the node-local directory, new and private. Raises Refused, also if another user was first."""
+        for _ in range(_PATIENCE):
+            try:
+                for path in self._above_local():
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(path, 0o700)
+                    _check_private(path)
+                os.mkdir(self.local, 0o700)
+            except FileNotFoundError:  # another job has ended just now, and taken the empty directory along
+                continue
+            except FileExistsError:
+                raise Refused(
+                    f"{self.local} exists: this job was started here before, and did not end well",
+                    "mnt stop JOB, then start again",
+                ) from None
+            except OSError as error:
+                raise Refused(f"cannot make {self.local}: {error.strerror}") from error
+            return
+        raise Refused(f"cannot make {self.local}: the directory above it vanishes again and again")
+
+    def remove_local(self) -> None:
+        """Remove the node-local directory, and those above it that are empty then."""
+        shutil.rmtree(self.local, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another job's files are in it
+            for path in reversed(self._above_local()):
+                os.rmdir(path)
+
+    def _above_local(self) -> tuple[str, str]:
+        """This user's directory, and the job's in it."""
+        of_job = os.path.dirname(self.local)
+        return os.path.dirname(of_job), of_job
+
+
+def _check_private(path: str) -> None:
+    """Raises Refused unless `path` is a real directory of this user that nobody else may enter."""
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode):
+        raise Refused(f"{path} is not a directory", f"look who made it, and remove it: ls -ld {path}")
+    if found.st_uid != os.getuid():
+        raise Refused(
+            f"{path} belongs to uid {found.st_uid}, not to {os.getuid()}", f"have it removed: {path}"
+        )
+    if found.st_mode & 0o077:
+        raise Refused(f"{path} is open to other users", f"chmod 700 {path}")
+
+
+def write_json(path: str, document: Any) -> None:
+    """Replace a file in one step, readable by its owner only. Raises OSError."""
+    scratch = f"{path}.{os.getpid()}"
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    try:
+        with open(descriptor, "w", encoding="ascii") as file:
+            json.dump(document, file)
+        os.replace(scratch, path)
+    except OSError:
+        os.unlink(scratch)
+        raise
+
+
+def read_json(path: str) -> Any:
+    """A document, or None where there is none that can be read."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,93 @@
+"""Send what a job has written, and with it every change of its state."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from mnt.remote.common.refusal import Refused
+from mnt.remote.job.entry import require
+from mnt.remote.job.failures import last_attempt
+from mnt.remote.job.files import FINAL_STATES, JobPaths, read_json
+from mnt.remote.job.spec import first_rank, rank_count
+
+FRAME_BYTES = 256 * 1024
+LOOK_EVERY = 0.1
+
+
+def read_logs(args: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """See `mnt.tasks.job.read_logs`. Raises Refused."""
+    paths = JobPaths(args["jobs_dir"], args["job"], args["host"])
+    entry = require(paths, args["job"], args["host"])
+    emit({"state": entry})
+    streams = _streams(paths, args["rank"], int(args["offset"]))
+    while True:
+        # The state is read before the logs: what was written before the end is then always sent.
+        now = require(paths, args["job"], args["host"])
+        if now != entry:
+            entry = now
+            emit({"state": entry})
+        last = not args["follow"] or entry["state"] in (*FINAL_STATES, "lost")
+        for stream in streams:
+            stream.send(emit, final=last)
+        if last:
+            return {"node": entry}
+        time.sleep(LOOK_EVERY)
+
+
+def _streams(paths: JobPaths, rank: int | None, offset: int) -> list[_Stream]:
+    """The log files to send. Raises Refused for a rank that is not of this node."""
+    if rank is None:
+        return [_Stream("output", lambda: paths.output, offset)]
+    spec = read_json(paths.spec)
+    first, count = first_rank(spec), rank_count(spec)
+    if not first <= rank < first + count:
+        raise Refused(f"rank {rank} is not on {spec['host']}: it has {first} to {first + count - 1}")
+
+    def log(name: str) -> Callable[[], str | None]:
+        def path() -> str | None:
+            attempt = last_attempt(paths.ranks)
+            return None if attempt is None else os.path.join(attempt, str(rank - first), f"{name}.log")
+
+        return path
+
+    return [_Stream(name, log(name)) for name in ("stdout", "stderr")]
+
+
+class _Stream:
+    """One log file, sent from an offset on. It may not exist yet."""
+
+    def __init__(self, name: str, find_path: Callable[[], str | None], offset: int = 0) -> None:
+        self._name = name
+        self._find_path = find_path
+        self._offset = offset
+        # Keeps back the first bytes of a character whose other bytes have not come yet.
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+
+    def send(self, emit: Callable[[dict[str, Any]], None], *, final: bool) -> None:
+        """Send what has come up to now, in bounded frames; `final`: the bytes of half a character, too."""
+        path = self._find_path()
+        if path is None:
+            return
+        try:
+            with open(path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                file.seek(self._offset)
+                while self._offset < size:
+                    data = file.read(min(FRAME_BYTES, size - self._offset))
+                    if not data:  # it was cut short meanwhile
+                        break
+                    self._offset += len(data)
+                    self._emit(emit, self._decoder.decode(data))
+        except FileNotFoundError:
+            return
+        if final:
+            self._emit(emit, self._decoder.decode(b"", final=True))
+
+    def _emit(self, emit: Callable[[dict[str, Any]], None], text: str) -> None:
+        if text:
+            kept_back = len(self._decoder.getstate()[0])
+            emit({"data": text, "offset": self._offset - kept_back, "stream": self._name})

@@ -1,0 +1,323 @@
+"""The link between the supervisors of one job: the end of one node is the end of all, head or no head.
+
+Node 0 is the hub; the other nodes are spokes that connect to it over the training network. Both sides beat
+every `BEAT` seconds; whoever was heard once and is then silent for `LOST_AFTER` is lost, which ends the job
+too.
+
+    hub    {"mnt": 1, "nonce": N1}                       the only line that is not signed
+    spoke  {"host": H, "nonce": N2}
+    both   {"beat": true}
+    spoke  {"news": Event}       hub   {"ack": true}     how its part of the job ended
+    hub    {"end": Event}        spoke {"ack": true}     end yours, and why
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import selectors
+import socket
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import Any
+
+from mnt.remote.job.channel import Broken, Channel, Event, parse_line
+
+BEAT = 2.0
+LOST_AFTER = 20.0
+FIRST_CONTACT = 30.0  # who has not got through by then is taken to be behind a firewall
+ATTEMPT = 5.0  # to connect and be greeted
+RETRY = 1.0
+STRANGERS = 64  # connections that have not proved themselves yet
+
+
+class Hub:
+    """Node 0's side: hears how each node ends, and tells the others.
+
+    It registers its sockets with `selector`; the data of such a key is a callable that takes the time
+    (monotonic seconds). `on_event` gets each event of another node that ends the job.
+    """
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        address: str,
+        job: str,
+        secret: str,
+        hosts: Iterable[str],
+        on_event: Callable[[Event], None],
+    ) -> None:
+        """Listen on a free port of `address`. Raises OSError if that is no address of this host."""
+        family, kind, _, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
+        self._listener = socket.socket(family, kind)
+        try:
+            self._listener.bind(where)
+            self._listener.listen(STRANGERS)
+        except OSError:
+            self._listener.close()
+            raise
+        self._listener.setblocking(False)
+        self.endpoint = {"addr": address, "port": self._listener.getsockname()[1]}
+        self._selector, self._job, self._secret, self._on_event = selector, job, secret, on_event
+        self._hosts = set(hosts)
+        self._strangers: dict[Channel, float] = {}  # since when
+        self._channels: dict[str, Channel] = {}
+        self._contact: dict[str, float] = {}  # host: when it was last heard
+        self._done: set[str] = set()  # it said how it ended, or knows of the end, or is lost
+        self._verdict: Event | None = None
+        self._own_end: float | None = None
+        self._next_beat = 0.0
+        selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    @property
+    def status(self) -> str:
+        return f"{len(self._contact)} of {len(self._hosts)} other nodes got through"
+
+    def report(self, event: Event, now: float) -> None:
+        """How node 0's own part ended."""
+        self._own_end = now
+        if event.ends_the_job:
+            self._end_all(event)
+
+    def settled(self, now: float) -> bool:
+        """Nobody has anything more to say or to be told."""
+        waiting = self._hosts - self._done
+        if self._own_end is not None and now - self._own_end > FIRST_CONTACT:
+            waiting &= set(self._contact)
+        return not waiting
+
+    def tick(self, now: float) -> None:
+        """Beat, and see who is silent."""
+        for channel, since in list(self._strangers.items()):
+            if now - since > ATTEMPT:
+                self._drop(channel)
+        for host, heard in self._contact.items():
+            if host not in self._done and now - heard > LOST_AFTER:
+                self._done.add(host)
+                self._learn(Event(host, "lost", message=lost(host, self.endpoint["addr"])))
+        if now >= self._next_beat:
+            self._next_beat = now + BEAT
+            for channel in list(self._channels.values()):
+                self._send(channel, {"beat": True})
+
+    def close(self) -> None:
+        for channel in [*self._channels.values(), *self._strangers]:
+            self._drop(channel)
+        self._selector.unregister(self._listener)
+        self._listener.close()
+
+    def _accept(self, now: float) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:  # it has gone already
+            return
+        if len(self._strangers) >= STRANGERS:
+            connection.close()
+            return
+        channel = Channel(connection, hub=True)
+        self._strangers[channel] = now
+        self._selector.register(connection, selectors.EVENT_READ, lambda now: self._read(channel, now))
+        with contextlib.suppress(Broken):  # then reading says so
+            channel.send_line(json.dumps({"mnt": 1, "nonce": channel.nonce}).encode())
+
+    def _read(self, channel: Channel, now: float) -> None:
+        try:
+            for line in channel.lines():
+                if channel in self._strangers:
+                    self._welcome(channel, line, now)
+                else:
+                    self._obey(channel, channel.open(line), now)
+        except Broken:
+            self._drop(channel)
+
+    def _welcome(self, channel: Channel, line: bytes, now: float) -> None:
+        hello = parse_line(line.partition(b" ")[2])
+        channel.agree(self._secret, self._job, channel.nonce, str(hello.get("nonce")))
+        channel.peer = str(channel.open(line).get("host"))
+        if channel.peer not in self._hosts:
+            raise Broken("a host that is not of this job")
+        del self._strangers[channel]
+        if channel.peer in self._channels:
+            self._drop(self._channels[channel.peer])
+        self._channels[channel.peer] = channel
+        self._contact[channel.peer] = now
+        self._send(channel, {"beat": True} if self._verdict is None else {"end": asdict(self._verdict)})
+
+    def _obey(self, channel: Channel, message: dict[str, Any], now: float) -> None:
+        self._contact[channel.peer] = now
+        if message.get("ack"):
+            self._done.add(channel.peer)
+        if "news" in message:
+            self._done.add(channel.peer)
+            self._send(channel, {"ack": True})
+            self._learn(Event.parse(message["news"]))
+
+    def _learn(self, event: Event) -> None:
+        if event.ends_the_job:
+            self._on_event(event)
+            self._end_all(event)
+
+    def _end_all(self, event: Event) -> None:
+        """Tell every node but the event's own. The first such event stands."""
+        if self._verdict is None:
+            self._verdict = event
+            for host in self._hosts - self._done:
+                if host in self._channels:
+                    self._send(self._channels[host], {"end": asdict(event)})
+
+    def _send(self, channel: Channel, message: dict[str, Any]) -> None:
+        try:
+            channel.send(message)
+        except Broken:
+            self._drop(channel)
+
+    def _drop(self, channel: Channel) -> None:
+        self._strangers.pop(channel, None)
+        if self._channels.get(channel.peer) is channel:
+            del self._channels[channel.peer]
+        _forget(self._selector, channel)
+
+
+class Spoke:
+    """The side of every other node: tells the hub how its part ended, and hears when to end. See `Hub`."""
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        hub_host: str,
+        endpoint: dict[str, Any],
+        job: str,
+        secret: str,
+        host: str,
+        on_event: Callable[[Event], None],
+        now: float,
+    ) -> None:
+        self._selector, self._hub_host, self._endpoint = selector, hub_host, endpoint
+        self._job, self._secret, self._host, self._on_event = job, secret, host, on_event
+        self._channel: Channel | None = None
+        self._welcome = False  # the hub has proved itself
+        self._started = self._attempt = self._retry_at = now
+        self._contact: float | None = None  # when the hub was last heard
+        self._reason = "no answer"
+        self._news: Event | None = None
+        self._reported = now  # when that was
+        self._over = False  # the hub knows our end, or told us to end, or is lost
+        self._next_beat = 0.0
+
+    @property
+    def status(self) -> str:
+        if self._welcome:
+            return "connected"
+        if self._contact is not None:
+            return f"interrupted: {self._reason}"
+        if self._attempt - self._started < FIRST_CONTACT:
+            return "connecting"
+        return f"unreachable: {self._endpoint['addr']}:{self._endpoint['port']}: {self._reason}"
+
+    def report(self, event: Event, now: float) -> None:
+        """How this node's own part ended. Told as soon as the hub can be reached."""
+        self._news, self._reported = event, now
+        if self._welcome and not self._over:
+            self._send({"news": asdict(event)}, now)
+
+    def settled(self, now: float) -> bool:
+        """The hub knows, or cannot be told."""
+        return self._over or (self._contact is None and now - self._reported > ATTEMPT)
+
+    def tick(self, now: float) -> None:
+        """Connect, beat, and see whether the hub is silent."""
+        if self._channel is None and now >= self._retry_at:
+            self._connect(now)
+        elif self._channel is not None and not self._welcome and now - self._attempt > ATTEMPT:
+            self._break("no answer", now)
+        if self._welcome and now >= self._next_beat:
+            self._next_beat = now + BEAT
+            self._send({"beat": True}, now)
+        if self._contact is not None and not self._over and now - self._contact > LOST_AFTER:
+            self._over = True
+            self._on_event(
+                Event(self._hub_host, "lost", message=lost(self._hub_host, self._endpoint["addr"]))
+            )
+
+    def close(self) -> None:
+        if self._channel is not None:
+            _forget(self._selector, self._channel)
+            self._channel = None
+
+    def _connect(self, now: float) -> None:
+        self._attempt = now
+        family, kind, _, _, where = socket.getaddrinfo(
+            self._endpoint["addr"], self._endpoint["port"], type=socket.SOCK_STREAM
+        )[0]
+        channel = Channel(socket.socket(family, kind), hub=False)
+        self._channel = channel
+        problem = channel.socket.connect_ex(where)
+        if problem not in (0, errno.EINPROGRESS):
+            self._break(os.strerror(problem), now)
+            return
+        self._selector.register(channel.socket, selectors.EVENT_WRITE, self._connected)
+
+    def _connected(self, now: float) -> None:
+        assert self._channel is not None
+        problem = self._channel.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if problem:
+            self._break(os.strerror(problem), now)
+        else:
+            self._selector.modify(self._channel.socket, selectors.EVENT_READ, self._read)
+
+    def _read(self, now: float) -> None:
+        channel = self._channel
+        assert channel is not None
+        try:
+            for line in channel.lines():
+                if self._channel is not channel:  # it broke while we answered
+                    return
+                if channel.agreed:
+                    self._obey(channel.open(line), now)
+                else:
+                    self._greet(channel, line)
+        except Broken as error:
+            self._break(str(error), now)
+
+    def _greet(self, channel: Channel, line: bytes) -> None:
+        greeting = parse_line(line)
+        channel.agree(self._secret, self._job, str(greeting.get("nonce")), channel.nonce)
+        channel.send({"host": self._host, "nonce": channel.nonce})
+
+    def _obey(self, message: dict[str, Any], now: float) -> None:
+        self._contact = now
+        if not self._welcome:
+            self._welcome = True
+            if self._news is not None:
+                self._send({"news": asdict(self._news)}, now)
+        if "end" in message and not self._over:
+            self._over = True
+            self._send({"ack": True}, now)
+            self._on_event(Event.parse(message["end"]))
+        if message.get("ack"):
+            self._over = True
+
+    def _send(self, message: dict[str, Any], now: float) -> None:
+        try:
+            if self._channel is not None:
+                self._channel.send(message)
+        except Broken as error:
+            self._break(str(error), now)
+
+    def _break(self, reason: str, now: float) -> None:
+        self._reason = reason
+        self._welcome = False
+        self._retry_at = now + RETRY
+        self.close()
+
+
+def lost(host: str, address: str) -> str:
+    return f"lost contact with {host} over {address} for {LOST_AFTER:.0f} s"
+
+
+def _forget(selector: selectors.BaseSelector, channel: Channel) -> None:
+    with contextlib.suppress(KeyError, ValueError):  # it was never registered
+        selector.unregister(channel.socket)
+    channel.socket.close()

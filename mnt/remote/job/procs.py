@@ -1,0 +1,241 @@
+"""The processes of this host, read from /proc: who descends from whom, and how to end a group.
+
+A process is known by its pid and its start time together: a pid that the kernel has given to another process
+since is never taken for the old one, and never signalled.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from mnt.remote.common.files import read
+from mnt.remote.common.procstat import stat_fields
+
+
+class Process(NamedTuple):
+    pid: int
+    parent: int
+    session: int
+    state: str  # one letter, as in proc(5)
+    start_time: int  # clock ticks since boot
+
+    @property
+    def alive(self) -> bool:
+        """A zombie runs nothing and holds nothing but its pid: it counts as dead."""
+        return self.state not in "ZXx"
+
+    @classmethod
+    def of(cls, pid: int, fields: Sequence[bytes]) -> Process:
+        """Of what procstat has of it. Raises ValueError, IndexError."""
+        return cls(pid, int(fields[1]), int(fields[3]), fields[0].decode(), int(fields[19]))
+
+
+# --- reading -----------------------------------------------------------------------------------------------
+
+
+def read_process(pid: int) -> Process | None:
+    """The process that has this pid now. None: there is none."""
+    found = stat_fields(pid)
+    return None if found is None else Process.of(pid, found[1])
+
+
+def read_processes() -> dict[int, Process]:
+    """Every process of this host, by pid."""
+    found = (read_process(pid) for pid in all_pids())
+    return {process.pid: process for process in found if process is not None}
+
+
+def boot_id() -> str:
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def identify(process: Process) -> dict[str, int]:
+    """A process as a document: `{"pid", "start_time"}`."""
+    return {"pid": process.pid, "start_time": process.start_time}
+
+
+def find(identity: Mapping[str, int]) -> Process | None:
+    """The living process that a document of `identify` names; None once it is gone, whoever has its pid."""
+    process = read_process(identity["pid"])
+    if process is None or not process.alive or process.start_time != identity["start_time"]:
+        return None
+    return process
+
+
+def pids_with_environment(
+    environment: Mapping[str, str], among: Iterable[int] | None = None
+) -> Iterator[int]:
+    """The processes of this user, or those of `among`, that were started with these variables.
+
+    Each is told as soon as it is found: it may not live for long.
+    """
+    wanted = {f"{name}={value}".encode("utf-8", "surrogateescape") for name, value in environment.items()}
+    for pid in all_pids() if among is None else among:
+        try:
+            if os.stat(f"/proc/{pid}").st_uid != os.getuid():
+                continue
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                entries = set(file.read().split(b"\0"))
+        except OSError:  # it ended, or is not ours to read
+            continue
+        if wanted <= entries:
+            yield pid
+
+
+def all_pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def newest_pids(count: int = 8) -> list[int]:
+    """The pids that the kernel gave out last, in this PID namespace: by /proc/loadavg, proc(5)."""
+    last = int(read("/proc/loadavg").split()[-1])
+    return list(range(last, max(1, last - count), -1))
+
+
+# --- a job's processes -------------------------------------------------------------------------------------
+
+
+def members(
+    processes: Mapping[int, Process],
+    *,
+    root: int | None = None,
+    marked: Iterable[int] = (),
+    recorded: Iterable[Mapping[str, int]] = (),
+) -> list[Process]:
+    """The living processes of a job: pure.
+
+    They are the descendants of `root` (the supervisor, itself left out), the `marked` pids (those with the
+    job's environment), the `recorded` ones that still live, whoever is in a session that a recorded process
+    leads or led, and the descendants of all of these.
+    """
+    children: dict[int, list[int]] = {}
+    for process in processes.values():
+        children.setdefault(process.parent, []).append(process.pid)
+    seeds = set(children.get(root, ())) if root is not None else set()
+    seeds.update(marked)
+    sessions = set()
+    for identity in recorded:
+        holder = processes.get(identity["pid"])
+        if holder is None:
+            # The kernel reuses no pid that still names a session: whoever is in it belongs to the old leader.
+            sessions.add(identity["pid"])
+        elif holder.start_time == identity["start_time"]:
+            seeds.add(holder.pid)
+            sessions.add(holder.pid)
+    seeds.update(process.pid for process in processes.values() if process.session in sessions)
+
+    found: set[int] = set()
+    waiting = [pid for pid in seeds if pid in processes]
+    while waiting:
+        pid = waiting.pop()
+        if pid not in found and pid != root:
+            found.add(pid)
+            waiting.extend(children.get(pid, ()))
+    return [process for pid in sorted(found) if (process := processes[pid]).alive]
+
+
+def send_signal(process: Process, signum: int) -> bool:
+    """Signal this very process. False: it is gone, or not ours."""
+    pidfd_open = getattr(os, "pidfd_open", None)  # Python 3.9 and Linux 5.3: no gap between look and signal
+    try:
+        if pidfd_open is None:
+            return _signal_pid(process, signum)
+        descriptor = pidfd_open(process.pid)
+    except OSError:
+        return False
+    try:
+        if find(identify(process)) is None:
+            return False
+        signal.pidfd_send_signal(descriptor, signum)  # type: ignore[attr-defined, unused-ignore]
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _signal_pid(process: Process, signum: int) -> bool:
+    if find(identify(process)) is None:
+        return False
+    os.kill(process.pid, signum)
+    return True
+
+
+def kill_children(reap: Callable[[], bool], seconds: float) -> bool:
+    """KILL our children, and those that come to us as the subreaper of theirs, for at most so long.
+
+    `reap` collects the dead, and says whether we have no children any more: then there are no descendants
+    either, for each of these has an ancestor that is our child. The kernel hands orphans over in the moment
+    in which their parent dies, so this is proof where looks through /proc are not: who forks and dies over
+    and over can be missed by any number of them. Children keep their pids until they are reaped: the signal
+    goes to nobody else. Where the kernel has no list of them (CONFIG_PROC_CHILDREN), nobody is killed.
+    """
+    mine = f"/proc/self/task/{os.getpid()}/children"  # the main thread's, which orphans are handed to
+    end = time.monotonic() + seconds
+    while not reap():
+        for pid in read(mine).split():
+            os.kill(int(pid), signal.SIGKILL)
+        if time.monotonic() > end:
+            return False
+    return True
+
+
+SWEEP = 0.1  # seconds at a time for processes that are born faster than looks find them
+
+
+class Ending:
+    """Ends processes: TERM to each, after `grace` seconds KILL, until looks in a row find nobody.
+
+    Call `step` every few hundredths of a second until it answers True. `look` finds the members anew each
+    time, so that those which are born meanwhile end as well. Who forks and dies over and over is missed by
+    looks: `sweep`, told whether it is time to KILL, says whether such processes are ruled out. Gives up
+    `PATIENCE` seconds after the first KILL: a process that hangs in the kernel (a dead NFS server, a stuck
+    driver) cannot be ended by anyone; `left` names it.
+    """
+
+    PATIENCE = 10.0
+    LOOKS = 2  # that must find nobody
+
+    def __init__(
+        self,
+        look: Callable[[], list[Process]],
+        grace: float,
+        now: float,
+        sweep: Callable[[bool], bool],
+    ) -> None:
+        self._look, self._sweep = look, sweep
+        self._kill_at = now + grace
+        self._told: set[tuple[int, int]] = set()
+        self._empty_looks = 0
+        self.left: list[int] = []
+
+    @property
+    def ended(self) -> int:
+        """How many processes were signalled and are gone."""
+        return len(self._told) - len(self.left)
+
+    def hurry(self, kill_at: float) -> None:
+        """KILL at this time, unless that was due earlier."""
+        self._kill_at = min(self._kill_at, kill_at)
+
+    def step(self, now: float) -> bool:
+        """Signal whoever is there; True when the group has ended, or nothing more can be done."""
+        found = self._look()
+        self.left = [process.pid for process in found]
+        self._empty_looks = 0 if found else self._empty_looks + 1
+        killing = now >= self._kill_at
+        if self._sweep(killing) and self._empty_looks >= self.LOOKS:
+            return True
+        for process in found:
+            identity = (process.pid, process.start_time)
+            if killing:
+                send_signal(process, signal.SIGKILL)
+            elif identity not in self._told:
+                send_signal(process, signal.SIGTERM)
+            self._told.add(identity)
+        return killing and now >= self._kill_at + self.PATIENCE

@@ -1,0 +1,189 @@
+"""Start one node's part of a job: check, make its files, start its supervisor, wait for its port."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import selectors
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mnt.remote.common.files import read
+from mnt.remote.common.refusal import Refused
+from mnt.remote.common.sockets import listeners
+from mnt.remote.job.entry import about, describe, living_supervisor
+from mnt.remote.job.files import FINAL_STATES, JobPaths, read_json, write_json
+from mnt.remote.job.spec import SESSION_VARIABLES, marks
+from mnt.remote.job.stop import stop_node
+
+HANDSHAKE = 30.0  # seconds: a slow disk, not a slow job
+LOOK_EVERY = 0.05
+
+
+def start_node(args: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """See `mnt.tasks.job.start_node`. Raises Refused; then nothing is left."""
+    deadline = time.monotonic() + float(args["timeout"])
+    spec = args["spec"]
+    environment = _session_environment()
+    _check(spec, environment)
+    if args["wait_for_port"]:
+        _check_port(int(spec["master"]["port"]))
+    paths = JobPaths(spec["jobs_dir"], spec["job"], spec["host"])
+    started = _start(paths, spec, args["supervisor"], environment)
+    emit({"started": started})
+    if args["wait_for_port"]:
+        _await_port(paths, deadline)
+    entry = describe(paths)
+    if entry is None:
+        raise Refused(f"{paths.directory} vanished")
+    if entry["listening"]:
+        emit({"listening": True})
+    return {**started, "listening": bool(entry["listening"]), "node": entry}
+
+
+# --- before ------------------------------------------------------------------------------------------------
+
+
+def _session_environment() -> dict[str, str]:
+    """What this login is: a supervisor, and then its job, gets nothing else of it."""
+    user = pwd.getpwuid(os.getuid())
+    fallback = {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name, "SHELL": user.pw_shell}
+    return {**fallback, **{name: os.environ[name] for name in SESSION_VARIABLES if name in os.environ}}
+
+
+def _check(spec: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    """Raises Refused if the job could not even begin: what is missing, by name."""
+    cwd, program = spec["cwd"], spec["argv"][0]
+    if not os.path.isdir(cwd):
+        raise Refused(f"working directory missing: {cwd}", "mnt push")
+    script = spec.get("script")
+    if script is not None and not os.path.isfile(os.path.join(cwd, script)):
+        raise Refused(f"script missing: {script} (in {cwd})", "check its path in the release, then mnt push")
+    path = [*spec.get("path_prepend", ()), spec["env"].get("PATH", environment.get("PATH", os.defpath))]
+    named = os.path.join(cwd, program) if "/" in program else program
+    if shutil.which(named, path=os.pathsep.join(path)) is None:
+        raise Refused(f"interpreter missing: {program}", "set `python` of this host in the inventory")
+
+
+def _check_port(port: int) -> None:
+    """Raises Refused if anything LISTENs on the port; whoever it is gets named."""
+    holders = listeners(port)
+    if holders:
+        described = "; ".join(dict.fromkeys(_describe_holder(holder) for holder in holders))
+        raise Refused(
+            f"master port {port} is taken by {described}",
+            "stop it, or take another port: --master-port, or network.master_port in the inventory",
+        )
+
+
+def _describe_holder(holder: Mapping[str, Any]) -> str:
+    user = holder["user"] or f"uid {holder['uid']}"
+    if holder["pid"] is None:
+        return f"a process of user {user}"
+    marks = [
+        entry[8:] for entry in read(f"/proc/{holder['pid']}/environ").split("\0") if entry[:8] == "MNT_JOB="
+    ]
+    job = f", of job {marks[0]}" if marks else ""
+    return f"pid {holder['pid']} of user {user}{job}: {holder['command']}"
+
+
+# --- the start ---------------------------------------------------------------------------------------------
+
+
+def _start(
+    paths: JobPaths, spec: Mapping[str, Any], program: str, environment: dict[str, str]
+) -> dict[str, Any]:
+    try:
+        mask = os.umask(0o077)  # the mode of makedirs is for the last of them alone
+        try:
+            os.makedirs(paths.job_directory, exist_ok=True)
+            os.mkdir(paths.directory)
+        finally:
+            os.umask(mask)
+    except FileExistsError:
+        raise Refused(
+            f"job {spec['job']} exists here already", f"look at it: mnt status {spec['job']}"
+        ) from None
+    except OSError as error:
+        raise Refused(f"cannot make {paths.directory}: {error.strerror}") from error
+    try:
+        paths.make_local()
+        try:
+            write_json(paths.spec, spec)
+            write_json(paths.about, about(spec))
+            _write_program(paths.program, program)
+            return _spawn(paths, spec, environment)
+        except OSError as error:
+            paths.remove_local()
+            raise Refused(f"cannot start: {error}") from error
+        except Refused:
+            paths.remove_local()
+            raise
+    except Refused:
+        shutil.rmtree(paths.directory, ignore_errors=True)
+        with contextlib.suppress(OSError):  # other nodes' files are in it
+            os.rmdir(paths.job_directory)
+        raise
+
+
+def _write_program(path: str, source: str) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(source)
+
+
+def _spawn(paths: JobPaths, spec: Mapping[str, Any], environment: dict[str, str]) -> dict[str, Any]:
+    """Start the supervisor, in a session of its own and with nothing of ours open, and hear how it went."""
+    reading, writing = os.pipe()
+    log = os.open(paths.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        supervisor = subprocess.Popen(
+            [sys.executable, "-I", "-X", "utf8", paths.program, paths.spec, str(writing)],
+            cwd="/",
+            env={**environment, **marks(spec["job"], spec["host"])},  # found even before it says anything
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=[writing],
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)
+        os.close(writing)
+    answer = _hear(reading)
+    if "pid" not in answer:
+        stop_node({"jobs_dir": spec["jobs_dir"], "job": spec["job"], "host": spec["host"], "grace": 0.0})
+        supervisor.wait()
+        refused = answer.get("refused") or {}
+        last_words = read(paths.supervisor_log).strip().rpartition("\n")[2]
+        message = refused.get("message") or f"the supervisor did not start: {last_words or 'no word from it'}"
+        raise Refused(message, refused.get("fix"))
+    return {"pid": answer["pid"], "peer": answer["peer"]}
+
+
+def _hear(reading: int) -> dict[str, Any]:
+    """What comes through the pipe until its other end is closed; nothing if that takes too long."""
+    deadline = time.monotonic() + HANDSHAKE
+    text = b""
+    with open(reading, "rb", buffering=0) as pipe, selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        while selector.select(max(0.0, deadline - time.monotonic())):
+            data = pipe.read(65536)
+            if not data:
+                return json.loads(text) if text else {}
+            text += data
+    return {}
+
+
+def _await_port(paths: JobPaths, deadline: float) -> None:
+    """Until the supervisor sees the job listen, or either has ended, or the time is over."""
+    while time.monotonic() < deadline:
+        state = read_json(paths.state) or {}
+        if state.get("listening") or state.get("state") in FINAL_STATES or living_supervisor(state) is None:
+            return
+        time.sleep(LOOK_EVERY)

@@ -1,0 +1,131 @@
+"""End one node's part of a job, with its supervisor alive, frozen or dead, and prove that it is over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from typing import Any
+
+from mnt.remote.common.sockets import listeners
+from mnt.remote.job.entry import living_supervisor
+from mnt.remote.job.files import FINAL_STATES, FORMAT, JobPaths, read_json, write_json
+from mnt.remote.job.procs import (
+    SWEEP,
+    Ending,
+    Process,
+    boot_id,
+    find,
+    identify,
+    members,
+    newest_pids,
+    pids_with_environment,
+    read_process,
+    read_processes,
+    send_signal,
+)
+from mnt.remote.job.spec import marks
+
+SUPERVISOR_EXTRA = 5.0  # seconds beyond its own deadlines that a supervisor gets to end
+LOOK_EVERY = 0.05
+
+
+def stop_node(args: dict[str, Any]) -> dict[str, Any]:
+    """See `mnt.tasks.job.stop_node`."""
+    paths = JobPaths(args["jobs_dir"], args["job"], args["host"])
+    grace = float(args["grace"])
+    before = read_json(paths.state) or {}
+    record = read_json(paths.processes) or {}
+    recorded = _recorded(record)
+
+    by_supervisor = 0
+    supervisor = living_supervisor(before or record)  # somebody may have deleted the job's directory
+    ran = (
+        before.get("state") not in FINAL_STATES if before else os.path.exists(paths.spec) or bool(supervisor)
+    )
+    if supervisor is not None:
+        recorded += [identify(process) for process in members(read_processes(), root=supervisor.pid)]
+        by_supervisor = _ask(paths, supervisor, grace)
+    ending = _end_rest(args["job"], args["host"], recorded, grace)
+    paths.remove_local()
+
+    state = read_json(paths.state) or {}
+    if ran and state.get("state") not in FINAL_STATES:
+        _write_end(paths, state, ending)
+    killed = by_supervisor + ending.ended
+    port = _master_port(paths)
+    return {
+        "status": "left" if ending.left else "stopped" if ran or killed else "none",
+        "killed": killed,
+        "left": ending.left,
+        "port_free": port is None or not listeners(port),
+    }
+
+
+def _recorded(record: dict[str, Any]) -> list[dict[str, int]]:
+    """The processes that the supervisor noted last, if that was since this boot."""
+    since = record.get("supervisor", {}).get("boot_id")
+    return list(record["processes"]) if since == boot_id() else []
+
+
+def _ask(paths: JobPaths, supervisor: Process, grace: float) -> int:
+    """Have the supervisor end the job, and kill it if it does not. Returns how many processes it ended."""
+    with contextlib.suppress(OSError):  # then it uses the job's own grace
+        write_json(paths.stop_request, {"grace": grace})
+    send_signal(supervisor, signal.SIGTERM)
+    send_signal(supervisor, signal.SIGCONT)  # somebody may have stopped it
+    deadline = time.monotonic() + grace + Ending.PATIENCE + SUPERVISOR_EXTRA
+    while find(identify(supervisor)) is not None:
+        if time.monotonic() > deadline:
+            send_signal(supervisor, signal.SIGKILL)
+            return 0
+        time.sleep(LOOK_EVERY)
+    return int((read_json(paths.state) or {}).get("killed") or 0)
+
+
+def _end_rest(job: str, host: str, recorded: list[dict[str, int]], grace: float) -> Ending:
+    """End whoever is left of the job: found by its environment, by the last record and by their sessions."""
+
+    environment = marks(job, host)
+
+    def look() -> list[Process]:
+        marked = set(pids_with_environment(environment))
+        found = members(read_processes(), marked=marked, recorded=recorded)
+        return [process for process in found if process.pid != os.getpid()]
+
+    def sweep(killing: bool) -> bool:
+        """Nobody of the job was born lately. KILLs them as they are found: there is no other time to."""
+        found, end = 0, time.monotonic() + SWEEP
+        while time.monotonic() < end:
+            for pid in pids_with_environment(environment, newest_pids()):
+                process = read_process(pid)
+                if process is not None and process.alive and pid != os.getpid():
+                    found += 1
+                    if killing:
+                        send_signal(process, signal.SIGKILL)
+        return not found
+
+    ending = Ending(look, grace, time.monotonic(), sweep)
+    while not ending.step(time.monotonic()):
+        time.sleep(LOOK_EVERY)
+    return ending
+
+
+def _write_end(paths: JobPaths, state: dict[str, Any], ending: Ending) -> None:
+    """The last words that a dead supervisor could not write."""
+    last = {
+        "state": "stopped",
+        "reason": {"request": True},
+        "ended": time.time(),
+        "killed": ending.ended,
+        "left": ending.left,
+    }
+    with contextlib.suppress(OSError):  # a full disk: the job is over all the same, and reads as lost
+        write_json(paths.state, {"format": FORMAT, **state, **last})
+
+
+def _master_port(paths: JobPaths) -> int | None:
+    spec = read_json(paths.spec) or {}
+    master = spec.get("master") or {}
+    return int(master["port"]) if "port" in master else None

@@ -1,0 +1,389 @@
+"""Own one node's part of a job: start it, keep its state, end its whole process tree, tell the other nodes.
+
+Runs on a host, detached from any login: `supervisor.py SPEC_FILE HANDSHAKE_FD`, started by jobctl.py. It is
+the subreaper of everything that the job starts, so that orphans and session leaders come back to it. One
+thread, one loop; a signal or a message only notes what is to be done.
+
+The handshake is one JSON line, `{"pid", "peer"}` or `{"refused": {"message", "fix"}}`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from mnt.remote.common.refusal import Refused
+from mnt.remote.common.sockets import listeners
+from mnt.remote.job.channel import Event
+from mnt.remote.job.failures import Failure, find_failure, read_ranks, tail
+from mnt.remote.job.files import FORMAT, JobPaths, read_json, write_json
+from mnt.remote.job.peers import Hub, Spoke
+from mnt.remote.job.procs import (
+    SWEEP,
+    Ending,
+    Process,
+    boot_id,
+    identify,
+    kill_children,
+    members,
+    pids_with_environment,
+    read_process,
+    read_processes,
+)
+from mnt.remote.job.spec import encode, first_rank, job_environment, marks
+from mnt.remote.job.verdict import reason_of, verdict
+
+GRACE = 10.0  # seconds between TERM and KILL, unless the spec or a stop request says otherwise
+
+_PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
+_PR_SET_CHILD_SUBREAPER = 36
+
+_TICK = 1.0  # seconds between two looks at nothing in particular
+_TICK_LISTENING = 0.1  # while the rendezvous port is awaited
+_TICK_ENDING = 0.05
+_RECORD_EVERY = 1.0  # seconds between two looks at who belongs to the job, or more:
+_RECORD_COST = 0.02  # no larger share of a processor than this goes into them
+
+
+class Supervisor:
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        self._spec = spec
+        self._paths = JobPaths(spec["jobs_dir"], spec["job"], spec["host"])
+        self._selector = selectors.DefaultSelector()
+        self._link: Hub | Spoke | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._code: int | None = None  # of the child, once it has ended
+        self._reason: dict[str, Any] | None = None
+        self._reason_time: float | None = None  # epoch seconds
+        self._ending: Ending | None = None
+        self._failure: Failure | None = None
+        self._stop_asked = self._stopping = False
+        self._dirty = True
+        self._recorded: list[dict[str, int]] = []
+        self._next_record = 0.0
+        me = read_process(os.getpid())
+        assert me is not None
+        self._state: dict[str, Any] = {
+            "format": FORMAT,
+            "state": "starting",
+            "exit_code": None,
+            "signal": None,
+            "failure": None,
+            "reason": None,
+            "supervisor": {**identify(me), "boot_id": boot_id()},
+            "started": time.time(),
+            "ended": None,
+            "listening": False,
+            "peer": None,
+            "killed": 0,
+            "left": [],
+        }
+
+    def start(self) -> dict[str, Any]:
+        """Start the job's first process. Returns what the handshake says. Raises Refused if it cannot."""
+        self._catch_signals()
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        self._save()
+        self._link = self._make_link()
+        spec, output = self._spec, os.open(self._paths.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            self._child = subprocess.Popen(
+                [encode(argument) for argument in spec["argv"]],
+                cwd=encode(spec["cwd"]),
+                env=job_environment(spec, os.environ),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=_as_child,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise Refused(f"cannot run {spec['argv'][0]}: {error}") from error
+        finally:
+            os.close(output)
+        if not self._awaits_port:
+            self._state["state"] = "running"
+        self._record(time.monotonic())
+        self._save()
+        return {"pid": os.getpid(), "peer": self._link.endpoint if isinstance(self._link, Hub) else None}
+
+    def run(self) -> None:
+        """Until the job has ended here, its state is written and the other nodes know."""
+        if self._link is not None:
+            self._link.tick(time.monotonic())  # the link is there before the job can fail
+        while not self._over(time.monotonic()):
+            for key, _ in self._selector.select(self._timeout()):
+                key.data(time.monotonic())
+            now = time.monotonic()
+            self._reap(now)
+            if self._stop_asked:
+                self._stop(now)
+            self._watch_port()
+            if self._ending is None:
+                self._record(now)
+            elif self._state["ended"] is None and self._ending.step(now):
+                self._conclude()
+            if self._link is not None:
+                self._link.tick(now)
+                self._note(peer=self._link.status)
+            if self._dirty:
+                self._save()
+        if self._link is not None:
+            self._link.close()
+        self._paths.remove_local()
+
+    def ask_to_stop(self) -> None:
+        """End the job in the next turn of the loop, as a TERM does."""
+        self._stop_asked = True
+
+    def abandon(self, message: str) -> None:
+        """After a bug of our own: leave nothing running, and say so."""
+        ending = Ending(self._look, 0.0, time.monotonic(), self._sweep)
+        while not ending.step(time.monotonic()):
+            time.sleep(_TICK_ENDING)
+        lost = Failure(None, None, None, None, f"the supervisor failed: {message}", None, time.time(), False)
+        self._state.update(state="failed", failure=lost.document(), ended=time.time(), left=ending.left)
+        self._save()
+        self._paths.remove_local()
+
+    # --- the parts of a turn of the loop
+
+    def _over(self, now: float) -> bool:
+        if self._state["ended"] is None:
+            return False
+        return self._link is None or self._stopping or self._link.settled(now)
+
+    def _timeout(self) -> float:
+        if self._ending is not None and self._state["ended"] is None:
+            return _TICK_ENDING
+        return _TICK_LISTENING if self._awaits_port and not self._state["listening"] else _TICK
+
+    @property
+    def _awaits_port(self) -> bool:
+        return int(self._spec["node_rank"]) == 0
+
+    def _reap(self, now: float) -> None:
+        self._reap_all()
+        if self._code is not None and self._ending is None:
+            if self._code != 0:
+                self._failure = self._examine(before=None)
+            self._tell(now)
+            self._begin_ending(now, self._grace)
+
+    def _reap_all(self) -> bool:
+        """Collect every child that has ended: the job's first process, and orphans that came to us.
+
+        True: there are no children any more.
+        """
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return True
+            if pid == 0:
+                return False
+            if self._child is not None and pid == self._child.pid:
+                self._code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+                self._child.returncode = self._code
+
+    def _stop(self, now: float) -> None:
+        self._stop_asked, self._stopping = False, True
+        request = read_json(self._paths.stop_request) or {}
+        grace = float(request.get("grace", self._grace))
+        if self._ending is not None:
+            self._ending.hurry(now + grace)
+            return
+        self._end_because({"request": True}, now, grace)
+        self._tell(now)
+
+    def _hear(self, event: Event) -> None:
+        """Another node's part has ended, or is lost."""
+        now = time.monotonic()
+        if self._ending is None and self._code is None:
+            self._end_because(reason_of(event, time.time()), now, self._grace)
+            self._tell(now)
+
+    def _end_because(self, reason: dict[str, Any], now: float, grace: float) -> None:
+        self._reason, self._reason_time = reason, time.time()
+        self._note(reason=reason)
+        self._begin_ending(now, grace)
+
+    def _begin_ending(self, now: float, grace: float) -> None:
+        self._ending = Ending(self._look, grace, now, self._sweep)
+
+    @property
+    def _grace(self) -> float:
+        return float(self._spec.get("grace", GRACE))
+
+    def _watch_port(self) -> None:
+        if not self._awaits_port or self._state["listening"] or self._ending is not None:
+            return
+        holders = {holder["pid"] for holder in listeners(int(self._spec["master"]["port"]))}
+        if holders & {process.pid for process in self._descendants()}:
+            self._note(listening=True, state="running")
+
+    def _record(self, now: float) -> None:
+        """Note who belongs to the job, for whoever has to clean up if we are killed."""
+        if now < self._next_record:
+            return
+        recorded = [identify(process) for process in self._descendants()]
+        self._next_record = now + max(_RECORD_EVERY, (time.monotonic() - now) / _RECORD_COST)
+        if recorded != self._recorded:
+            self._recorded = recorded
+            try:
+                record = {"supervisor": self._state["supervisor"], "processes": recorded}
+                write_json(self._paths.processes, record)
+            except OSError as error:
+                _log(f"cannot write {self._paths.processes}: {error}")
+
+    def _conclude(self) -> None:
+        """The tree has ended: write how."""
+        assert self._ending is not None
+        self._reap_all()
+        code = 0 if self._code is None else self._code
+        if self._reason is not None:
+            self._failure = self._examine(before=self._reason_time)
+        self._note(
+            **verdict(code, self._reason, self._failure),
+            ended=time.time(),
+            killed=self._ending.ended,
+            left=self._ending.left,
+        )
+
+    def _examine(self, before: float | None) -> Failure:
+        """What went wrong on this node, by what was left behind until then."""
+        failure = find_failure(
+            tail(self._paths.output),
+            read_ranks(self._paths.ranks),
+            first_rank(self._spec),
+            0 if self._code is None else self._code,
+            before,
+        )
+        return failure if failure.time is not None else replace(failure, time=before or time.time())
+
+    def _tell(self, now: float) -> None:
+        """Tell the other nodes that this one's part ends."""
+        if self._link is None:
+            return
+        if self._reason is None:
+            kind = "finished" if self._code == 0 else "failed"
+        else:
+            kind = "stopped" if "request" in self._reason and "peer" not in self._reason else "ended"
+        # Without the traceback a message has a bounded size; this node's own state keeps it.
+        failure = replace(self._failure, traceback=None).document() if self._failure else None
+        self._link.report(Event(self._spec["host"], kind, failure), now)
+
+    # --- helpers
+
+    def _descendants(self) -> list[Process]:
+        return members(read_processes(), root=os.getpid())
+
+    def _look(self) -> list[Process]:
+        """Everybody who is of this job: for ending them, not only what descends from us."""
+        marked = set(pids_with_environment(marks(self._spec["job"], self._spec["host"])))
+        return members(read_processes(), root=os.getpid(), marked=marked, recorded=self._recorded)
+
+    def _sweep(self, killing: bool) -> bool:
+        return kill_children(self._reap_all, SWEEP) if killing else self._reap_all()
+
+    def _make_link(self) -> Hub | Spoke | None:
+        spec, now = self._spec, time.monotonic()
+        others = [node["host"] for node in spec["nodes"] if node["host"] != spec["host"]]
+        if not others or not spec.get("secret"):
+            return None
+        if spec["node_rank"] != 0:
+            peer = spec.get("peer")
+            if peer is None:
+                return None
+            hub_host = next(node["host"] for node in spec["nodes"] if node["node_rank"] == 0)
+            return Spoke(
+                self._selector, hub_host, peer, spec["job"], spec["secret"], spec["host"], self._hear, now
+            )
+        address = spec["master"]["addr"]
+        try:
+            return Hub(self._selector, address, spec["job"], spec["secret"], others, self._hear)
+        except OSError as error:
+            self._note(peer=f"unreachable: cannot listen on {address}: {error.strerror or error}")
+            return None
+
+    def _catch_signals(self) -> None:
+        """Turn signals into reasons to wake up. SIGHUP (the login ended) means nothing to us."""
+        reading, writing = os.pipe()
+        os.set_blocking(reading, False)
+        os.set_blocking(writing, False)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        self._selector.register(reading, selectors.EVENT_READ, lambda now: os.read(reading, 4096))
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, lambda signum, frame: self.ask_to_stop())
+        for signum in (signal.SIGCHLD, signal.SIGHUP):
+            signal.signal(signum, lambda signum, frame: None)
+
+    def _note(self, **changes: Any) -> None:
+        if any(self._state[name] != value for name, value in changes.items()):
+            self._state.update(changes)
+            self._dirty = True
+
+    def _save(self) -> None:
+        """Write the state; a full disk does not stop the job, the next turn tries again."""
+        try:
+            write_json(self._paths.state, self._state)
+        except OSError as error:
+            _log(f"cannot write {self._paths.state}: {error}")
+        else:
+            self._dirty = False
+
+
+def _as_child() -> None:
+    """In the child, before it becomes the job: end with the supervisor, take no settings of ours along."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(signum, signal.SIG_DFL)
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl {option}")
+
+
+def _log(message: str) -> None:
+    print(time.strftime("%Y-%m-%d %H:%M:%S"), message, file=sys.stderr, flush=True)
+
+
+def main(arguments: list[str]) -> int:
+    """Supervise one node's part of a job. See the module's docstring."""
+    supervisor = Supervisor(read_json(arguments[0]))
+    try:
+        try:
+            started = supervisor.start()
+        except Refused as refusal:
+            _shake_hands(int(arguments[1]), {"refused": refusal.document()})
+            return 1
+        if not _shake_hands(int(arguments[1]), started):
+            supervisor.ask_to_stop()
+        supervisor.run()
+    except Exception as error:  # noqa: BLE001  (whatever it is, nothing may stay behind)
+        _log(traceback.format_exc())
+        supervisor.abandon(traceback.format_exception_only(type(error), error)[-1].strip())
+        return 1
+    return 0
+
+
+def _shake_hands(descriptor: int, answer: dict[str, Any]) -> bool:
+    """False: nobody waits for it any more, the start was called off."""
+    try:
+        os.write(descriptor, json.dumps(answer).encode("ascii"))
+    except BrokenPipeError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True

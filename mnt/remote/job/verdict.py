@@ -1,0 +1,42 @@
+"""How a node's part of a job ended, and why: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mnt.remote.job.channel import Event
+from mnt.remote.job.failures import Failure, exit_code_of
+
+
+def verdict(code: int, reason: Mapping[str, Any] | None, failure: Failure | None) -> dict[str, Any]:
+    """How the node's part ended, as its state says it.
+
+    Args:
+        code: how the job's first process ended, -N for a signal.
+        reason: why the job was told to end (see `reason_of`); None: it ended itself.
+        failure: what was found wrong here, if anything.
+    """
+    if reason is None and code == 0:
+        return {"state": "finished", "exit_code": 0, "signal": None, "failure": None}
+    # Once it was told to end, only a process that had failed before, and by itself, makes this a failure.
+    if failure is not None and (reason is None or (failure.rank is not None and not failure.victim)):
+        return {
+            "state": "failed",
+            "exit_code": exit_code_of(code) if failure.exit_code is None else failure.exit_code,
+            "signal": failure.signal,
+            "failure": failure.document(),
+        }
+    if reason is not None and "lost" in reason:
+        lost = Failure(None, None, None, None, str(reason["message"]), None, reason["time"], False)
+        return {"state": "failed", "exit_code": None, "signal": None, "failure": lost.document()}
+    return {"state": "stopped", "exit_code": None, "signal": None, "failure": None}
+
+
+def reason_of(event: Event, now: float) -> dict[str, Any]:
+    """Why this node's part ends when another's has: the `reason` of `mnt.tasks.job.JobEntry`."""
+    if event.kind == "lost":
+        return {"lost": event.host, "message": event.message, "time": now}
+    if event.kind == "stopped":
+        return {"request": True, "peer": event.host}
+    return {"peer": event.host, "failure": event.failure}

@@ -1,0 +1,158 @@
+"""Paths and mounts, whatever hangs. Runs on a host: Python 3.8, standard library."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from functools import partial
+
+from mnt.remote.probe.children import run_in_children
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING costs an import of 3 ms
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping
+    from typing import Any, TypedDict
+
+    from mnt.remote.probe.children import Job
+
+    class Space(TypedDict):
+        size: int  # bytes
+        free: int  # bytes
+        inodes: int  # 0: the file system does not count them
+        inodes_free: int
+
+    class Seen(TypedDict):
+        kind: str  # dir, file, other, missing, unreadable or hung
+        real: str | None  # the path without symbolic links; None: it hangs
+        error: str | None
+        code: str | None  # the error's name: ESTALE
+        space: Space | None
+        write: str | None  # ok, or the error's name; None: not tried
+
+    class Mount(TypedDict):
+        point: str
+        source: str
+        type: str
+        options: list[str]
+
+    class Described(TypedDict):
+        stack: list[Mount]  # the mounts at that very path, the last on top
+        inside: Mount | None  # the mount that holds the path
+
+
+def look_at(
+    paths: Iterable[str], deadline: float, write: Container[str] = (), others: Mapping[str, Job] | None = None
+) -> tuple[dict[str, Seen], dict[str, Any]]:
+    """What each path is, and what the other jobs return; all of them together within `deadline` seconds.
+
+    Args:
+        paths: `~` is the home of the user who logged in.
+        deadline: seconds; a path that takes longer hangs.
+        write: those of them that are directories to create a file in, and remove it.
+        others: further functions that may hang, by names that are no paths; None is what such a one returns.
+    """
+    others = others or {}
+    jobs: dict[str, Job] = {path: partial(look, path, path in write) for path in paths}
+    hung: Seen = {
+        "kind": "hung",
+        "real": None,
+        "error": f"no answer in {deadline:g} s",
+        "code": None,
+        "space": None,
+        "write": None,
+    }
+    answers = run_in_children({**jobs, **others}, deadline)
+    return {path: answers[path] or hung for path in jobs}, {name: answers[name] for name in others}
+
+
+def look(path: str, write: bool = False) -> Seen:
+    """One path, with nothing between us and a file system that hangs."""
+    path = os.path.expanduser(path)
+    space, code = None, None
+    try:
+        # statfs asks the server where stat may answer from the cache, and it makes an automount appear.
+        space = measure(os.statvfs(path))
+        mode = os.stat(path).st_mode
+        if not os.access(path, os.R_OK | (os.X_OK if stat.S_ISDIR(mode) else 0)):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        kind, problem = ("dir" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else "other"), None
+    except (FileNotFoundError, NotADirectoryError) as error:
+        kind, problem, code = "missing", error.strerror, _name(error)
+    except OSError as error:
+        kind, problem, code = "unreadable", error.strerror, _name(error)
+    return {
+        "kind": kind,
+        "real": os.path.realpath(path),
+        "error": problem,
+        "code": code,
+        "space": space,
+        "write": try_to_write(path) if write and kind == "dir" else None,
+    }
+
+
+def measure(status: os.statvfs_result) -> Space:
+    """How much there is, and how much of it an ordinary user can still have."""
+    return {
+        "size": status.f_blocks * status.f_frsize,
+        "free": status.f_bavail * status.f_frsize,
+        "inodes": status.f_files,
+        "inodes_free": status.f_favail,
+    }
+
+
+def try_to_write(directory: str) -> str:
+    """`ok`, or the name of the error: only a write tells what the server of a mount lets us do."""
+    path = os.path.join(directory, f".mnt-write-{os.urandom(8).hex()}")
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            try:
+                os.write(descriptor, b"written by mnt preflight\n")
+            finally:
+                os.close(descriptor)  # only now does NFS tell of a full file system
+        finally:
+            os.unlink(path)
+    except OSError as error:
+        return _name(error)
+    return "ok"
+
+
+def _name(error: OSError) -> str:
+    return errno.errorcode.get(error.errno or 0, "EIO")
+
+
+def parse_mounts(text: str) -> list[Mount]:
+    """/proc/self/mounts, oldest first. Its fields are octal-escaped: proc(5)."""
+    found: list[Mount] = []
+    for line in text.splitlines():
+        fields = [
+            re.sub(r"\\([0-7]{3})", lambda code: chr(int(code.group(1), 8)), f) for f in line.split(" ")
+        ]
+        if len(fields) >= 4:
+            source, point, kind, options = fields[:4]
+            found.append({"point": point, "source": source, "type": kind, "options": options.split(",")})
+    return found
+
+
+def describe_mounts(
+    paths: Iterable[str], looked_at: Mapping[str, Seen], mounts: list[Mount]
+) -> dict[str, Described]:
+    """What is mounted at each path, or around it. A symbolic link counts as what it leads to."""
+    described: dict[str, Described] = {}
+    for path in paths:
+        real = looked_at[path]["real"]
+        points = [os.path.normpath(path), real or path]
+        stacks = [[mount for mount in mounts if mount["point"] == point] for point in points]
+        holders = [mount for mount in mounts if _holds(mount["point"], real or path)]
+        described[path] = {
+            "stack": stacks[0] or stacks[1],
+            # Of several with the longest path, the last mounted.
+            "inside": max(reversed(holders), key=lambda mount: len(mount["point"]), default=None),
+        }
+    return described
+
+
+def _holds(directory: str, path: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")

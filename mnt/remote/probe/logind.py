@@ -1,0 +1,50 @@
+"""What systemd-logind does when a user logs out, by its configuration. Runs on a host: Python 3.8.
+
+Read as logind.conf(5) of systemd 256 says: the main file of the first directory that has one, then the
+drop-ins of all directories, by name; of two with one name, that of the first directory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from mnt.remote.common.files import entries, read
+
+DIRECTORIES = ("etc/systemd", "run/systemd", "usr/local/lib/systemd", "usr/lib/systemd", "lib/systemd")
+SETTINGS = ("KillUserProcesses", "KillOnlyUsers", "KillExcludeUsers", "RemoveIPC")
+
+
+def logind(user: str | None, root: str = "/") -> dict[str, object]:
+    """In the shape of `mnt.preflight.system.Logind`."""
+    directories = [os.path.join(root, directory) for directory in DIRECTORIES]
+    main = next(filter(None, (read(os.path.join(place, "logind.conf")) for place in directories)), "")
+    drop_ins: dict[str, str] = {}
+    for place in directories:
+        for name in entries(os.path.join(place, "logind.conf.d")):
+            if name.endswith(".conf"):
+                drop_ins.setdefault(name, os.path.join(place, "logind.conf.d", name))
+    settings: dict[str, str] = {}
+    for text in (main, *(read(drop_ins[name]) for name in sorted(drop_ins))):
+        settings.update(parse(text))
+    return {
+        "booted": os.path.isdir(os.path.join(root, "run/systemd/system")),  # as sd_booted(3) does
+        "settings": settings,
+        # The file as it is shipped names, behind a `#`, what the distribution has compiled in.
+        "defaults": dict(re.findall(rf"^#({'|'.join(SETTINGS)})=(.*)$", main, re.MULTILINE)),
+        "lingers": bool(user) and os.path.exists(os.path.join(root, "var/lib/systemd/linger", user or "")),
+    }
+
+
+def parse(text: str) -> dict[str, str]:
+    """Our settings of the section [Login], as they are written."""
+    found = {}
+    section = ""
+    for line in text.splitlines():
+        line = line.strip()
+        key, equals, value = line.partition("=")
+        if line.startswith("["):
+            section = line
+        elif equals and section == "[Login]" and key.strip() in SETTINGS:
+            found[key.strip()] = value.strip()
+    return found

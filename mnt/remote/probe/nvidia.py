@@ -1,0 +1,149 @@
+"""GPUs, as nvidia-smi, the PCI bus and the kernel tell. Runs on a host: Python 3.8, standard library."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+
+from mnt.remote.common.files import entries, read
+from mnt.remote.probe.commands import find, run_all
+from mnt.remote.probe.kernellog import kernel_log
+
+# One that a driver does not know is left out of the answer, see `_ask`.
+FIELDS = (
+    "index",
+    "name",
+    "uuid",
+    "pci.bus_id",
+    "driver_version",
+    "memory.total",
+    "memory.used",
+    "persistence_mode",
+    "ecc.mode.current",
+    "ecc.errors.uncorrected.volatile.total",
+    "ecc.errors.uncorrected.aggregate.total",
+    "pcie.link.width.current",
+    "pcie.link.width.max",
+    "mig.mode.current",
+)
+# What has another name, or none, in older drivers: (the first major version that knows it, field).
+_SINCE = (
+    (535, "clocks_event_reasons.active"),
+    (535, "fabric.state"),
+    (535, "fabric.status"),
+    (570, "gpu_recovery_action"),
+)
+_BEFORE = ((535, "clocks_throttle_reasons.active"),)
+_ROWS = "gpu_uuid,remapped_rows.pending,remapped_rows.failure,remapped_rows.uncorrectable"
+_PROCESSES = "gpu_uuid,pid,used_memory,name"  # a name may hold commas: it comes last
+
+_VENDOR = "0x10de"
+_GPU_CLASSES = ("0x0300", "0x0302")  # VGA and 3D controllers
+_SWITCH_CLASS = "0x0680"  # an NVSwitch is an `other bridge`
+_MANAGER = "nv-fabricmanager"[:15]  # as the kernel keeps it
+
+
+def gpus(deadline: float) -> dict[str, object]:
+    """In the shape of `mnt.preflight.system.Gpus`; costs next to nothing where there is neither GPU nor tool.
+
+    All of nvidia-smi's answers together take at most `deadline` seconds, which are many: without persistence
+    mode each run wakes all GPUs up.
+    """
+    tool = find("nvidia-smi")
+    on_bus, switches = pci_devices()
+    found: dict[str, object] = {"tool": tool, "on_bus": on_bus, "switches": switches}
+    if on_bus:
+        found["kernel_log"] = kernel_log("NVRM: Xid", deadline)
+    if switches:
+        found["fabric_manager"] = _runs(_MANAGER)
+    return {**found, **_ask(tool, deadline)} if tool else found
+
+
+def _ask(tool: str, deadline: float) -> dict[str, object]:
+    """What nvidia-smi says to all questions, which are asked at once.
+
+    An unknown field makes it refuse the whole query; it names the field, which is then left out.
+    """
+    end = time.monotonic() + deadline
+    fields = list(known_fields(_driver()))
+    answers = run_all(
+        {
+            "gpus": _query(tool, fields),
+            "rows": [tool, "--query-remapped-rows=" + _ROWS, "--format=csv"],
+            "processes": [tool, "--query-compute-apps=" + _PROCESSES, "--format=csv"],
+            "links": [tool, "nvlink", "-s"],
+        },
+        deadline,
+    )
+    code, output = answers["gpus"]
+    while code:
+        unknown = re.search(r'Field "([^"]+)" is not a valid field', output)
+        if unknown is None or unknown.group(1) not in fields:
+            break
+        fields.remove(unknown.group(1))
+        again = {"gpus": _query(tool, fields)}
+        code, output = run_all(again, max(0.0, end - time.monotonic()))["gpus"]
+    said = {key: "" if code else text for key, (code, text) in answers.items()}
+    return {
+        "found": [] if code else parse_csv(output, "index"),
+        "error": (" ".join(output.split()) or f"exit status {code}") if code else None,
+        # These not every GPU and driver can tell.
+        "rows": parse_csv(said["rows"], "gpu_uuid"),
+        "processes": parse_csv(said["processes"], "gpu_uuid"),
+        "links": said["links"],
+    }
+
+
+def _query(tool: str, fields: list[str]) -> list[str]:
+    return [tool, "--query-gpu=" + ",".join(fields), "--format=csv"]
+
+
+def known_fields(driver: int | None) -> list[str]:
+    """What a driver of this major version can be asked for; None: a recent one."""
+    return [
+        *FIELDS,
+        *(field for since, field in _SINCE if driver is None or driver >= since),
+        *(field for until, field in _BEFORE if driver is not None and driver < until),
+    ]
+
+
+def _driver() -> int | None:
+    major = read("/sys/module/nvidia/version").partition(".")[0]
+    return int(major) if major.isdigit() else None
+
+
+def parse_csv(text: str, first: str) -> list[dict[str, str]]:
+    """Rows by column name, less the unit in the header: `memory.total [MiB]`.
+
+    `first` is the name of the first column. Other lines are left out. The last column may hold commas.
+    """
+    lines = text.splitlines()
+    header = next((i for i, line in enumerate(lines) if line.split(", ")[0] == first), len(lines))
+    names = [name.split(" [")[0] for name in "".join(lines[header : header + 1]).split(", ")]
+    rows = (line.split(", ", len(names) - 1) for line in lines[header + 1 :])
+    return [dict(zip(names, row)) for row in rows if len(row) == len(names)]
+
+
+def pci_devices(root: str = "/") -> tuple[list[str], int]:
+    """(addresses of NVIDIA's GPUs on the PCI bus, number of its NVSwitches), driver or not."""
+    devices = os.path.join(root, "sys/bus/pci/devices")
+    # One file names all devices by vendor: most hosts without a GPU are done with it.
+    table = read(os.path.join(root, "proc/bus/pci/devices"))
+    if table and not re.search(r"^[0-9a-f]{4}\t10de", table, re.MULTILINE):
+        return [], 0
+    found, switches = [], 0
+    for address in sorted(entries(devices)):
+        if read(os.path.join(devices, address, "vendor")).strip() == _VENDOR:
+            kind = read(os.path.join(devices, address, "class"))[:6]
+            if kind in _GPU_CLASSES:
+                found.append(address)
+            switches += kind == _SWITCH_CLASS
+    return found, switches
+
+
+def _runs(command: str) -> bool | None:
+    """Whether a process of that name runs; None where others' processes are hidden (hidepid of proc(5))."""
+    if not os.path.exists("/proc/1"):
+        return None
+    return any(read(f"/proc/{pid}/comm").strip() == command for pid in filter(str.isdigit, entries("/proc")))

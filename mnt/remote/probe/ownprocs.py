@@ -1,0 +1,80 @@
+"""The processes of the user who logs in that something is the matter with. Runs on a host: Python 3.8."""
+
+from __future__ import annotations
+
+import os
+
+from mnt.remote.common.files import entries, read
+from mnt.remote.common.procstat import stat_fields
+
+_COMPILERS = frozenset({"ninja", "nvcc", "cicc", "ptxas", "cudafe++", "cc1plus", "c++", "g++", "clang++"})
+
+
+def own_processes() -> dict[str, object]:
+    """In the shape of `mnt.preflight.system.OwnProcesses`."""
+    zombies: dict[int, int] = {}
+    marked: dict[tuple[str, str], list[int]] = {}
+    commands: set[str] = set()
+    pids = _own_pids()
+    for pid in pids:
+        found = stat_fields(pid)
+        if found is None:
+            continue
+        command, fields = found
+        parent = int(fields[1])
+        if fields[0] == b"Z":
+            zombies[parent] = zombies.get(parent, 0) + 1
+        else:
+            commands.add(command)
+            job = _job(pid)
+            if job:
+                marked.setdefault(job, []).append(pid)
+    return {
+        "zombies": [{"parent": pid, "command": _command(pid), "count": n} for pid, n in zombies.items()],
+        "leftovers": _unsupervised(marked, pids) if marked else [],
+        "compiling": not commands.isdisjoint(_COMPILERS),
+    }
+
+
+def _own_pids() -> list[int]:
+    """All but kernel threads: those are root's, and on a large host most of what runs."""
+    uid = os.getuid()
+    kthreadd = read("/proc/2/comm") == "kthreadd\n"  # in a container pid 2 is anyone
+    kernel = set(read("/proc/2/task/2/children").split()) if kthreadd else set()
+    found = []
+    for name in entries("/proc"):
+        if name.isdigit() and name not in kernel:
+            try:
+                if os.stat("/proc/" + name).st_uid == uid:
+                    found.append(int(name))
+            except OSError:  # it has ended
+                continue
+    return found
+
+
+def _job(pid: int) -> tuple[str, str] | None:
+    """(job, host) by the marks that `mnt.remote.job.spec.marks` puts into the environment."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
+            text = file.read()
+    except OSError:  # it has ended
+        return None
+    if b"MNT_JOB=" not in text:
+        return None
+    variables = dict(entry.partition(b"=")[::2] for entry in text.split(b"\0"))
+    job, host = (variables.get(name, b"").decode("utf-8", "replace") for name in (b"MNT_JOB", b"MNT_HOST"))
+    return (job, host) if job else None
+
+
+def _unsupervised(marked: dict[tuple[str, str], list[int]], pids: list[int]) -> list[dict[str, object]]:
+    """The jobs whose supervisor is gone: it is known by the name of its program, `JobPaths.program`."""
+    lines = [read(f"/proc/{pid}/cmdline") for pid in pids]
+    return [
+        {"job": job, "pids": sorted(members), "command": _command(min(members))}
+        for (job, host), members in sorted(marked.items())
+        if not any(f"/{job}/{host}/supervisor.py\0" in line for line in lines)
+    ]
+
+
+def _command(pid: int) -> str:
+    return read(f"/proc/{pid}/cmdline", 4096).rstrip("\0").replace("\0", " ")

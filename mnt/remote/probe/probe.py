@@ -1,0 +1,140 @@
+"""Every fact that preflight and launch judge, gathered in one run, as one JSON document.
+
+Runs on a host: standard library only, Python 3.8 and newer. It imports nothing that it measures, and writes
+nothing but what `write` asks for. What may hang (a dead file server, nvidia-smi on a sick GPU) has a deadline
+of its own. It must stay cheap (10 ms of CPU), for sixty-four may run on one small machine: no slow imports.
+
+Arguments, all optional:
+    packages: [name, ..]   distributions to look up, besides every nvidia-nccl-*
+    mounts: [path, ..]     mount points to describe
+    write: [path, ..]      those of them to create a file in, and remove it
+    paths: [path, ..]      paths to look at; `~` is the home of the user who logged in
+    port: int              the master port, to tell who listens on it
+    workdir: path          where releases lie; `~` as above, as in the next
+    extensions: path       where torch builds its extensions
+    clock: bool            tell the time, in a frame, as soon as standard input ends
+    deadline: float        seconds that the paths, and all else that may hang there, take together; default 5
+    gpu_deadline: float    seconds that nvidia-smi may take; default 10
+
+The answer's shape is that of `mnt.preflight.facts.HostFacts`.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+import sys
+import time
+from functools import partial
+
+from mnt.remote.common.files import read
+from mnt.remote.common.sockets import listeners
+from mnt.remote.probe import rdma
+from mnt.remote.probe.artifacts import artifacts
+from mnt.remote.probe.distributions import nccl_library, packages, torch_cuda
+from mnt.remote.probe.filesystems import describe_mounts, look_at, parse_mounts
+from mnt.remote.probe.interfaces import interfaces
+from mnt.remote.probe.logind import logind
+from mnt.remote.probe.memory import memory
+from mnt.remote.probe.nccl import conf_files
+from mnt.remote.probe.nvidia import gpus
+from mnt.remote.probe.ofed import ofed
+from mnt.remote.probe.ownprocs import own_processes
+from mnt.remote.probe.session import session
+
+EXTENSIONS = "~/.cache/torch_extensions"  # where torch builds them, unless told otherwise
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING costs an import of 3 ms
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, BinaryIO
+
+
+def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, object]:
+    """The facts of this host. `emit` and `stdin` serve to compare the clocks."""
+    own_session = session()  # first, for it tells how long it took to get here
+    if args.get("clock"):
+        stdin.read()
+        emit({"time": time.time()})
+    now = time.time()
+    deadline = float(args.get("deadline", 5.0))
+    paths, mounts = args.get("paths", []), args.get("mounts", [])
+    slow = {
+        "artifacts": partial(artifacts, args.get("workdir", "~/mnt"), args.get("extensions", EXTENSIONS)),
+        "resolved": partial(resolve, os.uname().nodename),
+    }
+    # First, for it makes automounted file systems appear among the mounts.
+    looked_at, answers = look_at([*paths, *mounts], deadline, args.get("write", []), slow)
+    user = login()
+    return {
+        "time": now,
+        "hostname": os.uname().nodename,
+        "kernel": os.uname().release,
+        "machine": os.uname().machine,
+        "os": os_release(read("/etc/os-release") or read("/usr/lib/os-release")),
+        "boot_id": read("/proc/sys/kernel/random/boot_id").strip() or None,
+        "login": user,
+        "session": own_session,
+        "logind": logind(user["user"]),
+        "python": interpreter(args.get("_boot", {})),
+        "packages": packages(args.get("packages", []), sys.path),
+        "torch_cuda": torch_cuda(sys.path),
+        "nccl_library": nccl_library(sys.path),
+        "interfaces": interfaces(),
+        "paths": looked_at,
+        "mounts": describe_mounts(mounts, looked_at, parse_mounts(read("/proc/self/mounts"))),
+        "gpus": gpus(float(args.get("gpu_deadline", 10.0))),
+        "rdma": rdma.gather(),
+        "ofed": ofed(),
+        "nccl_conf": conf_files(),
+        "listeners": listeners(args["port"]) if "port" in args else None,
+        "memory": memory(),
+        "processes": own_processes(),
+        **answers,
+    }
+
+
+def os_release(text: str) -> dict[str, str | None]:
+    """What names the distribution and its release, from os-release(5)."""
+    values = {}
+    for line in text.splitlines():
+        key, equals, value = line.partition("=")
+        if equals:
+            values[key.strip()] = value.strip().strip("\"'")
+    return {
+        "id": values.get("ID", "linux"),
+        "version": values.get("VERSION_ID"),
+        "name": values.get("PRETTY_NAME") or values.get("NAME"),
+    }
+
+
+def login() -> dict[str, Any]:
+    """Who we are in this session. A directory service's user may be unknown to a static `pwd`."""
+    uid = os.getuid()
+    try:
+        entry = pwd.getpwuid(uid)
+        return {"uid": uid, "user": entry.pw_name, "home": entry.pw_dir, "shell": entry.pw_shell}
+    except KeyError:
+        return {"uid": uid, "user": None, "home": os.environ.get("HOME"), "shell": os.environ.get("SHELL")}
+
+
+def resolve(name: str) -> dict[str, object]:
+    """What a name is to this host. The answer of a name server that is down may take long."""
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        return {"addresses": [], "error": error.strerror or str(error)}
+    return {"addresses": list(dict.fromkeys(entry[4][0] for entry in found)), "error": None}
+
+
+def interpreter(boot: dict[str, Any]) -> dict[str, object]:
+    """The Python that runs this, and whether it is the one that the inventory wants."""
+    return {
+        "argv": boot.get("python", [sys.executable]),
+        "configured": boot.get("configured", True),
+        "why": boot.get("why") or None,
+        "version": ".".join(str(part) for part in sys.version_info[:3]),
+        "implementation": sys.implementation.name,
+        "executable": sys.executable,
+    }

@@ -1,0 +1,74 @@
+"""The session in which launch, too, starts its jobs. Runs on a host: Python 3.8, standard library."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import time
+
+from mnt.remote.common.files import read
+from mnt.remote.common.procstat import stat_fields
+
+_CAP_IPC_LOCK = 1 << 14  # linux/capability.h: who has it may lock as much memory as there is
+
+
+def session() -> dict[str, object]:
+    """In the shape of `mnt.preflight.system.Session`."""
+    scope = re.search(r"/(session-[^/\n]+\.scope)$", read("/proc/self/cgroup"), re.MULTILINE)
+    return {
+        "umask": _umask(),
+        "path": os.environ.get("PATH", ""),
+        "nofile": _soft_limit(resource.RLIMIT_NOFILE),
+        "memlock": None if _may_lock_all() else _soft_limit(resource.RLIMIT_MEMLOCK),
+        "scope": scope.group(1) if scope else None,
+        **_beginnings(),
+    }
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _soft_limit(kind: int) -> int | None:
+    soft, _ = resource.getrlimit(kind)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _may_lock_all() -> bool:
+    effective = re.search(r"^CapEff:\s*([0-9a-f]+)", read("/proc/self/status"), re.MULTILINE)
+    return effective is not None and bool(int(effective.group(1), 16) & _CAP_IPC_LOCK)
+
+
+def _beginnings() -> dict[str, float | None]:
+    """Seconds from the start of the login shell to that of Python, and from there until now.
+
+    sshd makes the login shell the leader of a session, and it has become the `sh` of boot.sh since: what
+    passes before that starts Python is the shell's start-up files, but for a round trip. Where it is not so,
+    None.
+    """
+    now = _uptime()
+    leader = os.getsid(0)
+    shell = stat_fields(leader)
+    pid = os.getpid()
+    while True:
+        process = stat_fields(pid)
+        parent = int(process[1][1]) if process else 0
+        if parent in (0, 1, leader):
+            break
+        pid = parent
+    if process is None or shell is None or parent != leader or shell[0] != "sh":
+        return {"shell_seconds": None, "python_seconds": None}
+    began, started = _start(shell[1]), _start(process[1])
+    return {"shell_seconds": started - began, "python_seconds": now - started}
+
+
+def _start(fields: list[bytes]) -> float:
+    """When a process was started, in seconds since boot."""
+    return int(fields[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def _uptime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

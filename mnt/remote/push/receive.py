@@ -1,0 +1,316 @@
+"""The host's side of a push. Runs on a host: Python 3.8, standard library.
+
+One run is one push: it takes lines of JSON from stdin, does what each asks for, and answers with a frame.
+Every step says how it is taken back, and all are taken back unless "commit" arrives: also when the input
+ends, which is how the head calls a push off, or when the connection drops.
+
+    open     (the program's arguments)               -> {"mark": [inode, blocks] | null, "in_use": [id]}
+    look     {"nonces": {host: nonce}, "likely": [host]}        -> {"sees": [host]}
+    survey   {"sha"}                                 -> {"current": id, "taken": [id], "holds": {id: intact}}
+    stage    {"id", "manifest": bytes, "stream": bytes}, then both  -> {}
+    copy     {"id", "source": id}                    -> {}
+    adopt    {"id"}                                  -> {}
+    wait     {"id", "sha"}                           -> {}
+    switch   {"id"}                                  -> {}
+    commit   {}                                      -> {}
+    prune    {"keep": int, "protect": [id]}          -> {"pruned": [id]}
+
+A line is the arguments with {"do": step} added, a frame the answer with {"step": step} added. `wait` is for
+hosts that share the workdir of another: that one receives and switches, they only look.
+
+The program's own answer comes when the input ends: {"current": id} after a commit, else, after everything was
+taken back, {"refused": {"message", "fix"}, "called_off": bool, "current": id}.
+The program's arguments are {"action": "push", "workdir", "keep", "nonce", "who"}, or
+{"action": "find", "workdir", "release"}, which only looks: see mnt/tasks/push.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from typing import IO, Any, Callable, Dict, Iterator
+
+from mnt.remote.common.refusal import Refused
+from mnt.remote.push.releases import Entry, Releases, make_directories, parse_manifest, remove_tree, shown
+from mnt.remote.push.unpack import (
+    Contents,
+    Window,
+    check_space,
+    check_tree,
+    from_release,
+    from_tar,
+    set_modes,
+    write_tree,
+)
+
+_PATIENCE = 5.0  # seconds for what one host did to be seen on another; NFS caches attributes for 3 and more
+_LOOK_EVERY = 0.2  # seconds
+# File systems that either are not shared or show at once what is done to them.
+_COHERENT = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay")
+
+Emit = Callable[[Dict[str, Any]], None]
+Answer = Dict[str, Any]
+
+
+def main(args: dict[str, Any], emit: Emit, stdin: IO[bytes]) -> Answer:
+    """Carry out args["action"]."""
+    releases = None
+    try:
+        releases = Releases(args["workdir"], args.get("keep", ()))
+        if args["action"] == "find":
+            return _find(releases, args["release"])
+        return _push(Push(releases, args["nonce"], args["who"], stdin), emit)
+    except Refused as refusal:
+        return _refusal(refusal, releases)
+    except EOFError:
+        return {**_refusal(Refused("the push was called off"), releases), "called_off": True}
+    except OSError as error:
+        return _refusal(Refused(f"{_filename(error)}: {error.strerror}"), releases)
+
+
+def _refusal(refusal: Refused, releases: Releases | None) -> Answer:
+    current = None
+    with contextlib.suppress(Refused, OSError):
+        current = None if releases is None else releases.current()
+    return {"refused": refusal.document(), "called_off": False, "current": current}
+
+
+def _filename(error: OSError) -> str:
+    return shown(error.filename) if isinstance(error.filename, bytes) else str(error.filename)
+
+
+def _find(releases: Releases, release: str | None) -> Answer:
+    current = releases.current()
+    wanted = release or current
+    sha = None if wanted is None else releases.manifest_sha(wanted)
+    return {
+        "current": current,
+        "has": sha is not None,
+        "path": None if wanted is None else os.fsdecode(releases.path(wanted)),
+        "manifest_sha": sha,
+    }
+
+
+def _push(push: Push, emit: Emit) -> Answer:
+    with push:
+        emit({"step": "open", **push.open()})
+        while True:
+            command = push.next_command()
+            if command is None:
+                return {"current": push.current()}
+            step = command.pop("do")
+            emit({"step": step, **_STEPS[step](push, **command)})
+
+
+class Push:
+    """One push to one workdir. As a context manager it takes back on exit what was not committed."""
+
+    def __init__(self, releases: Releases, nonce: str, who: str, stdin: IO[bytes]) -> None:
+        self._releases = releases
+        self._nonce = nonce
+        self._who = who
+        self._stdin = stdin
+        self._committed = False
+        self._undo = contextlib.ExitStack()  # what takes each step back, the last first
+        self._always = contextlib.ExitStack()  # what is done at the end in any case
+
+    def __enter__(self) -> Push:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        with _sheltered():
+            try:
+                self._undo.close()
+            finally:
+                self._always.close()
+
+    def next_command(self) -> dict[str, Any] | None:
+        """None: the input has ended, and there was a commit. Raises EOFError if there was none."""
+        line = self._stdin.readline()
+        if not line.endswith(b"\n"):
+            if self._committed:
+                return None
+            raise EOFError
+        command: dict[str, Any] = json.loads(line.decode())
+        return command
+
+    def current(self) -> str | None:
+        return self._releases.current()
+
+    # --- which hosts share this workdir ---------------------------------------------------------------------
+
+    def open(self) -> Answer:
+        """Make the workdir, and a nonce in it that shows to whoever shares it."""
+        make_directories(self._releases.directory, self._undo.callback)
+        if not os.access(self._releases.workdir, os.W_OK | os.X_OK):
+            raise Refused(f"{shown(self._releases.workdir)} is not yours to write to")
+        path = self._nonce_path(self._nonce)
+        self._undo.callback(_remove_file, path)  # before the directory that it lies in
+        self._always.callback(_remove_file, path)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        return {"mark": _mark(self._releases.directory), "in_use": self._releases.in_use()}
+
+    def look(self, nonces: dict[str, str], likely: list[str]) -> Answer:
+        """Which hosts' nonces are in this workdir; the `likely` ones get time to appear.
+
+        The names are looked up, not listed: an NFS client may show an old listing, but it asks the server for
+        a name that it has never looked up.
+        """
+        sees = {host for host, nonce in nonces.items() if os.path.exists(self._nonce_path(nonce))}
+        missing = {host: self._nonce_path(nonces[host]) for host in likely if host not in sees}
+        _wait_for(lambda: all(map(os.path.exists, missing.values())), _PATIENCE)
+        sees.update(host for host, path in missing.items() if os.path.exists(path))
+        return {"sees": sorted(sees)}
+
+    def _nonce_path(self, nonce: str) -> bytes:
+        return os.path.join(self._releases.directory, b".nonce-" + nonce.encode())
+
+    # --- the release ----------------------------------------------------------------------------------------
+
+    def survey(self, sha: str) -> Answer:
+        """Hold the workdir, and tell what is there; releases of the manifest `sha` are hashed anew."""
+        locked = self._releases.lock(self._who, self._undo.callback, self._always.callback)
+        self._releases.sweep(locked)
+        taken = self._releases.ids()
+        same = [release for release in taken if self._releases.manifest_sha(release) == sha]
+        return {
+            "current": self._releases.current(),
+            "taken": taken,
+            "holds": {release: self._releases.intact(release) for release in same},
+        }
+
+    def stage(self, id: str, manifest: int, stream: int) -> Answer:
+        """Make a release of the next `manifest` bytes of the input and `stream` bytes of tar after them."""
+        document = Window(self._stdin, manifest).read()
+        window = Window(self._stdin, stream)
+        entries = parse_manifest(document)
+        self._make(id, document, entries, from_tar(entries, window))
+        window.drain()
+        return {}
+
+    def copy(self, id: str, source: str) -> Answer:
+        """Make a release from another one with the same manifest."""
+        document = self._releases.manifest(source)
+        if document is None:
+            raise Refused(f"release {source} is gone", "Push again.")
+        entries = parse_manifest(document)
+        self._make(id, document, entries, from_release(entries, self._releases.path(source)))
+        return {}
+
+    def adopt(self, id: str) -> Answer:
+        """Use a release that is here and intact as it is."""
+        self._releases.link_shared(self._releases.path(id), self._undo.callback)
+        return {}
+
+    def wait(self, id: str, sha: str) -> Answer:
+        """Wait until a release that another host made is seen here."""
+        if not _wait_for(lambda: self._releases.manifest_sha(id) == sha, _PATIENCE):
+            raise Refused(
+                f"{shown(self._releases.workdir)} is shared, but release {id} does not appear here",
+                "Look at the mounts of the shared file system.",
+            )
+        return {}
+
+    def _make(self, id: str, document: bytes, entries: list[Entry], contents: Contents) -> None:
+        releases = self._releases
+        incoming = os.path.join(releases.directory, b".incoming-%s-%s" % (id.encode(), self._nonce.encode()))
+        check_space(releases.directory, entries)
+        self._undo.callback(remove_tree, incoming)
+        write_tree(incoming, contents)
+        set_modes(incoming, entries)
+        check_tree(incoming, entries)
+        releases.link_shared(incoming, self._undo.callback)
+        self._undo.callback(releases.remove, id)
+        releases.add(id, document, incoming)
+
+    # --- the switch -----------------------------------------------------------------------------------------
+
+    def switch(self, id: str) -> Answer:
+        """Let `current` lead to the release."""
+        before = self._releases.current_target()
+        target = b"releases/" + id.encode()
+        self._undo.callback(self._switch_back, before, target)
+        self._releases.switch(target)
+        return {}
+
+    def _switch_back(self, before: bytes | None, target: bytes) -> None:
+        if self._releases.current_target() == target:
+            self._releases.switch(before)
+
+    def commit(self) -> Answer:
+        """Let everything stay."""
+        self._undo.pop_all()
+        self._committed = True
+        return {}
+
+    def prune(self, keep: int, protect: list[str]) -> Answer:
+        """Remove old releases; the current one, and those in which something runs, stay."""
+        current = self._releases.current()
+        protected = {*protect, *self._releases.in_use(), *filter(None, [current])}
+        return {"pruned": self._releases.prune(keep, protected)}
+
+
+_STEPS: dict[str, Callable[..., Answer]] = {
+    "look": Push.look,
+    "survey": Push.survey,
+    "stage": Push.stage,
+    "copy": Push.copy,
+    "adopt": Push.adopt,
+    "wait": Push.wait,
+    "switch": Push.switch,
+    "commit": Push.commit,
+    "prune": Push.prune,
+}
+
+
+@contextlib.contextmanager
+def _sheltered() -> Iterator[None]:
+    """No SIGTERM for a while: when the head is gone, boot sends one and leaves us a moment to clean up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _mark(directory: bytes) -> list[int] | None:
+    """What hosts that share the directory agree on: its inode, and the size of the disk.
+
+    None where nonces appear at once, so that nobody has to wait for them.
+    """
+    found = os.stat(directory)
+    if _file_system_type(found.st_dev) in _COHERENT:
+        return None
+    return [found.st_ino, os.statvfs(directory).f_blocks]
+
+
+def _file_system_type(device: int) -> str | None:
+    """The type of the mount with that device number, from /proc/self/mountinfo (proc(5))."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            fields = line.split()
+            if fields[2] == number:
+                return fields[fields.index("-") + 1]
+    return None
+
+
+def _wait_for(condition: Callable[[], bool], patience: float) -> bool:
+    deadline = time.monotonic() + patience
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_LOOK_EVERY)
+    return True
+
+
+def _remove_file(path: bytes) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)

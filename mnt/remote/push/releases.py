@@ -1,0 +1,388 @@
+"""The releases in a workdir: the one owner of where they lie. Runs on a host: Python 3.8, standard library.
+
+    workdir/current -> releases/<id>          replaced by one rename
+    workdir/releases/<id>/                    the tree, with links to shared/
+    workdir/releases/<id>.manifest.json       what the tree consists of; a release without it is none
+    workdir/releases/.incoming-*, .removing-* half made or half removed; of no use once the push is over
+    workdir/releases/.lock                    held by the push that is going on
+    workdir/shared/<name>/                    outlives the releases
+
+Paths are bytes: a tree's names need not be text, and a host's locale says nothing about them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+import time
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, Sequence
+
+from mnt.remote.common.refusal import Refused
+
+_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")
+_MANIFEST = ".manifest.json"
+_BLOCK = 1 << 20
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # NFS mounted with `nolock`, FUSE
+_STALE = 24 * 3600.0  # seconds after which a leftover counts as stale where locks do not work
+_STALE_NONCE = 3600.0  # seconds; a push has looked for nonces long before
+
+
+class Entry(NamedTuple):
+    """A line of a manifest, as in mnt/push/manifest.py, its names as bytes."""
+
+    path: bytes
+    kind: str
+    mode: int
+    size: int
+    value: str
+
+    @property
+    def target(self) -> bytes:
+        return self.value.encode("utf-8", "surrogateescape")
+
+
+def shown(path: bytes) -> str:
+    return path.decode("utf-8", "backslashreplace")
+
+
+def parse_manifest(document: bytes) -> list[Entry]:
+    """The entries of a manifest. Raises Refused unless a tree made of them stays within itself.
+
+    That holds when every entry lies in a directory of the manifest itself: nothing is then ever written
+    through a link, wherever links lead.
+    """
+    try:
+        rows = json.loads(document.decode("ascii"))
+        if rows["format"] != 1:
+            raise Refused(f"the manifest has format {rows['format']!r}; this mnt knows 1")
+        entries = [
+            Entry(path.encode("utf-8", "surrogateescape"), str(kind), int(mode), int(size), str(value))
+            for path, kind, mode, size, value in rows["entries"]
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Refused(f"the manifest cannot be read: {error}") from error
+    directories: set[bytes] = set()
+    seen: set[bytes] = set()
+    for entry in entries:
+        _check_entry(entry, directories, seen)
+        seen.add(entry.path)
+        if entry.kind == "dir":
+            directories.add(entry.path)
+    if b"" not in directories:
+        raise Refused("the manifest lacks the top directory")
+    return entries
+
+
+def _check_entry(entry: Entry, directories: set[bytes], seen: set[bytes]) -> None:
+    name = entry.path.rpartition(b"/")[2]
+    inside = entry.path == b"" or (
+        name not in (b"", b".", b"..")
+        and b"\0" not in name
+        and not entry.path.startswith(b"/")
+        and entry.path.rpartition(b"/")[0] in directories
+    )
+    if not inside:
+        raise Refused(f"{shown(entry.path)!r} does not lie in a directory of the tree")
+    if entry.path in seen:
+        raise Refused(f"{shown(entry.path)!r} comes twice")
+    if entry.kind not in ("dir", "file", "link") or not 0 <= entry.mode <= 0o777 or entry.size < 0:
+        raise Refused(f"{shown(entry.path)!r}: a {entry.kind} of mode {entry.mode:o} is not taken")
+
+
+class Releases:
+    """The releases in one workdir.
+
+    Args:
+        workdir: `~` and `~user` in it are expanded here, on the host.
+        keep: names of directories of shared/ that every release links to.
+
+    Raises Refused if the workdir is not absolute then, or `keep` leads out of shared/.
+    """
+
+    def __init__(self, workdir: str, keep: Sequence[str] = ()) -> None:
+        self.workdir = os.path.expanduser(os.fsencode(workdir))
+        if not os.path.isabs(self.workdir):
+            raise Refused(f"workdir {workdir} is not an absolute path", "Write it from / or from ~.")
+        self.directory = os.path.join(self.workdir, b"releases")
+        self.shared = os.path.join(self.workdir, b"shared")
+        self.link = os.path.join(self.workdir, b"current")
+        self.keep = [os.fsencode(name) for name in keep]
+        for name in self.keep:
+            if os.path.isabs(name) or b".." in name.split(b"/") or os.path.normpath(name) in (b".", b""):
+                raise Refused(f"keep: {shown(name)} is not a name of a directory in shared/")
+
+    # --- looking --------------------------------------------------------------------------------------------
+
+    def path(self, release: str) -> bytes:
+        return os.path.join(self.directory, os.fsencode(release))
+
+    def manifest_path(self, release: str) -> bytes:
+        return self.path(release) + os.fsencode(_MANIFEST)
+
+    def current_target(self) -> bytes | None:
+        """What `current` links to; None where there is no `current`. Raises Refused if it is not a link."""
+        try:
+            return os.readlink(self.link)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            raise Refused(
+                f"{shown(self.link)} is not a link that mnt made", "Move it away, then push again."
+            ) from error
+
+    def current(self) -> str | None:
+        """The release that `current` leads to."""
+        parent, _, name = (self.current_target() or b"").rpartition(b"/")
+        return shown(name) if parent == b"releases" and _ID.fullmatch(shown(name)) else None
+
+    def ids(self) -> list[str]:
+        """All releases, newest first."""
+        try:
+            names = [shown(name) for name in os.listdir(self.directory)]
+        except FileNotFoundError:
+            return []
+        return sorted((name for name in names if _ID.fullmatch(name)), reverse=True)
+
+    def manifest(self, release: str) -> bytes | None:
+        """The manifest's document; None unless both it and the tree are there."""
+        try:
+            with open(self.manifest_path(release), "rb") as file:
+                return file.read() if os.path.isdir(self.path(release)) else None
+        except FileNotFoundError:
+            return None
+
+    def manifest_sha(self, release: str) -> str | None:
+        document = self.manifest(release)
+        return None if document is None else hashlib.sha256(document).hexdigest()
+
+    def intact(self, release: str) -> bool:
+        """Whether every entry of the manifest is there as it was sent; all files are hashed anew.
+
+        What jobs have added since (byte code, logs) does not count.
+        """
+        document = self.manifest(release)
+        if document is None:
+            return False
+        entries = [entry for entry in parse_manifest(document) if not self.is_kept(entry.path)]
+        top = self.path(release)
+        try:
+            return all(differs(top, entry) is None and _same_bytes(top, entry) for entry in entries)
+        except OSError:
+            return False
+
+    def is_kept(self, path: bytes) -> bool:
+        """Whether a path of a release is, or lies in, a link to shared/."""
+        return any(path == name or path.startswith(name + b"/") for name in self.keep)
+
+    def in_use(self) -> list[str]:
+        """The releases in which a process of this user on this host has its working directory."""
+        top = os.path.realpath(self.directory) + b"/"
+        found = set()
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                cwd = os.readlink(b"/proc/%s/cwd" % pid.encode())
+                if cwd.startswith(top):
+                    found.add(shown(cwd[len(top) :].split(b"/")[0]))
+        return sorted(found)
+
+    # --- changing -------------------------------------------------------------------------------------------
+
+    def switch(self, target: bytes | None) -> None:
+        """Let `current` lead to `target` by one rename; None takes it away. Raises OSError, Refused."""
+        self.current_target()
+        if target is None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.link)
+            return
+        scratch = b"%s.%d" % (self.link, os.getpid())
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(scratch)
+        os.symlink(target, scratch)
+        try:
+            os.replace(scratch, self.link)
+        except OSError:
+            os.unlink(scratch)
+            raise
+
+    def link_shared(self, top: bytes, undo: Callable[..., Any]) -> None:
+        """Link the kept directories of shared/ into the release at `top`.
+
+        An empty directory of that name in the tree, or one that holds but a .gitkeep, gives way.
+        `undo` is told how to take each step back. Raises Refused if something else is in the way.
+        """
+        for name in self.keep:
+            shared = os.path.join(self.shared, name)
+            make_directories(shared, undo)
+            place = os.path.join(top, name)
+            target = os.path.relpath(shared, os.path.dirname(place))
+            if os.path.islink(place) and os.readlink(place) == target:
+                continue
+            with _writable(top):
+                make_directories(os.path.dirname(place), undo)
+            with _writable(os.path.dirname(place)):
+                _clear(place, name)
+                os.symlink(target, place)
+                undo(_attempt, os.unlink, place)
+
+    def lock(self, who: str, undo: Callable[..., Any], at_end: Callable[..., Any]) -> bool:
+        """Hold the workdir for one push, until `at_end`. False: this file system has no locks.
+
+        Raises Refused, and says who holds it, if another push is going on.
+        """
+        path = os.path.join(self.directory, b".lock")
+        while True:
+            is_new = not os.path.exists(path)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            at_end(os.close, descriptor)
+            if not self._take(descriptor):
+                return False
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                    break  # else a push that was called off has just removed it
+        if is_new:
+            undo(_attempt, os.unlink, path)
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, who.encode("utf-8", "replace"))
+        return True
+
+    def _take(self, descriptor: int) -> bool:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return False
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            holder = os.read(descriptor, 1000).decode("utf-8", "replace")
+            raise Refused(
+                f"another push to {shown(self.workdir)} is going on: {holder or 'it does not say whose'}",
+                "Wait for it to end, then push again.",
+            ) from error
+        return True
+
+    def sweep(self, locked: bool) -> None:
+        """Remove what pushes that were cut off left half done. With the lock held nobody works on it."""
+        for name in os.listdir(self.directory):
+            path = os.path.join(self.directory, name)
+            if name.startswith((b".incoming-", b".removing-")):
+                if locked or _age(path) > _STALE:
+                    remove_tree(path)
+            elif name.startswith(b".nonce-") and _age(path) > _STALE_NONCE:
+                _attempt(os.unlink, path)
+
+    def add(self, release: str, document: bytes, tree: bytes) -> None:
+        """Make a finished tree of this directory a release. The rename is what makes it one."""
+        path = self.manifest_path(release)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), "wb") as file:
+            file.write(document)
+        os.rename(tree, self.path(release))
+
+    def remove(self, release: str) -> None:
+        """Take a release away: out of sight at once, then piece by piece."""
+        hidden = os.path.join(self.directory, b".removing-" + os.fsencode(release))
+        _attempt(os.rename, self.path(release), hidden)
+        _attempt(os.unlink, self.manifest_path(release))
+        remove_tree(hidden)
+
+    def prune(self, keep: int, protect: Iterable[str]) -> list[str]:
+        """Remove all but the `keep` newest releases and those in `protect`; returns the removed ones."""
+        protected = set(protect)
+        doomed = [release for release in self.ids()[keep:] if release not in protected]
+        for release in doomed:
+            self.remove(release)
+        return doomed
+
+
+def differs(top: bytes, entry: Entry) -> str | None:
+    """How what lies at an entry's place differs from it, but for a file's bytes; None: it does not."""
+    try:
+        found = os.lstat(os.path.join(top, entry.path))
+    except FileNotFoundError:
+        return "is missing"
+    kinds: dict[int, str] = {stat.S_IFDIR: "dir", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
+    kind = kinds.get(stat.S_IFMT(found.st_mode), "special file")
+    if kind != entry.kind:
+        return f"is a {kind}, not a {entry.kind}"
+    if kind == "link":
+        return None if os.readlink(os.path.join(top, entry.path)) == entry.target else "leads elsewhere"
+    if found.st_mode & 0o777 != entry.mode:
+        return f"has mode {found.st_mode & 0o777:o}, not {entry.mode:o}"
+    if kind == "file" and found.st_size != entry.size:
+        return f"has {found.st_size} bytes, not {entry.size}"
+    return None
+
+
+def _same_bytes(top: bytes, entry: Entry) -> bool:
+    if entry.kind != "file":
+        return True
+    digest = hashlib.sha256()
+    with open(os.path.join(top, entry.path), "rb", buffering=0) as file:
+        for block in iter(lambda: file.read(_BLOCK), b""):
+            digest.update(block)
+    return digest.hexdigest() == entry.value
+
+
+def make_directories(path: bytes, undo: Callable[..., Any]) -> None:
+    """Make a directory and those above it; `undo` is told to remove each that was new, if still empty."""
+    if os.path.isdir(path):
+        return
+    make_directories(os.path.dirname(path), undo)
+    with contextlib.suppress(FileExistsError):  # another host, on a shared file system, was faster
+        os.mkdir(path)
+        undo(_attempt, os.rmdir, path)
+    if not os.path.isdir(path):
+        raise Refused(f"{shown(path)} is not a directory", "Move it away, or choose another workdir.")
+
+
+def remove_tree(path: bytes) -> None:
+    """Remove a tree, read-only directories too. What cannot be removed stays for the next sweep."""
+    for directory, _, _ in os.walk(path):
+        _attempt(os.chmod, directory, 0o700)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _clear(place: bytes, name: bytes) -> None:
+    """Make room for a link to shared/. Raises Refused where files would be lost."""
+    if not os.path.lexists(place):
+        return
+    if os.path.isdir(place) and not os.path.islink(place) and os.listdir(place) in ([], [b".gitkeep"]):
+        remove_tree(place)
+        return
+    raise Refused(
+        f"{shown(name)}: the tree has its own, where `keep` wants a link to shared/{shown(name)}",
+        "List it in .mntignore, or take it out of `keep` in the inventory.",
+    )
+
+
+@contextlib.contextmanager
+def _writable(directory: bytes) -> Iterator[None]:
+    """A directory of ours made writable for a moment."""
+    mode = stat.S_IMODE(os.stat(directory).st_mode)
+    if not mode & stat.S_IWUSR:
+        os.chmod(directory, mode | stat.S_IWUSR)
+    try:
+        yield
+    finally:
+        if not mode & stat.S_IWUSR:
+            os.chmod(directory, mode)
+
+
+def _age(path: bytes) -> float:
+    try:
+        return time.time() - os.lstat(path).st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _attempt(function: Callable[..., Any], *args: Any) -> None:
+    with contextlib.suppress(OSError):
+        function(*args)

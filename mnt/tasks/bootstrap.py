@@ -1,0 +1,285 @@
+"""The head's half of starting a program on a host: the bytes that go there, and the frames that come back.
+
+Runs on the head. What runs on the host is `boot.sh` (finds a Python), then `boot.py` (runs the program); both
+travel on standard input, since the login shell may be anything: it is only ever given COMMAND.
+"""
+
+from __future__ import annotations
+
+import json
+import marshal
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from importlib.util import MAGIC_NUMBER
+from typing import Any, NamedTuple
+
+# Passed on unharmed by sh, bash, zsh, ksh, fish and tcsh: no backslash, `!` or newline in the quotes.
+COMMAND = "exec sh -c 'IFS= read -r line; eval \"$line\"'"
+
+# The largest frame, in bytes of JSON.
+FRAME_LIMIT = 64 * 1024 * 1024
+
+# Valid Python 2 too: an old interpreter has to say that it is old. Standard input moves to a descriptor of
+# its own, so that nothing that the program starts can read from it. No garbage is collected until the program
+# is there: that is an eighth of the processor time that a probe takes. Compiling would be a quarter:
+# the head's Python has done it already, for interpreters whose bytecode has the same magic number.
+_STUB = """\
+import gc, marshal, os, sys
+gc.disable()
+if sys.version_info < (3, 8):
+    sys.exit(97)
+if sys.path[0] == "":
+    del sys.path[0]
+feed = open(os.dup(0), "rb", 65536)
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+magic, code, source = (feed.read(int(feed.readline() or sys.exit(98))) for part in range(3))
+same = getattr(sys.modules.get("_frozen_importlib_external"), "MAGIC_NUMBER", None) == magic
+exec(marshal.loads(code) if same else compile(source, "mnt/remote/boot/boot.py", "exec"))
+serve(feed, sys.argv[1], sys.argv[2:])
+"""
+
+
+def new_mark() -> str:
+    """A nonce that marks the frames of one run."""
+    import secrets
+
+    return "mnt-" + secrets.token_hex(16)
+
+
+@cache
+def _text(name: str) -> str:
+    return resources.files("mnt.remote").joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def shell_line(name: str) -> str:
+    """A text of `sh` in this package as the one line that COMMAND reads first: no comments, no newline."""
+    lines = (line.strip() for line in _text(name).splitlines())
+    return " ".join(line for line in lines if line and not line.startswith("#"))
+
+
+def opening(
+    mark: str,
+    python: Sequence[str],
+    *,
+    why: str = "",
+    stale: int | None = None,
+) -> bytes:
+    """What COMMAND reads before the first request.
+
+    Args:
+        mark: see `new_mark`.
+        python: words of the configured interpreter; empty: only the usual places are tried.
+        why: why the configured interpreter is left out.
+        stale: process group of an earlier run that hangs, to be killed first.
+
+    Raises ValueError where a word of `python` holds a newline or NUL.
+    """
+    for word in python:
+        if "\n" in word or "\0" in word or not word:
+            raise ValueError(f"not a word of an interpreter's command line: {word!r}")
+    lines = [
+        shell_line("boot/boot.sh"),
+        mark,
+        "" if stale is None else str(stale),
+        why,
+        f"exec({_STUB!r})",
+        str(len(python)),
+        *python,
+    ]
+    return "".join(line + "\n" for line in lines).encode("utf-8", "surrogateescape") + _boot()
+
+
+@cache
+def _boot() -> bytes:
+    """boot.py, as the stub reads it: the magic number, the code for interpreters of that, the source."""
+    source = _text("boot/boot.py")
+    parts = [MAGIC_NUMBER, _compiled(source, "mnt/remote/boot/boot.py"), source.encode()]
+    return b"".join(b"%d\n" % len(part) + part for part in parts)
+
+
+def _compiled(source: str, file: str) -> bytes:
+    return marshal.dumps(compile(source, file, "exec", dont_inherit=True, optimize=0))
+
+
+class Module(NamedTuple):
+    """A module as it travels; `code` is marshalled, for interpreters like the head's."""
+
+    name: str  # the full one
+    source: bytes
+    code: bytes
+
+
+def module(name: str, source: str) -> Module:
+    """Raises SyntaxError."""
+    return Module(name, source.encode(), _compiled(source, name.replace(".", "/") + ".py"))
+
+
+def request(
+    mark: str,
+    name: str,
+    modules: Sequence[Module],
+    args: dict[str, Any],
+    *,
+    stay: bool = False,
+) -> bytes:
+    """What asks a boot.py for a program; the program's own stream follows.
+
+    Args:
+        mark: that of the opening.
+        name: the program; `job.jobctl` is mnt/remote/job/jobctl.py.
+        modules: those of its modules that this boot.py has not been sent yet, each behind those that it
+            imports.
+        args: JSON-serialisable arguments of its `main`.
+        stay: whether another request may follow, once this one is answered and its stream has ended.
+
+    Raises TypeError or ValueError where `args` is not JSON.
+    """
+    document = {
+        "mark": mark,
+        "limit": FRAME_LIMIT,
+        "name": name,
+        "magic": MAGIC_NUMBER.hex(),
+        "modules": [[module.name, len(module.source), len(module.code)] for module in modules],
+        "args": args,
+        "stay": stay,
+    }
+    body = json.dumps(document, allow_nan=False).encode()
+    files = [part for module in modules for part in (module.source, module.code)]
+    return b"".join([b"%d\n" % len(body), body, *files])
+
+
+END_OF_STREAM = b"%08x" % 0
+PIECE = 1 << 18  # bytes of the stream that travel as one piece
+
+
+def piece(data: bytes) -> bytes:
+    """One piece of the program's stream; `data` is not empty."""
+    return b"%08x" % len(data) + data
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A message from the host.
+
+    `kind` is one of `sh`, `tried`, `fact`, `none` (from boot.sh, `value` is text) or `hello`, `frame`,
+    `answer`, `error` (from boot.py, `value` is what the JSON said).
+    """
+
+    kind: str
+    value: Any
+
+
+class BadFrame(ValueError):
+    """What carries the mark is not a frame: cut short, too large, or not JSON."""
+
+
+_TEXT_KINDS = frozenset({"sh", "tried", "fact", "none"})
+_JSON_KINDS = frozenset({"hello", "frame", "answer", "error"})
+_LINE_LIMIT = 65536
+_NOISE_KEPT = 4096
+_DIGITS = 40  # of an integer; the largest that any program sends has 20
+
+
+class FrameReader:
+    """Finds frames in a standard output that may hold anything else before and between them."""
+
+    def __init__(self, mark: str, limit: int = FRAME_LIMIT) -> None:
+        self._mark = mark.encode() + b" "
+        self._limit = limit
+        self._buffer = bytearray()
+        self._parts = bytearray()
+        self._noise = bytearray()
+
+    @property
+    def noise(self) -> str:
+        """The end of what was not a frame."""
+        return (self._noise + self._buffer)[-_NOISE_KEPT:].decode(errors="replace")
+
+    @property
+    def skipped(self) -> str:
+        """The end of what was not a frame, as far as frames have followed it."""
+        return self._noise.decode(errors="replace")
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Take a piece of output; the frames that it completes. Raises BadFrame."""
+        self._buffer += data
+        while self._skip_to_mark():
+            end = self._buffer.find(b"\n")
+            if end < 0:
+                if len(self._buffer) > _LINE_LIMIT:
+                    raise BadFrame("a frame's header does not end")
+                return
+            header = bytes(self._buffer[len(self._mark) : end]).decode(errors="replace")
+            kind, _, rest = header.partition(" ")
+            if kind in _TEXT_KINDS:
+                del self._buffer[: end + 1]
+                yield Frame(kind, rest)
+            elif kind in _JSON_KINDS:
+                size, more = self._sizes(rest)
+                if len(self._buffer) < end + 1 + size:
+                    return
+                self._parts += self._buffer[end + 1 : end + 1 + size]
+                del self._buffer[: end + 1 + size]
+                if len(self._parts) > self._limit:
+                    raise BadFrame(f"more than {self._limit} bytes")
+                if not more:
+                    yield Frame(kind, self._decode())
+            else:
+                raise BadFrame(f"a frame of no known kind: {kind[:40]!r}")
+
+    def _skip_to_mark(self) -> bool:
+        start = self._buffer.find(self._mark)
+        found = start >= 0
+        if not found:  # the mark may have begun
+            start = max(0, len(self._buffer) - len(self._mark) + 1)
+        if start:
+            self._noise += self._buffer[:start]
+            del self._noise[:-_NOISE_KEPT]
+            del self._buffer[:start]
+        return found
+
+    @staticmethod
+    def _sizes(text: str) -> tuple[int, bool]:
+        size, _, more = text.partition(" ")
+        if not size.isdecimal() or more not in ("0", "1") or int(size) > _LINE_LIMIT:
+            raise BadFrame(f"a frame of no known size: {text[:40]!r}")
+        return int(size), more == "1"
+
+    def _decode(self) -> Any:
+        try:
+            return parse(self._parts.decode())
+        except UnicodeDecodeError as error:
+            raise BadFrame(str(error)) from None
+        finally:
+            self._parts.clear()
+
+
+def parse(text: str) -> Any:
+    """JSON from a host, without NaN and the like, and without endless numbers. Raises BadFrame."""
+    try:
+        return json.loads(text, parse_constant=_refuse, parse_int=_integer, parse_float=_finite)
+    except json.JSONDecodeError as error:
+        raise BadFrame(str(error)) from None
+    except RecursionError:
+        raise BadFrame("nested too deeply") from None
+
+
+def _refuse(constant: str) -> None:
+    raise json.JSONDecodeError(f"{constant} is not JSON", constant, 0)
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _DIGITS:
+        raise json.JSONDecodeError("an integer of too many digits", digits[:_DIGITS], 0)
+    return int(digits)
+
+
+def _finite(text: str) -> float:
+    number = float(text[:_LINE_LIMIT])
+    if not math.isfinite(number):
+        raise json.JSONDecodeError("a number that is too large", text[:_DIGITS], 0)
+    return number

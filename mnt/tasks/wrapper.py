@@ -1,0 +1,121 @@
+"""The head's half of run.sh and leash.sh: the bytes that start a command, and telling its output from noise.
+
+Runs on the head, as `bootstrap` does.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from mnt.tasks import bootstrap
+
+# As root, so that root's processes can be ended too. -n: never ask.
+_SUDO_COMMAND = bootstrap.COMMAND.replace("exec ", "exec sudo -n -- ", 1)
+
+_NOISE_KEPT = 4096  # bytes: its end
+
+GO = b"\n"  # what run.sh waits for before it starts a command that has an input
+DONE = b"\n"  # what tells leash.sh that there is nothing to end any more
+SCRIPT_PLACE = b"/dev/fd/5"  # where run.sh has the script open
+
+
+@dataclass(frozen=True)
+class Command:
+    """Words as execve gets them. `script`, if there is one, is where SCRIPT_PLACE in them points to."""
+
+    words: tuple[bytes, ...]
+    script: bytes = b""
+    sudo: bool = False
+
+
+def login_line(command: Command) -> str:
+    """What the login shell is given: one of two constants."""
+    return _SUDO_COMMAND if command.sudo else bootstrap.COMMAND
+
+
+def opening(command: Command, mark: str, *, with_input: bool) -> bytes:
+    """All that run.sh reads before GO, which it waits for if the command has an input."""
+    lines = [
+        bootstrap.shell_line("boot/run.sh").encode(),
+        mark.encode(),
+        b" ".join(map(quote, command.words)),
+        b"%d" % len(command.script),
+        b"stream" if with_input else b"none",
+    ]
+    return b"".join(line + b"\n" for line in lines) + command.script
+
+
+def leash_opening(mark: str, group: int) -> bytes:
+    """All that leash.sh reads before DONE."""
+    return f"{bootstrap.shell_line('boot/leash.sh')}\n{mark}\n{group}\n".encode()
+
+
+def quote(word: bytes) -> bytes:
+    """A word for `eval` of a POSIX shell, on one line: newlines are `"$nl"`."""
+    if re.fullmatch(rb"[A-Za-z0-9_./:=@%+,-]+", word):
+        return word
+    quoted = word.replace(b"'", b"'\"'\"'").replace(b"\n", b"'\"$nl\"'")
+    return b"'" + quoted + b"'"
+
+
+class Streams:
+    """The streams of run.sh, less what is not the command's: noise before the mark, its code at the end."""
+
+    def __init__(self, mark: str) -> None:
+        self._mark = mark.encode()
+        self._noise: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
+        self._held = b""  # the end of standard error, as long as it may be the beginning of the code
+        self.group: int | None = None  # the command's process group
+        self.exit_code: int | None = None
+
+    @property
+    def started(self) -> bool:
+        """Whether the command could start: the login shell, and sudo, have let it through."""
+        return "stdout" not in self._noise
+
+    @property
+    def noise(self) -> str:
+        """The end of what came on standard error before the mark."""
+        return self._noise.get("stderr", b"")[-_NOISE_KEPT:].decode(errors="replace")
+
+    def stdout(self, data: bytes) -> bytes:
+        """What of the next piece of standard output is the command's."""
+        return self._after_mark("stdout", data)
+
+    def stderr(self, data: bytes) -> bytes:
+        """The same for standard error. Some of it may be held back until the next call, or `rest`."""
+        data = self._held + self._after_mark("stderr", data)
+        before, mark, after = data.partition(self._mark + b" ")
+        code, newline, after = after.partition(b"\n")
+        if newline and code.isdigit():
+            self.exit_code = int(code)
+            self._held = b""
+            return before + after
+        keep = len(data) - len(before) if mark else _overlap(before, self._mark + b" ")
+        self._held = data[len(data) - keep :]
+        return data[: len(data) - keep]
+
+    def rest(self) -> bytes:
+        """What was held back of standard error, when nothing comes any more."""
+        held, self._held = self._held, b""
+        return held
+
+    def _after_mark(self, stream: str, data: bytes) -> bytes:
+        noise = self._noise.get(stream)
+        if noise is None:
+            return data
+        noise += data
+        _, mark, rest = noise.partition(self._mark)
+        said, newline, rest = rest.partition(b"\n")
+        if newline:
+            del self._noise[stream]
+            self.group = int(said) if said.strip().isdigit() else self.group
+        elif not mark:
+            del noise[: -_NOISE_KEPT - len(self._mark)]
+        return bytes(rest)
+
+
+def _overlap(text: bytes, mark: bytes) -> int:
+    """Bytes at the end of `text` that `mark` begins with."""
+    return next(size for size in range(min(len(text), len(mark)), -1, -1) if text.endswith(mark[:size]))
