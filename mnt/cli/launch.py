@@ -82,14 +82,15 @@ def launch(
     if master_port is not None:
         inventory = replace(inventory, network=replace(inventory.network, master_port=master_port))
     with Fleet(selection.hosts) as fleet:
-        facts = launch_facts(fleet, inventory, selection.hosts, preflight=not (no_preflight or dry_run))
-        plan = plan_launch(inventory, selection.hosts, facts, options, job=new_job_id())
+        judged = not (no_preflight or dry_run)
+        facts, network = launch_facts(fleet, inventory, selection.hosts, preflight=judged)
+        plan = plan_launch(inventory, selection.hosts, network, facts, options, job=new_job_id())
         for warning in plan.warnings:
             ui.warn(warning)
         if dry_run:
             _show_plan(plan, as_json)
             return 0
-        offsets = {name: node.probed.clock_offset for name, node in facts.items() if node.probed}
+        offsets = {name: node.clock_offset for name, node in facts.items()}
         return _run(fleet, selection, plan, offsets, start_timeout, detach, as_json)
 
 

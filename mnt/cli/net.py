@@ -10,7 +10,7 @@ from mnt.cli.options import Selection, json_option, selection_options
 from mnt.errors import MntError, UsageError
 
 if TYPE_CHECKING:
-    from mnt.network.report import NetworkReport, NodeReport
+    from mnt.network.overview import NetworkOverview, NodeOverview
 
 
 @click.command()
@@ -27,21 +27,21 @@ def net(selection: Selection, as_json: bool, node: str | None, deep: bool) -> in
     """
     from mnt import ui
     from mnt.fleet import Fleet
-    from mnt.network.report import network_report
-    from mnt.preflight.gather import gather_facts
+    from mnt.network.overview import network_overview
+    from mnt.preflight.look import first_look
 
     if node is not None:
         if deep:
             raise click.UsageError("--shell prints lines for a shell only: leave it or --deep out")
         _check_selected(selection, node)
     with Fleet(selection.hosts) as fleet:
-        facts = gather_facts(fleet, selection.inventory, selection.hosts)
+        facts, network = first_look(fleet, selection.inventory, selection.hosts)
         if deep:
-            from mnt.launch.trial import with_network_trial
+            from mnt.trial.run import with_network_trial
 
             with ui.StatusLine() as line:
-                facts = with_network_trial(fleet, facts, line.show)
-    report = network_report(facts)
+                facts = with_network_trial(fleet, facts, network, line.show)
+    report = network_overview(facts, network)
     if as_json:
         ui.document(report.document())
     elif node is not None:
@@ -63,7 +63,7 @@ def _check_selected(selection: Selection, node: str) -> None:
         )
 
 
-def _show_shell(report: NetworkReport, node: str) -> None:
+def _show_shell(report: NetworkOverview, node: str) -> None:
     from mnt import ui
 
     if node in report.errors:
@@ -74,7 +74,7 @@ def _show_shell(report: NetworkReport, node: str) -> None:
         ui.plain(line)
 
 
-def _show(report: NetworkReport) -> None:
+def _show(report: NetworkOverview) -> None:
     from mnt import ui
 
     ui.plain(f"mode {report.decision.mode} ({report.decision.reason})")
@@ -89,7 +89,7 @@ def _show(report: NetworkReport) -> None:
         ui.error(MntError(f"--deep: {message}", fix=fix))
 
 
-def _show_node(node: NodeReport) -> None:
+def _show_node(node: NodeOverview) -> None:
     from mnt import ui
     from mnt.network.nic import NicChoice
     from mnt.ui.console import clean
@@ -98,7 +98,8 @@ def _show_node(node: NodeReport) -> None:
     if isinstance(nic, NicChoice):
         ui.plain(clean(f"{node.host}: {nic.interface.name} {nic.address} ({nic.reason})"))
     if node.problem is not None:
-        ui.plain(clean(f"{node.host}: {node.problem[0]}"), "red")
+        colour = "yellow" if node.status == "waiting" else "red"
+        ui.plain(clean(f"{node.host}: {node.problem[0]}"), colour)
         ui.plain(clean(f"  fix: {node.problem[1]}"))
     if node.variables:
         ui.table(

@@ -26,7 +26,7 @@ def _show_list(context: click.Context, parameter: click.Parameter, form: str | N
     if form is None or context.resilient_parsing:
         return
     from mnt import ui
-    from mnt.preflight import listing
+    from mnt.preflight.output import listing
 
     if form == "json":
         ui.document(listing.as_documents())
@@ -108,19 +108,17 @@ def _ids(text: str) -> list[str]:
 def _look(fleet: Fleet, selection: Selection, checks: Sequence[Check]) -> tuple[Report, float]:
     """The report, and the seconds that it took."""
     from mnt import ui
-    from mnt.preflight.gather import gather_facts
+    from mnt.preflight.look import look
     from mnt.preflight.registry import Needs
     from mnt.preflight.report import run_checks
 
     started = time.monotonic()
-    trips = {check.needs for check in checks}
     with ui.StatusLine() as line:
-        facts = gather_facts(fleet, selection.inventory, selection.hosts, trips=trips, progress=line.show)
-        report = run_checks(facts, checks)
-        if Needs.TRIAL in trips:
-            from mnt.launch.trial import with_trial
+        report = look(fleet, selection.inventory, selection.hosts, checks, line.show)
+        if any(check.needs is Needs.TRIAL for check in checks):
+            from mnt.trial.run import with_trial
 
-            report = run_checks(with_trial(fleet, report, line.show), checks)
+            report = run_checks(with_trial(fleet, report, line.show), report.network, checks)
     return report, time.monotonic() - started
 
 
@@ -147,11 +145,11 @@ def _write(report: Report, seconds: float, junit: pathlib.Path | None, html: pat
 
     try:
         if junit is not None:
-            from mnt.preflight.junit import as_junit
+            from mnt.preflight.output.junit import as_junit
 
             junit.write_text(as_junit(report, seconds), encoding="utf-8")
         if html is not None:
-            from mnt.preflight.page import as_page
+            from mnt.preflight.output.page import as_page
 
             written = time.strftime("%Y-%m-%d %H:%M:%S %Z")
             html.write_text(as_page(report, written=written, seconds=seconds), encoding="utf-8")

@@ -6,10 +6,10 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mnt.facts.trial import Trial
     from mnt.preflight.changes import Changes
     from mnt.preflight.findings import Finding
     from mnt.preflight.report import Report
-    from mnt.preflight.trial import Trial
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red", "info": "cyan", "unknown": "bright_black"}
 

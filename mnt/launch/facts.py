@@ -8,25 +8,26 @@ from typing import TYPE_CHECKING
 from mnt.errors import HostError, NeverStarted
 from mnt.inventory.hostlist import fold
 from mnt.launch.plan import HeldRelease, NodeFacts
-from mnt.network.nic import choose
 from mnt.preflight.findings import Severity
-from mnt.preflight.gather import gather_facts
+from mnt.preflight.look import first_look
 from mnt.preflight.registry import FURTHER_TRIPS, select
 from mnt.preflight.report import run_checks
 from mnt.tasks.push import find_release
 
 if TYPE_CHECKING:
+    from mnt.facts.fleet import FleetFacts
+    from mnt.facts.host import HostFacts
     from mnt.fleet import Fleet
     from mnt.inventory.model import Host, Inventory
-    from mnt.preflight.facts import FleetFacts, HostFacts
+    from mnt.network.decision import NetworkDecision
     from mnt.preflight.findings import Finding
     from mnt.tasks.push import FoundRelease
 
 
 def launch_facts(
     fleet: Fleet, inventory: Inventory, hosts: Sequence[Host], *, preflight: bool = True
-) -> dict[str, NodeFacts]:
-    """What the plan needs of each host.
+) -> tuple[dict[str, NodeFacts], NetworkDecision]:
+    """What the plan needs of each host, and the network of the job.
 
     Args:
         preflight: refuse what the checks say no to, as far as they judge what the probe found anyway.
@@ -34,30 +35,29 @@ def launch_facts(
     Raises:
         NeverStarted: a host cannot be reached, or did not answer, or a check fails.
     """
-    found = gather_facts(fleet, inventory, hosts)
+    found, network = first_look(fleet, inventory, hosts)
     releases = fleet.run(find_release, None)
     errors = {**found.errors, **releases.errors(), **_without_home(found)}
     if errors:
         first = next(iter(errors.values()))
         raise NeverStarted("; ".join(error.message for error in errors.values()), fix=first.fix)
     if preflight:
-        _refuse_unfit(found)
-    nics = choose(inventory, hosts, {name: facts.interfaces for name, facts in found.facts.items()})
+        _refuse_unfit(found, network)
     held = releases.values_by_host()
-    return {
+    nodes = {
         host.name: NodeFacts(
-            nic=nics[host.name],
             home=_home(found.facts[host.name]) or "",
             release=_held(held[host.name]),
-            probed=found.facts[host.name],
+            clock_offset=found.facts[host.name].clock_offset,
         )
         for host in hosts
     }
+    return nodes, network
 
 
-def _refuse_unfit(found: FleetFacts) -> None:
+def _refuse_unfit(found: FleetFacts, network: NetworkDecision) -> None:
     """Raises NeverStarted where preflight would answer no."""
-    failed = unfit(found)
+    failed = unfit(found, network)
     if failed:
         listed = "; ".join(f"{each.check}: {fold(each.hosts)}: {each.message}" for each in failed)
         raise NeverStarted(
@@ -66,10 +66,11 @@ def _refuse_unfit(found: FleetFacts) -> None:
         )
 
 
-def unfit(found: FleetFacts) -> list[Finding]:
+def unfit(found: FleetFacts, network: NetworkDecision) -> list[Finding]:
     """What fails of the checks that the probe alone can feed."""
     checks = [check for check in select() if check.needs not in FURTHER_TRIPS]
-    return [finding for finding in run_checks(found, checks).findings if finding.severity is Severity.FAIL]
+    findings = run_checks(found, network, checks).findings
+    return [finding for finding in findings if finding.severity is Severity.FAIL]
 
 
 def _held(found: FoundRelease) -> HeldRelease | None:

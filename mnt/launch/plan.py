@@ -11,9 +11,8 @@ from typing import Any
 from mnt.errors import NeverStarted, UsageError
 from mnt.inventory.model import Host, Inventory
 from mnt.launch.engines import Engine, torchrun
-from mnt.network.decision import NodeNetwork, decide
-from mnt.network.nic import NicChoice, NicProblem
-from mnt.preflight.facts import HostFacts
+from mnt.network.decision import NetworkDecision
+from mnt.network.nic import NicChoice
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -42,12 +41,33 @@ class HeldRelease:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What the plan needs to know of a host, beside the inventory."""
+    """What the plan needs to know of a host, beside the inventory and the network."""
 
-    nic: NicChoice | NicProblem
     home: str  # absolute home directory of the user who logs in
     release: HeldRelease | None  # None: nothing was ever pushed there
-    probed: HostFacts | None = None  # all that the probe found; None: nothing
+    clock_offset: float = 0.0  # seconds that the host's clock is ahead of the head's
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a node works. All paths are absolute."""
+
+    home: str  # of the user who logs in
+    cwd: str
+    jobs_dir: str
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is the same on every node of a job."""
+
+    engine: str  # its name
+    program: tuple[str, ...]  # what torchrun runs, with its arguments
+    script: str | None  # a path that must exist below `cwd`; None: a module is run
+    nproc: int | None  # processes a node; None: the host's slots
+    env: Mapping[str, str]
+    grace: float  # seconds between TERM and KILL
+    release: str | None  # its id; None: it runs none
 
 
 @dataclass(frozen=True)
@@ -67,7 +87,7 @@ class NodePlan:
 class LaunchPlan:
     job: str
     engine: str
-    release: str
+    release: str | None
     master_host: str
     master_addr: str
     master_port: int
@@ -126,6 +146,7 @@ def parse_env(assignments: Sequence[str], caller: Mapping[str, str]) -> dict[str
 def plan_launch(
     inventory: Inventory,
     hosts: Sequence[Host],
+    network: NetworkDecision,
     facts: Mapping[str, NodeFacts],
     options: LaunchOptions,
     *,
@@ -138,63 +159,94 @@ def plan_launch(
             hold one and the same release.
     """
     releases = _one_release(hosts, facts)
-    nics = {host.name: _nic(host, facts[host.name].nic) for host in hosts}
-    network = decide(
-        inventory, hosts, nics, {name: node.probed for name, node in facts.items() if node.probed is not None}
+    places = {
+        host.name: Place(
+            home=facts[host.name].home,
+            cwd=releases[host.name].path,
+            jobs_dir=expand_home(host.jobs_dir, facts[host.name].home),
+        )
+        for host in hosts
+    }
+    work = Work(
+        engine=options.engine.name,
+        program=tuple(_program(options)),
+        script=None if options.module else _script(options),
+        nproc=options.nproc,
+        env=options.env,
+        grace=options.grace,
+        release=releases[hosts[0].name].id,
     )
-    master = hosts[0]
-    port = inventory.network.master_port
+    return plan_job(hosts, network, inventory.network.master_port, places, work, job=job)
+
+
+def plan_job(
+    hosts: Sequence[Host],
+    network: NetworkDecision,
+    master_port: int,
+    places: Mapping[str, Place],
+    work: Work,
+    *,
+    job: str,
+) -> LaunchPlan:
+    """Plan any work on `hosts`, in rank order; the first is the master. `places` has each of them.
+
+    Raises:
+        NeverStarted: a host has no usable NIC or, in mode rdma, no usable RDMA port.
+    """
+    networks = {host.name: _fit(host, network) for host in hosts}
+    master_addr = networks[hosts[0].name][0].address
     warnings: list[str] = []
     nodes: list[NodePlan] = []
     first_rank = 0
     for rank, host in enumerate(hosts):
-        nproc = options.nproc or host.slots
+        nproc = work.nproc or host.slots
+        nic, variables = networks[host.name]
+        place = places[host.name]
+        python = (expand_home(host.python[0], place.home), *host.python[1:])
         computed = {
-            "MASTER_ADDR": nics[master.name].address,
-            "MASTER_PORT": str(port),
-            **_network_environment(host, network.nodes[host.name]),
+            "MASTER_ADDR": master_addr,
+            "MASTER_PORT": str(master_port),
+            **variables,
             "PYTHONUNBUFFERED": "1",
             "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[rank${rank}] ",
         }
-        env, overridden = merge_env(computed, host.env, options.env)
+        env, overridden = merge_env(computed, host.env, work.env)
         warnings += [f"{host.name}: {text}" for text in overridden]
-        node_facts = facts[host.name]
+        argv = torchrun(
+            python,
+            nodes=len(hosts),
+            node_rank=rank,
+            nproc=nproc,
+            master_addr=master_addr,
+            master_port=master_port,
+            local_addr=nic.address,
+            log_dir=rank_logs(place.jobs_dir, job, host.name),
+            program=work.program,
+        )
         nodes.append(
             NodePlan(
                 host=host.name,
                 node_rank=rank,
                 nproc=nproc,
                 first_rank=first_rank,
-                cwd=releases[host.name].path,
+                cwd=place.cwd,
                 env=env,
-                argv=tuple(
-                    torchrun(
-                        (expand_home(host.python[0], node_facts.home), *host.python[1:]),
-                        nodes=len(hosts),
-                        node_rank=rank,
-                        nproc=nproc,
-                        master_addr=nics[master.name].address,
-                        master_port=port,
-                        local_addr=nics[host.name].address,
-                        log_dir=rank_logs(expand_home(host.jobs_dir, node_facts.home), job, host.name),
-                        program=_program(options),
-                    )
-                ),
-                path_prepend=_bin_directory(host, node_facts.home),
-                jobs_dir=expand_home(host.jobs_dir, node_facts.home),
+                argv=tuple(argv),
+                path_prepend=_bin_directory(python),
+                jobs_dir=place.jobs_dir,
             )
         )
         first_rank += nproc
     return LaunchPlan(
         job=job,
-        engine=options.engine.name,
-        release=releases[master.name].id,
-        master_host=master.name,
-        master_addr=nics[master.name].address,
-        master_port=port,
+        engine=work.engine,
+        release=work.release,
+        master_host=hosts[0].name,
+        master_addr=master_addr,
+        master_port=master_port,
         nodes=tuple(nodes),
-        script=None if options.module else _script(options),
-        grace=options.grace,
+        script=work.script,
+        grace=work.grace,
         warnings=tuple(warnings),
     )
 
@@ -237,22 +289,20 @@ def _script(options: LaunchOptions) -> str:
     return f"./{script}" if script.startswith("-") else script
 
 
-def _bin_directory(host: Host, home: str) -> tuple[str, ...]:
-    directory = posixpath.dirname(expand_home(host.python[0], home))
+def _bin_directory(python: Sequence[str]) -> tuple[str, ...]:
+    directory = posixpath.dirname(python[0])
     return (directory,) if directory else ()
 
 
-def _nic(host: Host, choice: NicChoice | NicProblem) -> NicChoice:
-    if isinstance(choice, NicProblem):
-        listed = f" (there: {', '.join(choice.candidates)})" if choice.candidates else ""
-        raise NeverStarted(f"{host.name}: training NIC: {choice.message}{listed}", fix=choice.fix)
-    return choice
-
-
-def _network_environment(host: Host, network: NodeNetwork) -> dict[str, str]:
-    if network.problem is not None:
-        raise NeverStarted(f"{host.name}: RDMA: {network.problem}", fix=network.problem.fix)
-    return {variable.name: variable.value for variable in network.variables}
+def _fit(host: Host, network: NetworkDecision) -> tuple[NicChoice, dict[str, str]]:
+    """The NIC of a host that can train, and its network's variables. Raises NeverStarted for any other."""
+    node = network.nodes.get(host.name)
+    if node is None:
+        raise NeverStarted(f"{host.name}: it did not say what interfaces it has", fix="mnt preflight")
+    if node.obstacle is not None:
+        raise NeverStarted(f"{host.name}: {node.obstacle[0]}", fix=node.obstacle[1])
+    assert isinstance(node.nic, NicChoice)
+    return node.nic, {variable.name: variable.value for variable in node.variables}
 
 
 def _one_release(hosts: Sequence[Host], facts: Mapping[str, NodeFacts]) -> dict[str, HeldRelease]:

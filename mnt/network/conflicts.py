@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from mnt.facts.host import HostFacts
+from mnt.facts.nccl import Setting, effective, settings
 from mnt.inventory.model import Host
 from mnt.network.decision import NetworkDecision, NodeNetwork
-from mnt.network.nccl import Setting, effective, settings
 from mnt.network.nic import NicChoice
-from mnt.preflight.facts import HostFacts
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mnt.facts.fleet import FleetFacts
+from mnt.facts.host import HostFacts
+from mnt.facts.rdma import INFINIBAND
 from mnt.inventory.model import Host, Inventory
 from mnt.network.env import rdma_environment, tcp_environment
 from mnt.network.hca import Hca, RdmaProblem, Surroundings, choose_hcas
-from mnt.network.nccl import nccl_version
-from mnt.network.nic import NicChoice, NicProblem
-from mnt.network.rdma import INFINIBAND
+from mnt.network.nic import NicChoice, NicProblem, choose
 from mnt.network.roce import RocePorts, gid_variables
 from mnt.network.variable import Variable
-from mnt.preflight.facts import HostFacts
 
 # None: the host did not say what it has.
 Ports = tuple[Hca, ...] | RdmaProblem | None
@@ -33,28 +33,43 @@ class NodeNetwork:
     variables: tuple[Variable, ...] = ()
     problem: RdmaProblem | None = None  # why it cannot train in this mode
 
+    @property
+    def waits_for(self) -> str | None:
+        """The host whose NIC has to be settled first."""
+        return self.nic.waits_for if isinstance(self.nic, NicProblem) else None
+
+    @property
+    def obstacle(self) -> tuple[str, str] | None:
+        """Why the node cannot train, in one line, and the way out."""
+        if isinstance(self.nic, NicProblem):
+            listed = f" (there: {', '.join(self.nic.candidates)})" if self.nic.candidates else ""
+            return f"training NIC: {self.nic.message}{listed}", self.nic.fix
+        return None if self.problem is None else (f"RDMA: {self.problem}", self.problem.fix)
+
 
 @dataclass(frozen=True)
 class NetworkDecision:
+    """Made once a command, of every host that told its interfaces."""
+
     mode: str  # tcp or rdma
     reason: str
     nodes: Mapping[str, NodeNetwork]  # in rank order
 
+    def working(self) -> dict[str, NicChoice]:
+        """The chosen NICs that are up and have link."""
+        nics = {host: node.nic for host, node in self.nodes.items()}
+        return {
+            host: nic
+            for host, nic in nics.items()
+            if isinstance(nic, NicChoice) and nic.interface.up and nic.interface.carrier is not False
+        }
 
-def decide(
-    inventory: Inventory,
-    hosts: Sequence[Host],
-    nics: Mapping[str, NicChoice | NicProblem],
-    facts: Mapping[str, HostFacts],
-) -> NetworkDecision:
-    """Decide for the hosts of one job.
 
-    Args:
-        hosts: in rank order; those without a NIC in `nics` are left out.
-        nics: what `mnt.network.nic.choose` said.
-        facts: what the hosts said; a host may be missing.
-    """
-    known = [host for host in hosts if host.name in nics]
+def decide(fleet: FleetFacts) -> NetworkDecision:
+    """Decide for the hosts of one job; those that did not tell their interfaces are left out."""
+    inventory, facts = fleet.inventory, fleet.facts
+    nics = choose(inventory, fleet.hosts, fleet.interfaces())
+    known = [host for host in fleet.hosts if host.name in nics]
     ports = _ports(inventory, known, nics, facts)
     gids = _gids(inventory, known, nics, facts, ports)
     ports |= {name: told for name, told in gids.items() if isinstance(told, RdmaProblem)}
@@ -109,7 +124,7 @@ def _ports(
         if said is None or said.rdma is None:
             ports[host.name] = None
             continue
-        around = Surroundings(nic, said.interfaces or (), inventory.network.subnet, host.exclude)
+        around = Surroundings(nic, said.interfaces, inventory.network.subnet, host.exclude)
         ports[host.name] = choose_hcas(said.rdma, host.rdma, around)
     return _of_one_kind(ports)
 
@@ -149,5 +164,5 @@ def _gids(
     for host in hosts:
         nic, found = nics[host.name], ports.get(host.name)
         if isinstance(nic, NicChoice) and isinstance(found, tuple) and found[0].gid is not None:
-            roce[host.name] = RocePorts(nic, found, host.rdma.gid_index, nccl_version(facts[host.name]))
+            roce[host.name] = RocePorts(nic, found, host.rdma.gid_index, facts[host.name].nccl_version)
     return gid_variables(roce, inventory.network.subnet)

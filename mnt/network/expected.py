@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from mnt.facts.host import Interface
+from mnt.facts.rdma import ETHERNET, INFINIBAND, Port, RdmaFacts
 from mnt.network.gid import EVERYWHERE, FINDS_GIDS, index_nccl_takes
-from mnt.network.rdma import ETHERNET, INFINIBAND, Port, RdmaFacts
-from mnt.preflight.facts import Interface
 
 # Tried in this order where nobody says anything, with NCCL_COMM_ID's subnet after the first.
 _GUESSES = ("^docker,lo,virbr", "docker", "lo", "virbr")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from mnt.network.rdma import Gid
+from mnt.facts.rdma import Gid
 
 # The first that finds the GID by address range, family and RoCE version; before, only a fixed index (NCCL's
 # release notes and user guide, 2.21).

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from mnt.facts.host import Interface
+from mnt.facts.rdma import ETHERNET, INFINIBAND, Device, Gid, Port, RdmaFacts
 from mnt.inventory.model import Rdma
 from mnt.network import gid
 from mnt.network.nic import NicChoice
-from mnt.network.rdma import ETHERNET, INFINIBAND, Device, Gid, Port, RdmaFacts
-from mnt.preflight.facts import Interface
 
 Addresses = Mapping[str, Sequence[str]]
 _Ports = list[tuple[Device, str, Port]]  # device, label, port

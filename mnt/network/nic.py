@@ -20,8 +20,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from mnt.facts.host import Interface
 from mnt.inventory.model import Host, Inventory
-from mnt.preflight.facts import Interface
 
 # Bridges and pairs that containers and virtual machines leave on a host: never between hosts.
 _VIRTUAL = re.compile(r"(docker|br-|veth|virbr|cni|flannel|cali|podman|lxc|lxd|tunl)")
@@ -40,11 +40,13 @@ class NicChoice:
 
 @dataclass(frozen=True)
 class NicProblem:
-    """Why no NIC could be taken, and the NICs that might have been meant (`name address`)."""
+    """Why no NIC could be taken, and those that might have been meant (`name address`)."""
 
     message: str
     candidates: tuple[str, ...]
     fix: str
+    ambiguous: bool = False  # each of the candidates would do
+    waits_for: str | None = None  # the host whose problem it is, if that is another
 
 
 def choose(
@@ -52,12 +54,30 @@ def choose(
 ) -> dict[str, NicChoice | NicProblem]:
     """The training NIC of every host that `interfaces` has facts of.
 
+    Where no NIC leads from the master to every worker, that is the master's problem: the others are decided
+    without it. Where several do, or there is one other host, the others are undecided until the master is.
+
     Args:
         inventory: gives `network.subnet` and `network.nic`.
         hosts: in rank order, the first is the master.
         interfaces: by host name; hosts whose facts are missing are left out of the answer.
     """
     known = [host for host in hosts if host.name in interfaces]
+    chosen: dict[str, NicChoice | NicProblem] = {}
+    while known:
+        found = _choose(inventory, known, interfaces)
+        master, *others = known
+        first = found[master.name]
+        if isinstance(first, NicChoice) or first.ambiguous or len(others) < 2:
+            return {**chosen, **found}
+        chosen[master.name] = first
+        known = others
+    return chosen
+
+
+def _choose(
+    inventory: Inventory, known: Sequence[Host], interfaces: Mapping[str, Sequence[Interface]]
+) -> dict[str, NicChoice | NicProblem]:
     chosen: dict[str, NicChoice | NicProblem] = {}
     for host in known:
         told = _told(inventory, host, interfaces[host.name], _not_excluded(host, interfaces[host.name]))
@@ -169,6 +189,7 @@ def _master(
         f"{what} to every worker",
         _listed(nic for nic, _ in reached) if reached else _listed(nics),
         f"set network.subnet in the inventory, or `nic` of {master.name}",
+        ambiguous=bool(reached),
     )
 
 
@@ -184,7 +205,8 @@ def _worker(
     worker: Host, nics: Sequence[Interface], master: Host, anchor: NicChoice | NicProblem
 ) -> NicChoice | NicProblem:
     if isinstance(anchor, NicProblem):
-        return NicProblem(f"the training NIC of the master {master.name} is not known", (), anchor.fix)
+        message = f"undecided until the master {master.name} has one"
+        return NicProblem(message, (), anchor.fix, waits_for=master.name)
     network = next(
         network for network in _networks(anchor.interface) if ipaddress.ip_address(anchor.address) in network
     )

@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from mnt.facts.host import Interface
+from mnt.facts.trial import Trial
 from mnt.network.decision import NodeNetwork
 from mnt.network.expected import matcher
 from mnt.network.nic import NicChoice
-from mnt.preflight.facts import Interface
-from mnt.preflight.trial import Trial
 
 _NETWORK = "Using network "
 _INTERFACE = re.compile(r"(?:\[\d+\]|OOB )([^\s:]+):(\S+?)<\d+>")  # [0]eth0:10.0.0.1<0>

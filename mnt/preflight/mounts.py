@@ -6,8 +6,9 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from mnt.facts.fleet import FleetFacts
+from mnt.facts.host import HostFacts, Mounted, MountPoint, PathFacts
 from mnt.inventory.model import Mount
-from mnt.preflight.facts import FleetFacts, HostFacts, Mounted, MountPoint, PathFacts
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.parity import Subject, by_majority
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from mnt.preflight.system import Gpus, LogLine
+from mnt.facts.system import Gpus, LogLine
 
 Row = Mapping[str, str]
 

@@ -10,8 +10,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from mnt.facts.fleet import FleetFacts
 from mnt.inventory.hostlist import fold
-from mnt.preflight.facts import FleetFacts
 from mnt.preflight.findings import Problem, Severity
 
 ABSENT = "not installed"

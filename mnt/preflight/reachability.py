@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from mnt.facts.reach import Reach, Reached
 from mnt.inventory.hostlist import fold
 from mnt.preflight.findings import Problem, Severity
-from mnt.preflight.pairs import Reach, Reached
 
 Pair = tuple[str, str]
 

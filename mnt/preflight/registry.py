@@ -11,12 +11,14 @@ from enum import Enum
 from functools import cache
 
 from mnt.errors import UsageError
+from mnt.facts.fleet import FleetFacts
 from mnt.inventory.spelling import did_you_mean
+from mnt.network.decision import NetworkDecision
 from mnt.preflight import checks as families
-from mnt.preflight.facts import FleetFacts
 from mnt.preflight.findings import Finding, Problem, Severity
 
 Judge = Callable[[FleetFacts], Iterator[Problem]]
+NetworkJudge = Callable[[FleetFacts, NetworkDecision], Iterator[Problem]]
 
 
 class Needs(Enum):
@@ -43,12 +45,13 @@ class Check:
     id: str
     severity: Severity  # of what it finds, unless the finding says otherwise
     needs: Needs
-    judge: Judge
+    judge: NetworkJudge
+    function: Callable[..., Iterator[Problem]]  # as it is written: its module and its docstring count
 
     @property
     def family(self) -> str:
         """The name of its module."""
-        return self.judge.__module__.rpartition(".")[2]
+        return self.function.__module__.rpartition(".")[2]
 
     @property
     def summary(self) -> str:
@@ -61,7 +64,7 @@ class Check:
 
     @property
     def _documentation(self) -> tuple[str, str]:
-        summary, _, details = inspect.cleandoc(self.judge.__doc__ or "").partition("\n\n")
+        summary, _, details = inspect.cleandoc(self.function.__doc__ or "").partition("\n\n")
         return " ".join(summary.split()), details.strip()
 
     def judges(self, fleet: FleetFacts) -> frozenset[str]:
@@ -85,12 +88,12 @@ class Check:
             or (self.needs is Needs.PACKAGES and facts.trains_with is not None)
         )
 
-    def run(self, fleet: FleetFacts) -> list[Finding]:
+    def run(self, fleet: FleetFacts, network: NetworkDecision) -> list[Finding]:
         """What it finds. The same problem on several hosts is one finding, in rank order."""
         judged = self.judges(fleet)
         known = {name: facts for name, facts in fleet.facts.items() if name in judged}
         hosts: dict[Problem, list[str]] = {}
-        for problem in self.judge(replace(fleet, facts=known)):
+        for problem in self.judge(replace(fleet, facts=known), network):
             hosts.setdefault(replace(problem, hosts=()), []).extend(problem.hosts)
         rank = {host.name: i for i, host in enumerate(fleet.hosts)}
         return [
@@ -116,7 +119,7 @@ _ALWAYS = ("ssh", "host-key")
 def check(
     id: str, *, severity: Severity = Severity.FAIL, needs: Needs = Needs.PROBE
 ) -> Callable[[Judge], Judge]:
-    """Make a function a check.
+    """Make a function over facts a check.
 
     Args:
         id: its stable name, `torch-version`.
@@ -125,11 +128,27 @@ def check(
     """
 
     def register(judge: Judge) -> Judge:
-        assert id not in _REGISTERED, f"two checks are called {id}"
-        _REGISTERED[id] = Check(id, severity, needs, judge)
+        _register(Check(id, severity, needs, lambda fleet, network: judge(fleet), judge))
         return judge
 
     return register
+
+
+def network_check(
+    id: str, *, severity: Severity = Severity.FAIL, needs: Needs = Needs.PROBE
+) -> Callable[[NetworkJudge], NetworkJudge]:
+    """Make a function over facts and the network decided from them a check; arguments as for `check`."""
+
+    def register(judge: NetworkJudge) -> NetworkJudge:
+        _register(Check(id, severity, needs, judge, judge))
+        return judge
+
+    return register
+
+
+def _register(made: Check) -> None:
+    assert made.id not in _REGISTERED, f"two checks are called {made.id}"
+    _REGISTERED[made.id] = made
 
 
 @cache

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from mnt.facts.fleet import FleetFacts
 from mnt.inventory.hostlist import fold
+from mnt.network.decision import NetworkDecision
 from mnt.preflight.checks import ORDER
-from mnt.preflight.facts import FleetFacts
 from mnt.preflight.findings import Finding, Severity
 from mnt.preflight.registry import Check
 
@@ -32,6 +33,7 @@ class Report:
     """A preflight that has run."""
 
     fleet: FleetFacts
+    network: NetworkDecision
     checks: tuple[Check, ...]
     findings: tuple[Finding, ...]
 
@@ -112,6 +114,7 @@ class Report:
         return found
 
 
-def run_checks(fleet: FleetFacts, checks: Sequence[Check]) -> Report:
-    """Judge the facts; findings in the order of the checks."""
-    return Report(fleet, tuple(checks), tuple(finding for check in checks for finding in check.run(fleet)))
+def run_checks(fleet: FleetFacts, network: NetworkDecision, checks: Sequence[Check]) -> Report:
+    """Judge the facts, and the network decided from them; findings in the order of the checks."""
+    findings = tuple(finding for check in checks for finding in check.run(fleet, network))
+    return Report(fleet, network, tuple(checks), findings)

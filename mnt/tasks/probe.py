@@ -13,7 +13,7 @@ from mnt.tasks.program import run_program
 def probe(
     connection: HostConnection, args: dict[str, Any], *, timeout: float = 45.0, stay: bool = False
 ) -> dict[str, Any]:
-    """The facts, as `mnt.preflight.facts.HostFacts.parse` reads them.
+    """The facts, as `mnt.facts.host.HostFacts.parse` reads them.
 
     What only the head can tell is added here: `clock_offset` and `clock_uncertainty`, and `noise`, what
     start-up files have printed.

@@ -28,7 +28,7 @@ class _Listens(TypedDict):
 
 
 class _Saw(TypedDict):
-    reached: dict[str, dict[str, Any]]  # by target, in the shape of mnt.preflight.pairs.Reached
+    reached: dict[str, dict[str, Any]]  # by target, in the shape of mnt.facts.reach.Reached
 
 
 class Target(TypedDict):

@@ -14,11 +14,12 @@ import faults
 import yaml
 from fleets import fleet_of, hosts_of
 
+from mnt.facts.gather_reach import gather_reach
 from mnt.inventory import loader
 from mnt.lab import Lab
-from mnt.preflight.gather import gather_facts
-from mnt.preflight.reach import gather_reach
+from mnt.preflight.look import first_look
 from mnt.preflight.reachability import grade
+from mnt.preflight.trips import endpoints_of
 from mnt.tasks.held import held
 
 MakeLab = Callable[..., Lab]
@@ -39,9 +40,10 @@ def test_sixty_four_hosts_all_reach_each_other(make_lab: MakeLab) -> None:
     lab = make_lab(count=MANY, python=PYTHON)
     hosts = hosts_of(lab)
     with fleet_of(lab) as fleet:
-        facts = gather_facts(fleet, loader.load(str(lab.inventory_path)), hosts)
+        facts, network = first_look(fleet, loader.load(str(lab.inventory_path)), hosts)
         start = time.monotonic()
-        reach = gather_reach(fleet, facts)
+        endpoints = endpoints_of(facts, network)
+        reach = gather_reach(fleet, endpoints, facts.master.name, facts.master_port)
         seconds = time.monotonic() - start
     assert reach is not None
     assert reach.errors == {}

@@ -7,11 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from mnt.errors import HostError
+from mnt.facts.fleet import FleetFacts
+from mnt.facts.host import Account, HostFacts, Interface, Interpreter, Memory, OsRelease, Space
+from mnt.facts.system import Artifacts, BuildLock, Logind, OwnProcesses, Release, Resolved, Session
 from mnt.inventory.model import Host, Inventory, Network
-from mnt.preflight.facts import FleetFacts, HostFacts, Interface, Interpreter, Login, Memory, OsRelease, Space
+from mnt.network.decision import decide
 from mnt.preflight.findings import Finding
-from mnt.preflight.registry import all_checks
-from mnt.preflight.system import Artifacts, BuildLock, Logind, OwnProcesses, Release, Resolved, Session
+from mnt.preflight.registry import Check, all_checks
+from mnt.preflight.report import Report, run_checks
 
 PYTHON = "/shared/env/bin/python"
 GIB = 2**30
@@ -47,7 +50,7 @@ def healthy(number: int) -> HostFacts:
     return HostFacts(
         hostname=f"node{number}",
         os=OsRelease("debian", "12", "Debian GNU/Linux 12 (bookworm)"),
-        login=Login(1000, "ubuntu", "/home/ubuntu", "/bin/bash"),
+        login=Account(1000, "ubuntu", "/home/ubuntu", "/bin/bash"),
         python=python(),
         packages={"torch": "2.13.0+cpu", "transformers": "5.1.0"},
         torch_cuda="none",
@@ -99,9 +102,14 @@ def make_fleet(
     return FleetFacts(cluster, hosts, facts, errors, mesh)
 
 
+def judged(fleet: FleetFacts, checks: Sequence[Check] | None = None) -> Report:
+    """The report of all checks, or of these."""
+    return run_checks(fleet, decide(fleet), all_checks() if checks is None else checks)
+
+
 def findings(fleet: FleetFacts) -> list[Finding]:
     """What all checks together find."""
-    return [finding for check in all_checks() for finding in check.run(fleet)]
+    return list(judged(fleet).findings)
 
 
 def only_finding(fleet: FleetFacts, check: str, *hosts: str) -> Finding:

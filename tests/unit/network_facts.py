@@ -6,11 +6,12 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mnt.facts.fleet import FleetFacts
+from mnt.facts.host import HostFacts, Interface
+from mnt.facts.rdma import Device, Gid, Port, RdmaFacts
 from mnt.inventory.model import Host, Inventory, Network
 from mnt.network.decision import NetworkDecision, decide
-from mnt.network.nic import NicProblem, choose
-from mnt.network.rdma import Device, Gid, Port, RdmaFacts
-from mnt.preflight.facts import HostFacts, Interface
+from mnt.network.nic import NicProblem
 
 V1, V2 = "IB/RoCE v1", "RoCE v2"
 
@@ -73,8 +74,7 @@ def decision(
     """What is decided for hosts of these names; `settings` are further arguments of each `Host`."""
     hosts = tuple(Host(name, name, **(settings or {}).get(name, {})) for name in facts)
     inventory = Inventory("c", "c.yaml", hosts, network=Network(**network))
-    nics = choose(inventory, hosts, {name: said.interfaces or () for name, said in facts.items()})
-    return decide(inventory, hosts, nics, facts), hosts
+    return decide(FleetFacts(inventory, hosts, facts)), hosts
 
 
 def environments(decided: NetworkDecision) -> dict[str, dict[str, str] | str]:

@@ -9,8 +9,8 @@ import pytest
 from fleets import findings, healthy, make_fleet, nic, only_finding, texts
 
 from mnt.errors import HostError
+from mnt.facts.host import Gpus, Listener
 from mnt.inventory.model import Network
-from mnt.preflight.facts import Gpus, Listener
 from mnt.preflight.findings import Severity
 
 # --- ssh -------------------------------------------------------------------------------------------------

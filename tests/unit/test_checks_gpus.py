@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from fleets import findings, make_fleet, only_finding, texts
 
+from mnt.facts.system import Gpus, KernelLog, LogLine
 from mnt.preflight.findings import Severity
 from mnt.preflight.nvidia import active_links, number, said, slowdowns, xids
-from mnt.preflight.system import Gpus, KernelLog, LogLine
 from mnt.remote.probe.nvidia import parse_csv
 
 DATA = Path(__file__).parents[1] / "data" / "nvidia-smi"

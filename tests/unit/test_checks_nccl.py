@@ -8,10 +8,11 @@ import pytest
 from fleets import findings, make_fleet, only_finding
 from network_facts import infiniband, roce, table
 
+from mnt.facts.fleet import FleetFacts
+from mnt.facts.host import Gpus, PathFacts
+from mnt.facts.nccl import ConfFile
+from mnt.facts.rdma import RdmaFacts
 from mnt.inventory.model import Network, Tuning
-from mnt.network.nccl import ConfFile
-from mnt.network.rdma import RdmaFacts
-from mnt.preflight.facts import FleetFacts, Gpus, PathFacts
 from mnt.preflight.findings import Finding, Severity
 
 

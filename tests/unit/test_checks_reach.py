@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 from fleets import findings, healthy, make_fleet, nic, only_finding, texts
 
-from mnt.preflight.facts import FleetFacts, Interface, Traffic
+from mnt.facts.fleet import FleetFacts
+from mnt.facts.gather_reach import ALL_PAIRS, peers
+from mnt.facts.host import Interface, Traffic
+from mnt.facts.reach import Endpoint, Reach, Reached
+from mnt.network.decision import decide
 from mnt.preflight.findings import Severity
-from mnt.preflight.pairs import Endpoint, Reach, Reached
-from mnt.preflight.reach import ALL_PAIRS, endpoints_of, peers
+from mnt.preflight.trips import endpoints_of
 
 LO = nic("lo", "127.0.0.1/8")
 
@@ -169,7 +172,7 @@ def test_hosts_whose_nic_does_not_work_take_no_part() -> None:
         },
         count=5,
     )
-    assert endpoints_of(fleet) == {
+    assert endpoints_of(fleet, decide(fleet)) == {
         f"node{n}": Endpoint(f"eth{n}", f"10.0.0.{n}", "10.0.0.0/24", 1500) for n in (4, 5)
     }
 

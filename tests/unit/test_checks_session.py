@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from fleets import LOGIND, SESSION, findings, make_fleet, only_finding, texts
 
+from mnt.facts.host import Account
+from mnt.facts.rdma import Device, RdmaFacts
+from mnt.facts.system import Logind
 from mnt.inventory.model import Network
-from mnt.network.rdma import Device, RdmaFacts
-from mnt.preflight.facts import Login
 from mnt.preflight.findings import Severity
-from mnt.preflight.system import Logind
 
 MIB = 2**20
 
@@ -97,7 +97,7 @@ def logind(lingers: bool = False, scope: str | None = "session-5.scope", **setti
 
 
 UPSTREAM = Logind(booted=True, defaults={"KillUserProcesses": "yes", "RemoveIPC": "yes"})
-ROOT = {"login": Login(0, "root", "/root", "/bin/bash")}
+ROOT = {"login": Account(0, "root", "/root", "/bin/bash")}
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_what_a_detached_job_does_not_outlive(odd: dict[str, Any], found: str) -
         logind(RemoveIPC="yes", scope=None, lingers=True),
         logind(RemoveIPC="no", scope=None),
         {**logind(KillUserProcesses="yes", RemoveIPC="yes", scope=None), **ROOT},
-        {**logind(RemoveIPC="yes", scope=None), "login": Login(998, "slurm")},
+        {**logind(RemoveIPC="yes", scope=None), "login": Account(998, "slurm")},
         {**session(scope=None), "logind": replace(UPSTREAM, booted=False)},  # a container
     ],
 )

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from fleets import findings, make_fleet, only_finding
 
+from mnt.facts.fleet import FleetFacts
+from mnt.facts.host import Mounted, MountPoint, PathFacts, Space
+from mnt.facts.nonces import Nonce, Sighting
 from mnt.inventory.model import Mount, RequiredPath
-from mnt.preflight.facts import FleetFacts, Mounted, MountPoint, Nonce, PathFacts, Sighting, Space
 from mnt.preflight.findings import Severity
-from mnt.preflight.nonces import takes_part
+from mnt.preflight.trips import takes_part
 
 ROOT = Mounted("/", "overlay", "overlay", ("rw",))
 NFS = ("rw", "relatime", "hard", "vers=4.2", "addr=10.0.0.9")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from fleets import GIB, MEMORY, SHM, findings, make_fleet, only_finding, texts
 
+from mnt.facts.system import Artifacts, BuildLock, Leftover, OwnProcesses, Release, Resolved, Zombies
 from mnt.preflight.clocks import HEAD, Offset, reference
 from mnt.preflight.findings import Severity
-from mnt.preflight.system import Artifacts, BuildLock, Leftover, OwnProcesses, Release, Resolved, Zombies
 
 MIB = 2**20
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from fleets import PYTHON, findings, make_fleet, only_finding, python, texts
 
+from mnt.facts.host import OsRelease
+from mnt.facts.system import Artifacts, Gpus, Ofed, Release
 from mnt.preflight.checks.versions import packages_to_look_up
-from mnt.preflight.facts import OsRelease
 from mnt.preflight.findings import Severity
 from mnt.preflight.parity import satisfies
-from mnt.preflight.system import Artifacts, Gpus, Ofed, Release
 
 CUDA = {"packages": {"torch": "2.13.0+cu130", "nvidia-nccl-cu13": "2.28.9"}, "torch_cuda": "13.0"}
 

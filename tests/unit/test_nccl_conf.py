@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mnt.network.nccl import ConfFile, effective, nccl_version, settings
-from mnt.preflight.facts import HostFacts
+from mnt.facts.host import HostFacts
+from mnt.facts.nccl import ConfFile, effective, settings
 from mnt.remote.probe import nccl
 
 
@@ -78,4 +78,4 @@ def test_the_environment_wins() -> None:
     ],
 )
 def test_the_version_of_nccl(facts: HostFacts, expected: tuple[int, ...] | None) -> None:
-    assert nccl_version(facts) == expected
+    assert facts.nccl_version == expected

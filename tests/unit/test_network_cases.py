@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from network_facts import DOCKER, LO, V1, decision, environments, gid, host, infiniband, nic, roce, table
 
+from mnt.facts.host import HostFacts
 from mnt.inventory.model import Rdma, Tuning
-from mnt.preflight.facts import HostFacts
 
 SUBNET = "10.0.0.0/24"
 RANGE = {"NCCL_IB_ADDR_FAMILY": "AF_INET", "NCCL_IB_ROCE_VERSION_NUM": "2"}
@@ -133,7 +133,7 @@ TCP = [
         },
         {
             "a": "! several NICs lead to every worker",
-            "b": "! the training NIC of the master a is not known",
+            "b": "! undecided until the master a has one",
         },
         why="auto: no host has a training NIC",
     ),

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from network_facts import decision, host, infiniband, nic, roce, table
 
+from mnt.facts.host import HostFacts
+from mnt.facts.nccl import ConfFile
 from mnt.network.conflicts import Conflict, conflicts
-from mnt.network.nccl import ConfFile
-from mnt.preflight.facts import HostFacts
 
 HOME, SYSTEM = "/home/ubuntu/.nccl.conf", "/etc/nccl.conf"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from network_facts import DOCKER, LO, infiniband, nic, roce, table
 
+from mnt.facts.host import Interface
+from mnt.facts.rdma import Device, RdmaFacts
 from mnt.network.expected import expect, expect_interfaces, matcher
-from mnt.network.rdma import Device, RdmaFacts
-from mnt.preflight.facts import Interface
 
 ETH0, ETH1 = nic("eth0", "10.0.0.1/24"), nic("eth1", "10.1.0.1/24")
 BRIDGE = nic("br-5c1f", "172.18.0.1/16")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from network_facts import V1, V2, gid, table
 
+from mnt.facts.rdma import Gid
 from mnt.network.gid import EVERYWHERE, address_range, candidates, index_nccl_takes
-from mnt.network.rdma import Gid
 
 TWO = table("eth0", "192.168.7.7", "10.0.0.1")  # indices 3 and 5 are of RoCE v2
 

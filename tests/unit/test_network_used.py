@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from network_facts import LO, decision, host, nic, roce, table
 
+from mnt.facts.fleet import FleetFacts
+from mnt.facts.trial import Failed, Trial
 from mnt.inventory.model import Host, Inventory, Network
-from mnt.network.decision import NodeNetwork
-from mnt.network.report import NetworkReport, network_report
+from mnt.network.decision import NodeNetwork, decide
+from mnt.network.overview import NetworkOverview, network_overview
 from mnt.network.used import Used, differences, read_gloo, read_nccl
-from mnt.preflight.facts import FleetFacts
-from mnt.preflight.trial import Failed, Trial
 
 ETH0, MGMT0 = nic("eth0", "10.0.0.1/24", "10.0.0.7/24", v6=["fe80::1/64"]), nic("mgmt0", "192.0.2.1/24")
 
@@ -170,11 +170,12 @@ def test_whether_it_is_what_was_set(
 # --- in the report ---------------------------------------------------------------------------------------
 
 
-def report(trial: Trial | None) -> NetworkReport:
+def report(trial: Trial | None) -> NetworkOverview:
     facts = {"a": host(LO, nic("eth0", "10.0.0.1/24")), "b": host(LO, nic("ens3", "10.0.0.2/24"), MGMT0)}
     hosts = tuple(Host(name, name) for name in facts)
     inventory = Inventory("c", "c.yaml", hosts, network=Network())
-    return network_report(FleetFacts(inventory, hosts, facts, trial=trial))
+    fleet = FleetFacts(inventory, hosts, facts, trial=trial)
+    return network_overview(fleet, decide(fleet))
 
 
 WELL: dict[str, Any] = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from mnt.facts.host import Interface
 from mnt.inventory.model import Host, Inventory, Network
 from mnt.network.nic import NicChoice, NicProblem, choose
-from mnt.preflight.facts import Interface
 
 
 def nic(name: str, *ipv4: str, up: bool = True, altnames: tuple[str, ...] = ()) -> Interface:
@@ -123,7 +123,7 @@ def test_two_subnets_that_join_all_hosts_are_listed_and_the_workers_wait_for_the
     }
     assert pick(nics) == {
         "a": "! several NICs lead to every worker [mgmt0 192.168.0.1/24, eth0 10.0.0.1/24]",
-        "b": "! the training NIC of the master a is not known []",
+        "b": "! undecided until the master a has one []",
     }
 
 
@@ -139,7 +139,7 @@ def test_a_worker_outside_the_masters_subnet() -> None:
     nics = {"a": [nic("eth0", "10.0.0.1/24")], "b": [nic("eth0", "10.0.5.2/24")]}
     assert pick(nics) == {
         "a": "! no NIC leads to every worker [eth0 10.0.0.1/24]",
-        "b": "! the training NIC of the master a is not known []",
+        "b": "! undecided until the master a has one []",
     }
 
 

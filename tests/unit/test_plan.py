@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from mnt.errors import NeverStarted, UsageError
+from mnt.facts.fleet import FleetFacts
+from mnt.facts.host import HostFacts, Interface
+from mnt.facts.rdma import Device, Port, RdmaFacts
 from mnt.inventory.model import Host, Inventory, Network
 from mnt.launch.engines import ENGINES
 from mnt.launch.plan import (
@@ -19,9 +22,7 @@ from mnt.launch.plan import (
     parse_env,
     plan_launch,
 )
-from mnt.network.nic import NicChoice, NicProblem
-from mnt.network.rdma import Device, Port, RdmaFacts
-from mnt.preflight.facts import HostFacts, Interface
+from mnt.network.decision import decide
 
 LOGS = "--log-dir=/home/ubuntu/.mnt/jobs/j/node1/ranks"
 HELD = HeldRelease(
@@ -30,17 +31,15 @@ HELD = HeldRelease(
 FSDP = ENGINES["fsdp"]
 
 
-def facts_of(nic: str, address: str, **changes: Any) -> NodeFacts:
+FACTS = dict.fromkeys(("node1", "node2"), NodeFacts(home="/home/ubuntu", release=HELD))
+
+
+def probed(nic: str, address: str, *hcas: Device) -> HostFacts:
     interface = Interface(nic, up=True, carrier=True, mtu=1500, ipv4=(f"{address}/24",))
-    facts = NodeFacts(
-        nic=NicChoice(interface, address, "inventory"),
-        home="/home/ubuntu",
-        release=HELD,
-    )
-    return replace(facts, **changes)
+    return HostFacts(nic, interfaces=(interface,), rdma=RdmaFacts(hcas))
 
 
-FACTS = {"node1": facts_of("eth0", "10.0.0.1"), "node2": facts_of("enp26s0np0", "10.0.0.2")}
+PROBED = {"node1": probed("eth0", "10.0.0.1"), "node2": probed("enp26s0np0", "10.0.0.2")}
 NODE1 = Host("node1", "node1", python=("/opt/env/bin/python",), gpus=8)
 NODE2 = Host("node2", "node2", python=("/opt/env/bin/python",), gpus=4)
 
@@ -49,10 +48,14 @@ def plan(
     hosts: tuple[Host, ...] = (NODE1, NODE2),
     facts: dict[str, NodeFacts] = FACTS,
     network: Network | None = None,
+    probed: dict[str, HostFacts] = PROBED,
     **options: Any,
 ) -> LaunchPlan:
     inventory = Inventory("c", "c.yaml", hosts, network=network or Network(mode="tcp"))
-    return plan_launch(inventory, hosts, facts, LaunchOptions(**{"engine": FSDP, **options}), job="j")
+    decided = decide(FleetFacts(inventory, hosts, probed))
+    return plan_launch(
+        inventory, hosts, decided, facts, LaunchOptions(**{"engine": FSDP, **options}), job="j"
+    )
 
 
 def test_each_node_gets_its_own_interface_and_all_of_them_the_masters_address() -> None:
@@ -167,37 +170,47 @@ def test_an_override_by_the_same_value_is_no_warning() -> None:
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
-        ({"node1": FACTS["node1"], "node2": facts_of("x", "10.0.0.2", release=None)}, "node2: no release in"),
+        ({"node2": replace(FACTS["node2"], release=None)}, "node2: no release in"),
         (
-            {"node1": FACTS["node1"], "node2": facts_of("x", "10.0.0.2", release=replace(HELD, id="other"))},
+            {"node2": replace(FACTS["node2"], release=replace(HELD, id="other"))},
             "node1 has 20261127-120000-abcd1234, node2 has other",
         ),
         (
-            {
-                "node1": FACTS["node1"],
-                "node2": facts_of("x", "10.0.0.2", release=replace(HELD, manifest="0000")),
-            },
+            {"node2": replace(FACTS["node2"], release=replace(HELD, manifest="0000"))},
             "the hosts hold different releases",
-        ),
-        (
-            {
-                "node1": FACTS["node1"],
-                "node2": replace(FACTS["node2"], nic=NicProblem("no NIC", ("eth0",), "fix it")),
-            },
-            "node2: training NIC: no NIC (there: eth0)",
         ),
     ],
 )
-def test_what_cannot_start(facts: dict[str, NodeFacts], message: str) -> None:
+def test_releases_that_cannot_start(facts: dict[str, NodeFacts], message: str) -> None:
     with pytest.raises(NeverStarted, match=r".") as caught:
-        plan(facts=facts)
+        plan(facts={**FACTS, **facts})
+    assert message in caught.value.message
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("node2", "message"),
+    [
+        (
+            probed("eth0", "10.9.0.2"),
+            "node1: training NIC: no NIC leads to every worker (there: eth0 10.0.0.1/24)",
+        ),
+        (HostFacts("node2"), "node2: it did not say what interfaces it has"),
+    ],
+)
+def test_networks_that_cannot_start(node2: HostFacts, message: str) -> None:
+    with pytest.raises(NeverStarted, match=r".") as caught:
+        plan(probed={**PROBED, "node2": node2})
     assert message in caught.value.message
     assert caught.value.fix
 
 
 def test_tcp_turns_infiniband_off_and_rdma_does_not() -> None:
     assert plan().nodes[0].env["NCCL_IB_DISABLE"] == "1"
-    assert "NCCL_IB_DISABLE" not in plan(network=Network(mode="rdma")).nodes[0].env
+    hca = Device("mlx5_0", netdevs=("ib0",), ports=(Port(1, "ACTIVE", "LinkUp", "InfiniBand"),))
+    with_hca = {"node1": probed("ib0", "10.0.0.1", hca), "node2": probed("ib0", "10.0.0.2", hca)}
+    rdma = plan(probed=with_hca, network=Network(mode="rdma"))
+    assert "NCCL_IB_DISABLE" not in rdma.nodes[0].env
 
 
 def test_the_document_has_the_keys_that_scripts_rely_on() -> None:
@@ -222,12 +235,10 @@ def test_parse_env() -> None:
 
 def test_the_network_of_every_node_is_decided_by_what_all_of_them_have() -> None:
     hca = Device("mlx5_0", netdevs=("ib0",), ports=(Port(1, "ACTIVE", "LinkUp", "InfiniBand"),))
-    with_hca = replace(FACTS["node1"], probed=HostFacts("node1", rdma=RdmaFacts((hca,))))
-    without = replace(FACTS["node2"], probed=HostFacts("node2", rdma=RdmaFacts()))
-    both = {"node1": with_hca, "node2": replace(without, probed=with_hca.probed)}
+    with_hca = {"node1": probed("ib0", "10.0.0.1", hca), "node2": probed("ib0", "10.0.0.2", hca)}
+    mixed = {**with_hca, "node2": PROBED["node2"]}
     auto = Network(mode="auto")
-    assert {node.env.get("NCCL_IB_HCA") for node in plan(facts=both, network=auto).nodes} == {"=mlx5_0"}
-    mixed = {"node1": with_hca, "node2": without}
-    assert {node.env.get("NCCL_IB_DISABLE") for node in plan(facts=mixed, network=auto).nodes} == {"1"}
+    assert {node.env.get("NCCL_IB_HCA") for node in plan(probed=with_hca, network=auto).nodes} == {"=mlx5_0"}
+    assert {node.env.get("NCCL_IB_DISABLE") for node in plan(probed=mixed, network=auto).nodes} == {"1"}
     with pytest.raises(NeverStarted, match="node2: RDMA: there is no RDMA device"):
-        plan(facts=mixed, network=Network(mode="rdma"))
+        plan(probed=mixed, network=Network(mode="rdma"))

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from mnt.errors import HostError
+from mnt.facts.fleet import FleetFacts
+from mnt.facts.host import HostFacts, Interface
 from mnt.inventory.model import Host, Inventory
-from mnt.preflight.facts import FleetFacts, HostFacts, Interface
 
 
 def interface(**changes: Any) -> dict[str, Any]:

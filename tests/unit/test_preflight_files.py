@@ -13,16 +13,17 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from fleets import make_fleet
+from fleets import judged, make_fleet
 
 from mnt.errors import HostError
+from mnt.facts.fleet import FleetFacts
+from mnt.facts.host import Listener
+from mnt.facts.reach import Endpoint, Reach, Reached
 from mnt.preflight.changes import changes
-from mnt.preflight.facts import FleetFacts, Listener
-from mnt.preflight.junit import as_junit
-from mnt.preflight.page import as_page
-from mnt.preflight.pairs import Endpoint, Reach, Reached
+from mnt.preflight.output.junit import as_junit
+from mnt.preflight.output.page import as_page
 from mnt.preflight.registry import all_checks
-from mnt.preflight.report import Report, run_checks
+from mnt.preflight.report import Report
 
 EVIL = '<script>document.title="owned"</script><b>&"\'\x1b[31m\x00\ud800'
 DOWN = HostError("node3", "connect", "timed out", fix="is it on?")
@@ -48,7 +49,7 @@ def with_reach(fleet: FleetFacts) -> FleetFacts:
 
 
 def report(*args: Any, **options: Any) -> Report:
-    return run_checks(with_reach(make_fleet(*args, **options)), all_checks())
+    return judged(with_reach(make_fleet(*args, **options)))
 
 
 def evil_report(count: int = 4) -> Report:
@@ -179,7 +180,7 @@ def test_a_phone_and_the_dark(tmp_path: Path) -> None:
 
 
 def test_a_healthy_page() -> None:
-    text = page(run_checks(make_fleet(), all_checks()))
+    text = page(judged(make_fleet()))
     assert "✓ Fit to train" in text
     assert "<p>None.</p>" in text
     assert "Who reaches whom" not in text
@@ -190,15 +191,15 @@ def test_a_healthy_page() -> None:
 
 def test_what_changes() -> None:
     old = {"packages": {"torch": "2.12.0", "transformers": "5.1.0"}}
-    before = run_checks(make_fleet({"node2": old, "node3": DOWN}, count=7), all_checks())
-    after = run_checks(make_fleet({"node2": old, "node4": old}, count=7), all_checks())
+    before = judged(make_fleet({"node2": old, "node3": DOWN}, count=7))
+    after = judged(make_fleet({"node2": old, "node4": old}, count=7))
     found = changes(before, after)
     assert [(each.check, each.hosts) for each in found.appeared] == [("torch-version", ("node4",))]
     assert [(each.check, each.hosts) for each in found.gone] == [("ssh", ("node3",))]
 
 
 def test_other_numbers_are_no_change() -> None:
-    slow = run_checks(make_fleet({"node2": {"clock_offset": 5.0, "clock_uncertainty": 0.1}}), all_checks())
-    slower = run_checks(make_fleet({"node2": {"clock_offset": 6.0, "clock_uncertainty": 0.1}}), all_checks())
+    slow = judged(make_fleet({"node2": {"clock_offset": 5.0, "clock_uncertainty": 0.1}}))
+    slower = judged(make_fleet({"node2": {"clock_offset": 6.0, "clock_uncertainty": 0.1}}))
     assert slow.findings != slower.findings
     assert changes(slow, slower).appeared == changes(slow, slower).gone == ()

@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from fleets import make_fleet, nic, python
+from fleets import judged, make_fleet, nic, python
 
 from mnt.errors import HostError, UsageError
-from mnt.preflight import listing
-from mnt.preflight.facts import Gpus, Listener
+from mnt.facts.host import Gpus, Listener
 from mnt.preflight.findings import Severity
+from mnt.preflight.output import listing
 from mnt.preflight.registry import Needs, all_checks, select
-from mnt.preflight.report import Report, run_checks
+from mnt.preflight.report import Report
 
 CHECKS_PAGE = Path(__file__).parents[2] / "docs" / "checks.md"
 DOWN = HostError("node3", "connect", "timed out", fix="is it on?")
@@ -27,7 +27,7 @@ FAMILIES = ("ssh", "versions", "storage", "network", "gpus", "ports")
 def report(*args: object, **options: object) -> Report:
     """Of these families, in whatever order all of them have."""
     checks = [check for check in all_checks() if check.family in FAMILIES]
-    answer = run_checks(make_fleet(*args, **options), checks)  # type: ignore[arg-type]
+    answer = judged(make_fleet(*args, **options), checks)  # type: ignore[arg-type]
     assert answer.families() == list(FAMILIES)
     return answer
 
@@ -102,7 +102,7 @@ def test_a_host_without_python_is_still_reported() -> None:
 
 
 def test_columns_are_the_families_that_were_asked_for() -> None:
-    answer = run_checks(make_fleet(), select(only=["gpu-count"]))
+    answer = judged(make_fleet(), select(only=["gpu-count"]))
     assert answer.families() == ["ssh", "gpus"]
     assert rows(answer) == ["node[1-4] | ok | ok"]
 

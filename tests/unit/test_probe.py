@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from mnt.preflight.facts import HostFacts
+from mnt.facts.host import HostFacts
 from mnt.remote.common import sockets
 from mnt.remote.probe import distributions, filesystems, nvidia, probe
 

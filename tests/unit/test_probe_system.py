@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from mnt.preflight.facts import HostFacts
+from mnt.facts.host import HostFacts
+from mnt.facts.system import Gpus, KernelLog
 from mnt.preflight.nvidia import xids
-from mnt.preflight.system import Gpus, KernelLog
 from mnt.remote.common.procstat import stat_fields
 from mnt.remote.probe import (
     artifacts,

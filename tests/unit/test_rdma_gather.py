@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from mnt.network.rdma import RdmaFacts
+from mnt.facts.rdma import RdmaFacts
 from mnt.remote.probe import rdma
 
 ZERO = rdma.EMPTY_GID

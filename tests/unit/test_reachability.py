@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
+from mnt.facts.reach import Endpoint, Reach, Reached
 from mnt.inventory.hostlist import fold
 from mnt.preflight import reachability
 from mnt.preflight.findings import Problem, Severity
-from mnt.preflight.pairs import Endpoint, Reach, Reached
 
 PORT = 29500
 WELL = Reached(route="eth0", latency=1e-4, mtu=1500, full=True, master="ok", ports={40000: "ok", 50000: "ok"})

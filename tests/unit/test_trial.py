@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from fleets import findings, make_fleet, only_finding, texts
 
+from mnt.facts.trial import Failed, Measured, Trial
 from mnt.preflight.findings import Severity
 from mnt.preflight.registry import Needs, all_checks, select
-from mnt.preflight.trial import Failed, Measured, Trial, read_trial
 from mnt.remote.trial.allreduce import connections
+from mnt.trial.output import read_trial
 
 MARK = "mnt-0123 "
 HOSTS = ("node1", "node2")

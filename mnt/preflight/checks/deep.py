@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mnt.preflight.facts import FleetFacts
+from mnt.facts.fleet import FleetFacts
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.registry import Needs, check
 

@@ -11,8 +11,9 @@ import os
 import re
 from collections.abc import Callable, Iterator
 
+from mnt.facts.fleet import FleetFacts
+from mnt.facts.system import Gpus
 from mnt.inventory.model import Host
-from mnt.preflight.facts import FleetFacts
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.nvidia import (
     FATAL_XIDS,
@@ -28,7 +29,6 @@ from mnt.preflight.nvidia import (
 )
 from mnt.preflight.parity import Subject, by_majority
 from mnt.preflight.registry import check
-from mnt.preflight.system import Gpus
 
 _DAY = 24 * 3600.0  # seconds
 _MUCH = 1024.0  # MiB; older drivers count some of their own as used

@@ -6,35 +6,35 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from mnt.network.rdma import RdmaFacts
-from mnt.network.report import network_report
-from mnt.preflight.facts import FleetFacts
+from mnt.facts.fleet import FleetFacts
+from mnt.facts.rdma import RdmaFacts
+from mnt.network.conflicts import conflicts
+from mnt.network.decision import NetworkDecision
 from mnt.preflight.findings import Problem, Severity
-from mnt.preflight.registry import check
+from mnt.preflight.registry import check, network_check
 
 # The first kernel that shares memory between a GPU and an RDMA device by DMA-BUF.
 _DMA_BUF_KERNEL = (5, 12)
 
 
-@check("rdma")
-def rdma(fleet: FleetFacts) -> Iterator[Problem]:
+@network_check("rdma")
+def rdma(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
     """Every host has what `network.mode` asks for: in mode rdma an active port, and on RoCE a usable GID.
 
     In mode auto nothing fails, for the job falls back to TCP; where other hosts have RDMA that is a warning,
     for it is seldom meant. `mnt net` shows what was decided, and why.
     """
-    report = network_report(fleet)
-    for node in report.nodes.values():
-        if node.network.problem is not None:
+    for host, node in network.nodes.items():
+        if node.problem is not None:
             yield Problem(
-                hosts=(node.host,),
-                message=f"no training over RDMA: {node.network.problem.message}",
-                found=", ".join(node.network.problem.listed) or "nothing",
+                hosts=(host,),
+                message=f"no training over RDMA: {node.problem.message}",
+                found=", ".join(node.problem.listed) or "nothing",
                 expected="an active RDMA port (inventory: network.mode is rdma)",
-                fix=node.network.problem.fix,
+                fix=node.problem.fix,
             )
-    if fleet.inventory.network.mode == "auto" and report.decision.mode == "tcp":
-        yield from _fallen_back(fleet, report.decision.reason)
+    if fleet.inventory.network.mode == "auto" and network.mode == "tcp":
+        yield from _fallen_back(fleet, network.reason)
 
 
 def _fallen_back(fleet: FleetFacts, reason: str) -> Iterator[Problem]:
@@ -54,18 +54,17 @@ def _fallen_back(fleet: FleetFacts, reason: str) -> Iterator[Problem]:
         )
 
 
-@check("gpudirect", severity=Severity.WARN)
-def gpudirect(fleet: FleetFacts) -> Iterator[Problem]:
+@network_check("gpudirect", severity=Severity.WARN)
+def gpudirect(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
     """Where jobs train over RDMA, the RDMA devices can read and write the GPUs' memory.
 
     By nvidia_peermem, or by DMA-BUF, which needs NVIDIA's open kernel modules and Linux 5.12 or newer.
     Without either every byte goes through the host's memory.
     """
-    report = network_report(fleet)
     for host, facts in fleet.answers():
-        node = report.nodes.get(host.name)
+        node = network.nodes.get(host.name)
         gpus = facts.gpus is not None and facts.gpus.found
-        if node and node.network.hcas and gpus and facts.rdma and not _shares(facts.rdma, facts.kernel):
+        if node and node.hcas and gpus and facts.rdma and not _shares(facts.rdma, facts.kernel):
             driver = "open" if facts.rdma.open_driver else "closed"
             yield Problem(
                 hosts=(host.name,),
@@ -82,24 +81,23 @@ def _shares(rdma: RdmaFacts, kernel: str | None) -> bool:
     return rdma.peermem or (rdma.open_driver is not False and recent)
 
 
-@check("nccl-conf", severity=Severity.INFO)
-def nccl_conf(fleet: FleetFacts) -> Iterator[Problem]:
+@network_check("nccl-conf", severity=Severity.INFO)
+def nccl_conf(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
     """Nothing fights the network variables: no ~/.nccl.conf, no /etc/nccl.conf, no `env` of the inventory.
 
     The environment of a job wins over the files. So what `mnt` sets stays as it is, and that is only worth
     knowing; but a file that adds what makes those values void, a GID index or NCCL_IB_DISABLE, is a warning.
     On a home that hosts share, a file cannot say what differs between them.
     """
-    for node in network_report(fleet).nodes.values():
-        for conflict in node.conflicts:
-            yield Problem(
-                hosts=(node.host,),
-                message=conflict.message,
-                found=conflict.found,
-                expected=conflict.expected,
-                fix=conflict.fix,
-                severity=Severity.WARN if conflict.harmful else None,
-            )
+    for conflict in conflicts(network, fleet.hosts, fleet.facts):
+        yield Problem(
+            hosts=(conflict.host,),
+            message=conflict.message,
+            found=conflict.found,
+            expected=conflict.expected,
+            fix=conflict.fix,
+            severity=Severity.WARN if conflict.harmful else None,
+        )
 
 
 @check("topo-file")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator, Sequence
 
-from mnt.network.nic import NicChoice, NicProblem
-from mnt.preflight.facts import FleetFacts, Interface
+from mnt.facts.fleet import FleetFacts
+from mnt.facts.host import Interface
+from mnt.network.decision import NetworkDecision
+from mnt.network.nic import NicChoice
 from mnt.preflight.findings import Problem, Severity
-from mnt.preflight.nics import training_nics, working_nics
 from mnt.preflight.parity import Subject, by_majority
-from mnt.preflight.registry import check
+from mnt.preflight.registry import check, network_check
 
 # What an interface may have counted before it is a warning: a few errors come with every replugged cable, and
 # some drops with packets that nobody wants (LLDP, foreign VLANs).
@@ -18,8 +19,8 @@ _ERRORS, _ERROR_RATE = 10, 1e-5
 _DROPS, _DROP_RATE = 1000, 1e-2
 
 
-@check("nic")
-def nic(fleet: FleetFacts) -> Iterator[Problem]:
+@network_check("nic")
+def nic(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
     """Every host has a training NIC that is up, has link and an IPv4 address.
 
     Which one it is: the host's `nic`, else the one in `network.subnet`, else `network.nic`, else on a worker
@@ -27,8 +28,11 @@ def nic(fleet: FleetFacts) -> Iterator[Problem]:
     reach it. A name may be an alternative one. Several candidates are never guessed between.
     """
     interfaces = fleet.interfaces()
-    for name, choice in training_nics(fleet).items():
-        if isinstance(choice, NicProblem):
+    for name, node in network.nodes.items():
+        choice = node.nic
+        if isinstance(choice, NicChoice):
+            yield from _judge(name, choice)
+        elif choice.waits_for is None:
             yield Problem(
                 hosts=(name,),
                 message=choice.message,
@@ -36,8 +40,6 @@ def nic(fleet: FleetFacts) -> Iterator[Problem]:
                 expected="one NIC for the training traffic",
                 fix=choice.fix,
             )
-        else:
-            yield from _judge(name, choice)
 
 
 def _judge(host: str, choice: NicChoice) -> Iterator[Problem]:
@@ -101,13 +103,13 @@ def _shared_subnet(one: Interface, other: Interface) -> str | None:
     return None
 
 
-@check("nic-speed", severity=Severity.WARN)
-def nic_speed(fleet: FleetFacts) -> Iterator[Problem]:
+@network_check("nic-speed", severity=Severity.WARN)
+def nic_speed(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
     """The training NICs all run at one link speed.
 
     A collective is as fast as the slowest link in it. Judged by the majority, where the driver tells a speed.
     """
-    nics = working_nics(fleet)
+    nics = network.working()
     yield from by_majority(
         Subject(
             name="the speed of the training NIC",
@@ -126,14 +128,14 @@ def nic_speed(fleet: FleetFacts) -> Iterator[Problem]:
     )
 
 
-@check("nic-errors", severity=Severity.WARN)
-def nic_errors(fleet: FleetFacts) -> Iterator[Problem]:
+@network_check("nic-errors", severity=Severity.WARN)
+def nic_errors(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
     """The training NICs have counted hardly any errors and drops.
 
     Counted since the interface came up. Errors: more than 10, and than one in 100,000 packets. Drops: more
     than 1000, and than one in 100.
     """
-    for host, choice in working_nics(fleet).items():
+    for host, choice in network.working().items():
         traffic = choice.interface.traffic
         if traffic is None:
             continue

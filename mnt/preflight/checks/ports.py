@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mnt.preflight.facts import FleetFacts, Listener
+from mnt.facts.fleet import FleetFacts
+from mnt.facts.host import Listener
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.registry import check
 

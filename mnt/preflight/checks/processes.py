@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from mnt.preflight.facts import FleetFacts
+from mnt.facts.fleet import FleetFacts
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.registry import check
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from mnt.facts.fleet import FleetFacts
+from mnt.facts.reach import Reach
 from mnt.inventory.hostlist import fold
 from mnt.preflight import reachability
-from mnt.preflight.facts import FleetFacts
 from mnt.preflight.findings import Problem, Severity
-from mnt.preflight.pairs import Reach
 from mnt.preflight.parity import Subject, by_majority
 from mnt.preflight.registry import Needs, check
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 
-from mnt.network.report import network_report
-from mnt.preflight.facts import FleetFacts, HostFacts
+from mnt.facts.fleet import FleetFacts
+from mnt.facts.host import HostFacts
+from mnt.facts.system import Logind, Session
+from mnt.network.decision import NetworkDecision
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.parity import Subject, by_majority
-from mnt.preflight.registry import check
-from mnt.preflight.system import Logind, Session
+from mnt.preflight.registry import check, network_check
 
 _SLOW = 2.0  # seconds
 _BUSY = 2.0  # times as long as Python's own start, which tells how busy the host is
@@ -132,14 +133,14 @@ def session_path(fleet: FleetFacts) -> Iterator[Problem]:
             )
 
 
-@check("memlock")
-def memlock(fleet: FleetFacts) -> Iterator[Problem]:
+@network_check("memlock")
+def memlock(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
     """Where jobs train over RDMA, they may lock the memory that the devices read and write.
 
     Less than 1 GiB fails there; where an RDMA device is not used, it is only worth knowing. Whoever has
     CAP_IPC_LOCK, as root does, has no limit.
     """
-    trains = network_report(fleet).decision.mode == "rdma"
+    trains = network.mode == "rdma"
     for name, facts, session in _sessions(fleet):
         limit = session.memlock
         if limit is not None and limit < _PINNABLE and (trains or (facts.rdma and facts.rdma.devices)):

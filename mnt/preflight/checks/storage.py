@@ -6,9 +6,11 @@ import shlex
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
+from mnt.facts.fleet import FleetFacts
+from mnt.facts.host import HostFacts, PathFacts
+from mnt.facts.nonces import Nonce
 from mnt.inventory.model import Mount, RequiredPath
 from mnt.preflight import mounts
-from mnt.preflight.facts import FleetFacts, HostFacts, Nonce, PathFacts
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.registry import Needs, check
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mnt.facts.fleet import FleetFacts
+from mnt.facts.host import Memory, Space
 from mnt.preflight.clocks import AGREE, HEAD, Offset, reference
-from mnt.preflight.facts import FleetFacts, Memory, Space
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.registry import check
 

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from packaging.utils import canonicalize_name
 
-from mnt.preflight.facts import FleetFacts, HostFacts
+from mnt.facts.fleet import FleetFacts
+from mnt.facts.host import HostFacts
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.parity import Subject, by_majority, parity, pinned
 from mnt.preflight.registry import Needs, check

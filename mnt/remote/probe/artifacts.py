@@ -9,7 +9,7 @@ from mnt.remote.common.files import entries
 
 
 def artifacts(workdir: str, extensions: str) -> dict[str, object]:
-    """In the shape of `mnt.preflight.system.Artifacts`. What hangs, hangs: for a child with a deadline."""
+    """In the shape of `mnt.facts.system.Artifacts`. What hangs, hangs: for a child with a deadline."""
     return {"release": release(workdir), "locks": locks(extensions)}
 
 

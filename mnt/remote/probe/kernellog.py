@@ -13,7 +13,7 @@ _RECORD = 8192  # bytes: more than the kernel puts into one
 
 
 def kernel_log(wanted: str, deadline: float) -> dict[str, object]:
-    """The lines with this text in them, and why they are not known, as `mnt.preflight.system.KernelLog`."""
+    """The lines with this text in them, and why they are not known, as `mnt.facts.system.KernelLog`."""
     try:
         lines, error = _from_kmsg(wanted.encode()), None
     except OSError as problem:

@@ -16,7 +16,7 @@ SETTINGS = ("KillUserProcesses", "KillOnlyUsers", "KillExcludeUsers", "RemoveIPC
 
 
 def logind(user: str | None, root: str = "/") -> dict[str, object]:
-    """In the shape of `mnt.preflight.system.Logind`."""
+    """In the shape of `mnt.facts.system.Logind`."""
     directories = [os.path.join(root, directory) for directory in DIRECTORIES]
     main = next(filter(None, (read(os.path.join(place, "logind.conf")) for place in directories)), "")
     drop_ins: dict[str, str] = {}

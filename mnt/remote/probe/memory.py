@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def memory() -> dict[str, object]:
-    """Bytes, in the shape of `mnt.preflight.facts.Memory`."""
+    """Bytes, in the shape of `mnt.facts.host.Memory`."""
     known = dict(re.findall(r"^(\w+):\s*(\d+) kB$", read("/proc/meminfo"), re.MULTILINE))
     names = {"total": "MemTotal", "available": "MemAvailable", "swap": "SwapTotal", "swap_free": "SwapFree"}
     return {

@@ -45,7 +45,7 @@ _MANAGER = "nv-fabricmanager"[:15]  # as the kernel keeps it
 
 
 def gpus(deadline: float) -> dict[str, object]:
-    """In the shape of `mnt.preflight.system.Gpus`; costs next to nothing where there is neither GPU nor tool.
+    """In the shape of `mnt.facts.system.Gpus`; costs next to nothing where there is neither GPU nor tool.
 
     All of nvidia-smi's answers together take at most `deadline` seconds, which are many: without persistence
     mode each run wakes all GPUs up.

@@ -10,7 +10,7 @@ _LIBRARY = "libibverbs.so.1"
 
 
 def ofed(root: str = "/") -> dict[str, str | None] | None:
-    """In the shape of `mnt.preflight.system.Ofed`; None without an RDMA device."""
+    """In the shape of `mnt.facts.system.Ofed`; None without an RDMA device."""
     if not entries(os.path.join(root, "sys/class/infiniband")):
         return None
     module = read(os.path.join(root, "sys/module/mlx5_core/version")).strip()

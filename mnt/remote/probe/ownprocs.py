@@ -11,7 +11,7 @@ _COMPILERS = frozenset({"ninja", "nvcc", "cicc", "ptxas", "cudafe++", "cc1plus",
 
 
 def own_processes() -> dict[str, object]:
-    """In the shape of `mnt.preflight.system.OwnProcesses`."""
+    """In the shape of `mnt.facts.system.OwnProcesses`."""
     zombies: dict[int, int] = {}
     marked: dict[tuple[str, str], list[int]] = {}
     commands: set[str] = set()

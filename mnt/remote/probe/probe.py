@@ -16,7 +16,7 @@ Arguments, all optional:
     deadline: float        seconds that the paths, and all else that may hang there, take together; default 5
     gpu_deadline: float    seconds that nvidia-smi may take; default 10
 
-The answer's shape is that of `mnt.preflight.facts.HostFacts`.
+The answer's shape is that of `mnt.facts.host.HostFacts`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 
 
 def gather(root: str = "/") -> dict[str, object]:
-    """The answer, in the shape of `mnt.network.rdma.RdmaFacts`. `root` is where /sys, /dev and /proc are."""
+    """The answer, in the shape of `mnt.facts.rdma.RdmaFacts`. `root` is where /sys, /dev and /proc are."""
     classes = os.path.join(root, "sys/class")
     infiniband = os.path.join(classes, "infiniband")
     names = sorted(entries(infiniband), key=_by_number)

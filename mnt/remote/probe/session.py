@@ -14,7 +14,7 @@ _CAP_IPC_LOCK = 1 << 14  # linux/capability.h: who has it may lock as much memor
 
 
 def session() -> dict[str, object]:
-    """In the shape of `mnt.preflight.system.Session`."""
+    """In the shape of `mnt.facts.system.Session`."""
     scope = re.search(r"/(session-[^/\n]+\.scope)$", read("/proc/self/cgroup"), re.MULTILINE)
     return {
         "umask": _umask(),

@@ -1,25 +1,30 @@
-"""The edge of preflight: asks the hosts, and puts what they answer into typed facts."""
+"""The edge: asks the hosts, and puts what they answer into typed facts.
+
+It decides nothing and judges nothing: which packages and paths matter, and who takes part in which trip, are
+arguments.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from mnt.errors import HostError
+from mnt.facts.fleet import FleetFacts
+from mnt.facts.gather_nonces import Exchange, gather_nonces
+from mnt.facts.gather_reach import gather_reach
+from mnt.facts.host import HostFacts
+from mnt.facts.reach import Endpoint
 from mnt.fleet import Fleet, Outcome
 from mnt.inventory.model import Host, Inventory
-from mnt.preflight.checks.storage import LOCAL_DISKS
-from mnt.preflight.checks.versions import packages_to_look_up
-from mnt.preflight.facts import FleetFacts, HostFacts
-from mnt.preflight.nonces import gather_nonces
-from mnt.preflight.reach import gather_reach
-from mnt.preflight.registry import Needs
 from mnt.tasks.mesh import mesh
 from mnt.tasks.probe import probe
 from mnt.tasks.program import NoPython
+
+Progress = Callable[[str], None]
 
 
 def gather_facts(
@@ -27,24 +32,24 @@ def gather_facts(
     inventory: Inventory,
     hosts: Sequence[Host],
     *,
-    trips: Collection[Needs] = (),
-    progress: Callable[[str], None] = lambda text: None,
+    packages: Sequence[str] = (),
+    paths: Collection[str] = (),
+    stay: bool = False,
+    progress: Progress = lambda text: None,
 ) -> FleetFacts:
     """Probe all of `hosts` at once, one round trip each; a host that cannot be probed becomes an error.
 
     Args:
         fleet: holds a connection to each of `hosts`.
         hosts: in rank order; the first is the master.
-        trips: what else is needed of mnt.preflight.registry.FURTHER_TRIPS: to log in from the master to every
-            worker that answered, to have one host write to shared storage and the others look, to have all
-            connect to each other over the training network.
+        packages: the Python distributions to look up, by canonical name (PEP 503).
+        paths: what to look at on each host besides the paths and mounts of the inventory.
+        stay: leave the interpreter there for `gather_further`, which must follow.
         progress: takes what is going on, a few words at a time.
     """
-    needs = [need for need in _TRIPS if need in trips]
     facts: dict[str, HostFacts] = {}
     errors: dict[str, HostError] = {}
-    common = probe_arguments(inventory)
-    tasks = {host.name: ({**common, **own_arguments(host)},) for host in hosts}
+    tasks = {host.name: (_probe_arguments(inventory, host, packages, paths),) for host in hosts}
 
     def take(outcome: Outcome[dict[str, Any]]) -> None:
         try:
@@ -53,57 +58,73 @@ def gather_facts(
             errors[outcome.host] = error
         progress(f"{len(facts) + len(errors)} of {len(tasks)} hosts have answered")
 
-    fleet.run_each(partial(probe, stay=bool(needs)), tasks, on_result=take)
-    gathered = FleetFacts(
+    fleet.run_each(partial(probe, stay=stay), tasks, on_result=take)
+    return FleetFacts(
         inventory=inventory,
         hosts=tuple(hosts),
         facts={name: facts[name] for name in tasks if name in facts},
         errors={name: errors[name] for name in tasks if name in errors},
     )
-    if len(facts) > 1:
+
+
+@dataclass(frozen=True)
+class Trips:
+    """What the hosts are asked once it is known what the probe found. None: not asked."""
+
+    logins: bool = False  # from the master to every worker that answered
+    exchanges: Sequence[Exchange] | None = None  # of files, over shared storage
+    endpoints: Mapping[str, Endpoint] | None = None  # of the hosts that connect to each other
+
+
+def gather_further(
+    fleet: Fleet, facts: FleetFacts, trips: Trips, progress: Progress = lambda text: None
+) -> FleetFacts:
+    """The facts, with what the trips tell."""
+    if len(facts.facts) > 1:
         progress("the hosts look at each other")
-        gathered = replace(gathered, **_further(fleet, gathered, needs))
-    for host in hosts:
+        facts = replace(facts, **_further(fleet, facts, trips))
+    for host in facts.hosts:
         fleet.connection(host.name).drop_kept()
-    return gathered
+    return facts
 
 
-def _further(fleet: Fleet, facts: FleetFacts, needs: Sequence[Needs]) -> dict[str, Any]:
-    """What the trips tell.
+def _further(fleet: Fleet, facts: FleetFacts, trips: Trips) -> dict[str, Any]:
+    """What the trips tell, by field of FleetFacts.
 
     The master's logins take their time, and only the master's. What the other hosts are asked follows one
     another, for each of them has one interpreter that the probe has left there; the last keeps it to itself.
     """
+
+    def in_turn() -> Iterator[tuple[str, Any]]:
+        if trips.exchanges is not None:
+            yield "nonces", gather_nonces(fleet, trips.exchanges)
+        if trips.endpoints is not None:
+            yield "reach", gather_reach(fleet, trips.endpoints, facts.master.name, facts.master_port)
+
     with ThreadPoolExecutor(max_workers=2) as pool:
         try:
-            logins = pool.submit(_TRIPS[Needs.MESH], fleet, facts) if Needs.MESH in needs else None
-            rest = pool.submit(_in_turn, fleet, facts, [need for need in needs if need is not Needs.MESH])
+            logins = pool.submit(_gather_mesh, fleet, facts) if trips.logins else None
+            rest = pool.submit(lambda: dict(in_turn()))
             return {**({} if logins is None else {"mesh": logins.result()}), **rest.result()}
         except BaseException:
             fleet.close()  # and so end the trips that are still under way
             raise
 
 
-def _in_turn(fleet: Fleet, facts: FleetFacts, needs: Sequence[Needs]) -> dict[str, Any]:
-    return {need.name.lower(): _TRIPS[need](fleet, facts) for need in needs}
-
-
-def probe_arguments(inventory: Inventory) -> dict[str, Any]:
-    """What the probe has to look at because the inventory speaks of it."""
-    topologies = {host.tuning.topo_file for host in inventory.hosts if host.tuning.topo_file}
+def _probe_arguments(
+    inventory: Inventory, host: Host, packages: Sequence[str], paths: Collection[str]
+) -> dict[str, Any]:
+    """What the probe has to look at on a host; mnt/remote/probe/probe.py lists it."""
+    extensions = host.env.get("TORCH_EXTENSIONS_DIR")
     return {
-        "packages": packages_to_look_up(inventory.require),
+        "packages": list(packages),
         "mounts": [mount.path for mount in inventory.storage],
         "write": [mount.path for mount in inventory.storage if "ro" not in mount.options],
-        "paths": [*(required.path for required in inventory.paths), *sorted(topologies), *LOCAL_DISKS],
+        "paths": [*(required.path for required in inventory.paths), *paths],
         "port": inventory.network.master_port,
+        "workdir": host.workdir,
+        **({"extensions": extensions} if extensions else {}),
     }
-
-
-def own_arguments(host: Host) -> dict[str, str]:
-    """What the probe has to look at on this host alone."""
-    extensions = host.env.get("TORCH_EXTENSIONS_DIR")
-    return {"workdir": host.workdir, **({"extensions": extensions} if extensions else {})}
 
 
 def _facts(outcome: Outcome[dict[str, Any]]) -> HostFacts:
@@ -135,11 +156,3 @@ def _gather_mesh(fleet: Fleet, facts: FleetFacts) -> dict[str, str | None] | Non
         name: None if login["ok"] else login["error"] or "no reason given"
         for name, login in outcome.value.items()
     }
-
-
-# What gathers the facts that cost a further trip; the field of FleetFacts is called as the need is.
-_TRIPS: dict[Needs, Callable[[Fleet, FleetFacts], Any]] = {
-    Needs.MESH: _gather_mesh,
-    Needs.NONCES: gather_nonces,
-    Needs.REACH: gather_reach,
-}

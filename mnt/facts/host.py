@@ -1,23 +1,20 @@
-"""What the probe found on the hosts, typed. `HostFacts.parse` is the only reader of the probe's JSON."""
+"""What the probe found on a host, typed. `HostFacts.parse` is the only reader of the probe's JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from mnt.errors import HostError
-from mnt.network.nccl import ConfFile
-from mnt.network.rdma import RdmaFacts
-from mnt.preflight.pairs import Reach
-from mnt.preflight.system import Artifacts, Gpus, Logind, Ofed, OwnProcesses, Resolved, Session
-from mnt.preflight.trial import Trial
+from mnt.facts.nccl import ConfFile
+from mnt.facts.rdma import RdmaFacts
+from mnt.facts.system import Artifacts, Gpus, Logind, Ofed, OwnProcesses, Resolved, Session
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
-
-    from mnt.inventory.model import Host, Inventory
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ class OsRelease:
 
 
 @dataclass(frozen=True)
-class Login:
+class Account:
     """Who the SSH session runs as. A None is not known to the host's user database."""
 
     uid: int
@@ -158,7 +155,7 @@ class HostFacts:
     time: float | None = None  # seconds since the epoch, by the host's clock
     clock_offset: float = 0.0  # seconds that it is ahead of the head's
     clock_uncertainty: float | None = None  # seconds by which that may be wrong; None: it was not measured
-    login: Login | None = None
+    login: Account | None = None
     python: Interpreter | None = None
     packages: Mapping[str, str] = field(default_factory=dict)  # canonical name (PEP 503) -> version
     torch_cuda: str | None = None  # "13.0"; "none": a CPU build
@@ -203,6 +200,13 @@ class HostFacts:
         return (self.login and self.login.home) or "~"
 
     @property
+    def nccl_version(self) -> tuple[int, ...] | None:
+        """(2, 28, 9): of the library that torch loads, else of the installed package; None: not known."""
+        packages = (version for name, version in self.packages.items() if name.startswith("nvidia-nccl-"))
+        numbers = re.match(r"\d+(\.\d+)+", self.nccl_library or next(packages, ""))
+        return tuple(int(number) for number in numbers[0].split(".")) if numbers else None
+
+    @property
     def trains_with(self) -> Interpreter | None:
         """The configured interpreter; None where it does not run, so that its packages are not known."""
         return self.python if self.python and self.python.configured else None
@@ -213,53 +217,3 @@ def _adapter() -> TypeAdapter[HostFacts]:
     from pydantic import TypeAdapter
 
     return TypeAdapter(HostFacts)
-
-
-@dataclass(frozen=True)
-class Sighting:
-    """What a host saw of a file that another wrote: seconds until it could be read, or why it never could."""
-
-    delay: float | None = None
-    error: str | None = None
-
-
-@dataclass(frozen=True)
-class Nonce:
-    """A file that one host wrote to shared storage, or why it could not; and what the others saw, by host."""
-
-    writer: str
-    error: str | None = None
-    seen: Mapping[str, Sighting] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class FleetFacts:
-    """All that the checks judge.
-
-    Every selected host has either `facts` or an `errors` entry. `mesh` says by worker why the master could
-    not log in to it, None for success; it is None itself where nobody tried, or the master did not answer.
-    `nonces` has an entry for each path of the storage that two hosts could look at; None: nobody tried.
-    """
-
-    inventory: Inventory
-    hosts: Sequence[Host]  # in rank order; the first is the master
-    facts: Mapping[str, HostFacts]
-    errors: Mapping[str, HostError] = field(default_factory=dict)
-    mesh: Mapping[str, str | None] | None = None
-    nonces: Mapping[str, Nonce] | None = None
-    reach: Reach | None = None  # None: nobody tried, or there are no two hosts that could
-    trial: Trial | None = None  # of `--deep`
-
-    @property
-    def master(self) -> Host:
-        return self.hosts[0]
-
-    def answers(self) -> Iterator[tuple[Host, HostFacts]]:
-        """The hosts that answered, in rank order."""
-        for host in self.hosts:
-            if host.name in self.facts:
-                yield host, self.facts[host.name]
-
-    def interfaces(self) -> dict[str, tuple[Interface, ...]]:
-        """By host, as `mnt.network.nic.choose` takes them; hosts that did not say are left out."""
-        return {host.name: facts.interfaces for host, facts in self.answers() if facts.interfaces}

@@ -10,80 +10,66 @@ from dataclasses import replace
 from importlib import resources
 
 from mnt.errors import HostError, NeverStarted
+from mnt.facts.fleet import FleetFacts
+from mnt.facts.trial import Failed, Trial
 from mnt.fleet import Fleet, HostConnection
 from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host
 from mnt.launch.backends import ssh
-from mnt.launch.engines import Engine
 from mnt.launch.facts import unfit
 from mnt.launch.jobs import Job, new_job_id
-from mnt.launch.plan import HeldRelease, LaunchOptions, LaunchPlan, NodeFacts, plan_launch
+from mnt.launch.plan import LaunchPlan
 from mnt.launch.watch import Watch
-from mnt.preflight.facts import FleetFacts
+from mnt.network.decision import NetworkDecision
 from mnt.preflight.findings import Severity
-from mnt.preflight.nics import working_nics
 from mnt.preflight.report import Report
-from mnt.preflight.trial import Failed, Trial, read_trial
 from mnt.tasks.held import held
+from mnt.trial.output import read_trial
+from mnt.trial.plan import SCRIPT, able_hosts, plan_trial
 
-_SCRIPT = "allreduce.py"
 _START_SECONDS = 120.0  # until the rendezvous listens: torch is imported first
 _RUN_SECONDS = 180.0  # from then on
-_GRACE = 5.0
+
+Progress = Callable[[str], None]
 
 
-def with_trial(fleet: Fleet, report: Report, progress: Callable[[str], None]) -> FleetFacts:
-    """The facts, and a trial; where something fails already, one that says so: a launch would hang in it."""
+def with_trial(fleet: Fleet, report: Report, progress: Progress) -> FleetFacts:
+    """The report's facts, and a trial; where something fails already, one that says so: it would hang."""
     failing = [finding for finding in report.findings if finding.severity is Severity.FAIL]
-    return _tried(fleet, report.fleet, progress, f"{failing[0].check} fails already" if failing else None)
+    against = f"{failing[0].check} fails already" if failing else None
+    return _tried(fleet, report.fleet, report.network, progress, against)
 
 
-def with_network_trial(fleet: Fleet, facts: FleetFacts, progress: Callable[[str], None]) -> FleetFacts:
+def with_network_trial(
+    fleet: Fleet, facts: FleetFacts, network: NetworkDecision, progress: Progress
+) -> FleetFacts:
     """The facts, and a trial; where `mnt launch` would refuse, one that says why."""
-    first = next(iter(unfit(facts)), None)
-    why = f"{fold(first.hosts)}: {first.message} ({first.check})" if first else None
-    return _tried(fleet, facts, progress, why)
+    first = next(iter(unfit(facts, network)), None)
+    against = f"{fold(first.hosts)}: {first.message} ({first.check})" if first else None
+    return _tried(fleet, facts, network, progress, against)
 
 
 def _tried(
-    fleet: Fleet, facts: FleetFacts, progress: Callable[[str], None], against: str | None
+    fleet: Fleet, facts: FleetFacts, network: NetworkDecision, progress: Progress, against: str | None
 ) -> FleetFacts:
     """The facts, and a trial; where something speaks against one, that."""
     if against is not None:
         names = tuple(host.name for host, _ in facts.answers())
         return replace(facts, trial=Trial(names, untried=against))
-    return replace(facts, trial=try_out(fleet, facts, progress))
+    return replace(facts, trial=try_out(fleet, facts, network, progress))
 
 
-def try_out(fleet: Fleet, facts: FleetFacts, progress: Callable[[str], None]) -> Trial:
-    """Launch all-reduces on the hosts that have a training NIC that works and the configured interpreter."""
-    nics = working_nics(facts)
-    hosts = [host for host, seen in facts.answers() if host.name in nics and seen.trains_with]
+def try_out(fleet: Fleet, facts: FleetFacts, network: NetworkDecision, progress: Progress) -> Trial:
+    """Run all-reduces on the hosts that can take part."""
+    hosts = able_hosts(facts, network)
     names = tuple(host.name for host in hosts)
     without = tuple(host.name for host in hosts if "torch" not in facts.facts[host.name].packages)
     if without or not hosts:
         return Trial(names, without_torch=without, untried=None if hosts else "no host can take part")
+    mark = f"mnt-{secrets.token_hex(8)} "
     try:
         with _staged(fleet, hosts) as directories:
-            nodes = {
-                host.name: NodeFacts(
-                    nic=nics[host.name],
-                    home=facts.facts[host.name].home,
-                    release=HeldRelease("deep", directories[host.name], None),
-                    probed=facts.facts[host.name],
-                )
-                for host in hosts
-            }
-            # The job's files lie there as well, and go with it.
-            within = [replace(host, jobs_dir=f"{directories[host.name]}/jobs") for host in hosts]
-            mark = f"mnt-{secrets.token_hex(8)} "
-            options = LaunchOptions(
-                engine=Engine("deep", _SCRIPT),
-                args=(mark,),
-                env={"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"},
-                grace=_GRACE,
-            )
-            plan = plan_launch(facts.inventory, within, nodes, options, job=new_job_id())
+            plan = plan_trial(facts, network, hosts, directories, mark, job=new_job_id())
             output, failed = _run(fleet, plan, facts, progress)
     except (HostError, NeverStarted) as error:
         return Trial(names, failed=Failed(_blamed(error, names), error.message))
@@ -100,14 +86,14 @@ def _blamed(error: HostError | NeverStarted, names: Sequence[str]) -> str:
 @contextmanager
 def _staged(fleet: Fleet, hosts: Sequence[Host]) -> Iterator[dict[str, str]]:
     """The script in a temporary directory of each host, meanwhile; gives these by host. Raises HostError."""
-    text = resources.files("mnt.remote.trial").joinpath(_SCRIPT).read_text(encoding="utf-8")
+    text = resources.files("mnt.remote.trial").joinpath(SCRIPT).read_text(encoding="utf-8")
     directories: dict[str, str] = {}
     errors: list[HostError] = []
     arrived, done = threading.Semaphore(0), threading.Event()
 
     def hold(connection: HostConnection) -> None:
         try:
-            with held(connection, "trial.stage", {"files": {_SCRIPT: text}}) as frame:
+            with held(connection, "trial.stage", {"files": {SCRIPT: text}}) as frame:
                 directories[connection.target.name] = frame["directory"]
                 arrived.release()
                 done.wait()
@@ -133,7 +119,7 @@ def _staged(fleet: Fleet, hosts: Sequence[Host]) -> Iterator[dict[str, str]]:
 
 
 def _run(
-    fleet: Fleet, plan: LaunchPlan, facts: FleetFacts, progress: Callable[[str], None]
+    fleet: Fleet, plan: LaunchPlan, facts: FleetFacts, progress: Progress
 ) -> tuple[Mapping[str, str], Failed | None]:
     """What each host printed, and who ended the job. Raises HostError, NeverStarted."""
     output = {node.host: "" for node in plan.nodes}

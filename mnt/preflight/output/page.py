@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from mnt.facts.reach import Reach, Reached
 from mnt.inventory.hostlist import fold
 from mnt.preflight.findings import Severity
-from mnt.preflight.pairs import Reach, Reached
 from mnt.preflight.reachability import grade
 from mnt.preflight.report import Cell, Report
 
@@ -110,7 +110,7 @@ def _template() -> Template:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("mnt.preflight", ""),
+        loader=PackageLoader("mnt.preflight.output", ""),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -1,14 +1,9 @@
-"""The NCCL of a host: its version, and the files that it takes settings from. Pure."""
+"""The files from which NCCL on a host takes settings, and what they say. Pure."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from mnt.preflight.facts import HostFacts
 
 
 @dataclass(frozen=True)
@@ -27,14 +22,6 @@ class Setting:
     value: str
     path: str
     line: int  # from 1
-
-
-def nccl_version(facts: HostFacts) -> tuple[int, ...] | None:
-    """(2, 28, 9): of the library that torch loads, else of the installed package; None where nobody knows."""
-    packages = (version for name, version in facts.packages.items() if name.startswith("nvidia-nccl-"))
-    text = facts.nccl_library or next(packages, "")
-    numbers = re.match(r"\d+(\.\d+)+", text)
-    return tuple(int(number) for number in numbers[0].split(".")) if numbers else None
 
 
 def settings(files: Iterable[ConfFile]) -> dict[str, Setting]:

@@ -55,7 +55,7 @@ def _by_family() -> Iterator[tuple[str, list[Check]]]:
 
 def _about(check: Check) -> str:
     """The docstring of a check's module."""
-    return inspect.cleandoc(importlib.import_module(check.judge.__module__).__doc__ or "")
+    return inspect.cleandoc(importlib.import_module(check.function.__module__).__doc__ or "")
 
 
 def _entry_as_text(check: Check) -> str:

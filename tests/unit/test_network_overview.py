@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 import subprocess
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
+import pytest
+from fleets import healthy
 from network_facts import DOCKER, LO, host, nic, roce, table
 
 from mnt.errors import HostError
+from mnt.facts.fleet import FleetFacts
+from mnt.facts.host import HostFacts, Interface
 from mnt.inventory.model import Host, Inventory, Network, Tuning
+from mnt.network.decision import decide
 from mnt.network.env import with_inventory
-from mnt.network.report import NetworkReport, network_report
+from mnt.network.overview import NetworkOverview, network_overview
 from mnt.network.tuning import VARIABLES
 from mnt.network.variable import Variable
-from mnt.preflight.facts import FleetFacts, HostFacts
+from mnt.preflight.registry import select
+from mnt.preflight.report import run_checks
 
 ETH0 = nic("eth0", "10.0.0.1/24")
 A = host(LO, DOCKER, ETH0)
@@ -28,11 +34,12 @@ def report(
     env: dict[str, str] | None = None,
     lost: tuple[str, ...] = (),
     **network: Any,
-) -> NetworkReport:
+) -> NetworkOverview:
     hosts = tuple(Host(name, name, env=env or {}) for name in (*facts, *lost))
     inventory = Inventory("c", "c.yaml", hosts, network=Network(**network))
     errors = {name: HostError(name, "connect", "timed out", fix="look at it") for name in lost}
-    return network_report(FleetFacts(inventory, hosts, facts, errors))
+    fleet = FleetFacts(inventory, hosts, facts, errors)
+    return network_overview(fleet, decide(fleet))
 
 
 def test_every_key_of_tuning_has_a_variable() -> None:
@@ -128,3 +135,50 @@ def test_a_shell_gets_back_every_byte() -> None:
     assert "export NCCL_SOCKET_IFNAME='=eth0'" in node.shell()
     shell = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
     assert shell.stdout == value + "=eth0"
+
+
+# --- net, preflight and launch agree on whose problem it is ------------------------------------------------
+
+OFF = nic("eth0", "10.9.0.1/24")
+
+
+def two(last: int) -> list[Interface]:
+    return [nic("mgmt0", f"192.168.0.{last}/24"), nic("eth0", f"10.0.0.{last}/24")]
+
+
+@pytest.mark.parametrize(
+    ("interfaces", "blamed"),
+    [
+        # The master is in another subnet than its workers, and nothing hints at a NIC.
+        ([[OFF], [nic("ens3", "10.0.0.2/24")], [nic("ens3", "10.0.0.3/24")]], ["a"]),
+        ([[OFF], [nic("ens3", "10.0.0.2/24")]], ["a"]),
+        # Two networks join all: which of them trains is one question, and the master's.
+        (
+            [
+                TWO,
+                (nic("m", "192.168.0.2/24"), nic("e", "10.0.0.2/24")),
+                (nic("m", "192.168.0.3/24"), nic("e", "10.0.0.3/24")),
+            ],
+            ["a"],
+        ),
+        # The master and a worker are lost; two others could train.
+        (
+            [[OFF], [nic("x", "10.8.0.1/24")], [nic("ens3", "10.0.0.3/24")], [nic("ens3", "10.0.0.4/24")]],
+            ["a", "b"],
+        ),
+        ([[nic("ens3", f"10.0.0.{number}/24")] for number in (1, 2, 3)], []),
+    ],
+)
+def test_net_and_preflight_blame_the_same_hosts(interfaces: Any, blamed: list[str]) -> None:
+    facts = {
+        name: replace(healthy(1), interfaces=tuple(nics))
+        for name, nics in zip("abcd", interfaces, strict=False)
+    }
+    hosts = tuple(Host(name, name) for name in facts)
+    fleet = FleetFacts(Inventory("c", "c.yaml", hosts, network=Network()), hosts, facts)
+    network = decide(fleet)
+    found = run_checks(fleet, network, select(only=["nic"])).findings
+    nodes = network_overview(fleet, network).nodes
+    assert sorted({host for finding in found for host in finding.hosts}) == blamed
+    assert [name for name, node in nodes.items() if node.status == "fail"] == blamed
+    assert {node.network.waits_for for node in nodes.values()} <= {None, "a"}

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from mnt.facts.reach import Endpoint, Reach, Reached
 from mnt.fleet import Fleet
-from mnt.network.nic import NicChoice
-from mnt.preflight.facts import FleetFacts
-from mnt.preflight.nics import working_nics
-from mnt.preflight.pairs import Endpoint, Reach, Reached
 from mnt.tasks.reach import Listening, Meeting, Target, reach
 
 ALL_PAIRS = 64  # hosts; among more, each tries a part of the others
@@ -20,19 +16,23 @@ _AT_ONCE = 64  # connections that a host makes at the same time
 _PATIENCE = 10.0  # seconds that a host may take beyond the timeouts of all its connections
 
 
-def gather_reach(fleet: Fleet, facts: FleetFacts) -> Reach | None:
-    """What the hosts see of each other; None where there are no two whose training NIC works."""
+def gather_reach(fleet: Fleet, endpoints: Mapping[str, Endpoint], master: str, port: int) -> Reach | None:
+    """What the hosts see of each other; None where there are no two.
+
+    Args:
+        endpoints: of the hosts that take part, in rank order.
+        master: the first of the job's hosts, whether it takes part or not.
+        port: the master port.
+    """
     # 60 ms, which nobody waits for while the hosts are at work.
     from pydantic import TypeAdapter, ValidationError
 
-    endpoints = endpoints_of(facts)
     if len(endpoints) < 2:
         return None
-    port = facts.inventory.network.master_port
     hosts = list(endpoints)
-    connections = max(map(len, peers(hosts, facts.master.name).values())) * (_SAMPLES + 1)
+    connections = max(map(len, peers(hosts, master).values())) * (_SAMPLES + 1)
     patience = _PATIENCE + _TIMEOUT * (2 + 2 * connections / _AT_ONCE)
-    meeting = Meeting(hosts, partial(_targets, endpoints, port, facts.master.name), patience=patience)
+    meeting = Meeting(hosts, partial(_targets, endpoints, port, master), patience=patience)
     arguments = {"master": port, "samples": _SAMPLES, "timeout": _TIMEOUT, "at_once": _AT_ONCE}
     outcomes = fleet.run_each(
         reach,
@@ -53,20 +53,6 @@ def gather_reach(fleet: Fleet, facts: FleetFacts) -> Reach | None:
             errors[host] = f"its answer makes no sense: {place}: {error.errors()[0]['msg']}"
     late = {host: "it did not listen in time" for host in hosts if host not in pairs}
     return Reach(endpoints, pairs, {**late, **errors})
-
-
-def endpoints_of(facts: FleetFacts) -> dict[str, Endpoint]:
-    """The hosts that can take part: their training NIC works, and they have a Python."""
-    return {
-        host: Endpoint(choice.interface.name, choice.address, _network(choice), choice.interface.mtu)
-        for host, choice in working_nics(facts).items()
-        if facts.facts[host].python is not None
-    }
-
-
-def _network(choice: NicChoice) -> str:
-    written = next(each for each in choice.interface.ipv4 if each.split("/")[0] == choice.address)
-    return str(ipaddress.ip_network(written, strict=False))
 
 
 def peers(hosts: Sequence[str], master: str) -> dict[str, list[str]]:

@@ -7,22 +7,23 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mnt.errors import HostError
+from mnt.facts.fleet import FleetFacts
+from mnt.facts.host import HostFacts
+from mnt.facts.nccl import effective
+from mnt.facts.trial import Trial
 from mnt.inventory.model import Host
 from mnt.network.conflicts import Conflict, conflicts
-from mnt.network.decision import NetworkDecision, NodeNetwork, decide
+from mnt.network.decision import NetworkDecision, NodeNetwork
 from mnt.network.env import with_inventory
 from mnt.network.expected import Expected, expect
 from mnt.network.hca import Hca
-from mnt.network.nccl import effective, nccl_version
-from mnt.network.nic import NicChoice, NicProblem, choose
+from mnt.network.nic import NicChoice
 from mnt.network.used import Used, differences, read_used
 from mnt.network.variable import Variable
-from mnt.preflight.facts import FleetFacts, HostFacts
-from mnt.preflight.trial import Trial
 
 
 @dataclass(frozen=True)
-class NodeReport:
+class NodeOverview:
     """What one host that answered would train with, and what NCCL would choose there by itself."""
 
     host: str
@@ -36,13 +37,14 @@ class NodeReport:
     @property
     def problem(self) -> tuple[str, str] | None:
         """Why the host cannot train, and the way out."""
-        if isinstance(self.network.nic, NicProblem):
-            nic = self.network.nic
-            listed = f" (there: {', '.join(nic.candidates)})" if nic.candidates else ""
-            return f"training NIC: {nic.message}{listed}", nic.fix
-        if self.network.problem is not None:
-            return f"RDMA: {self.network.problem}", self.network.problem.fix
-        return None
+        return self.network.obstacle
+
+    @property
+    def status(self) -> str:
+        """ok, waiting (the host whose problem it is is another) or fail."""
+        if self.problem is None:
+            return "ok"
+        return "waiting" if self.network.waits_for else "fail"
 
     def shell(self) -> list[str]:
         """`export` lines for a POSIX shell, and for zsh, which would take a bare `=eth0` for a program."""
@@ -52,7 +54,7 @@ class NodeReport:
         nic = self.network.nic
         chosen = nic if isinstance(nic, NicChoice) else None
         return {
-            "status": "ok" if self.problem is None else "fail",
+            "status": self.status,
             "problem": None if self.problem is None else {"message": self.problem[0], "fix": self.problem[1]},
             "nic": chosen.interface.name if chosen else None,
             "address": chosen.address if chosen else None,
@@ -79,12 +81,12 @@ class NodeReport:
 
 
 @dataclass(frozen=True)
-class NetworkReport:
+class NetworkOverview:
     """Every selected host has an entry in either `nodes` or `errors`."""
 
     hosts: tuple[str, ...]  # in rank order
     decision: NetworkDecision
-    nodes: Mapping[str, NodeReport]
+    nodes: Mapping[str, NodeOverview]
     errors: Mapping[str, HostError]
     trial: Trial | None = None  # of `--deep`
 
@@ -113,10 +115,8 @@ class NetworkReport:
         return {**node.document(), **({"used": node.used_document()} if self.trial else {})}
 
 
-def network_report(fleet: FleetFacts) -> NetworkReport:
-    """Decide for the hosts that answered, and tell what stands beside it."""
-    nics = choose(fleet.inventory, fleet.hosts, fleet.interfaces())
-    decision = decide(fleet.inventory, fleet.hosts, nics, fleet.facts)
+def network_overview(fleet: FleetFacts, decision: NetworkDecision) -> NetworkOverview:
+    """The decision, and what stands beside it."""
     found = conflicts(decision, fleet.hosts, fleet.facts)
     nodes = {
         host.name: _node(host, facts, decision, found, fleet.trial)
@@ -131,26 +131,26 @@ def network_report(fleet: FleetFacts) -> NetworkReport:
         if host.name not in nodes
     }
     names = tuple(host.name for host in fleet.hosts)
-    return NetworkReport(names, decision, nodes, {**fleet.errors, **silent}, fleet.trial)
+    return NetworkOverview(names, decision, nodes, {**fleet.errors, **silent}, fleet.trial)
 
 
 def _node(
     host: Host, facts: HostFacts, decision: NetworkDecision, found: list[Conflict], trial: Trial | None
-) -> NodeReport:
+) -> NodeOverview:
     network = decision.nodes[host.name]
     by_itself = effective(host.env, facts.nccl_conf)
     variables = tuple(with_inventory(network.variables, host.env)) if network.variables else ()
-    used = read_used(trial, host.name, facts.interfaces or ()) if trial else None
+    used = read_used(trial, host.name, facts.interfaces) if trial else None
     differs: tuple[str, ...] = ()
     if used is not None:
         differs = differences(used, network, {each.name: each.value for each in variables}, decision.mode)
     elif trial is not None and trial.problem is None:
         differs = ("the trial did not show what it took",)
-    return NodeReport(
+    return NodeOverview(
         host=host.name,
         network=network,
         variables=variables,
-        expected=expect(facts.interfaces or (), facts.rdma, by_itself, nccl_version(facts)),
+        expected=expect(facts.interfaces, facts.rdma, by_itself, facts.nccl_version),
         conflicts=tuple(conflict for conflict in found if conflict.host == host.name),
         used=used,
         differs=differs,

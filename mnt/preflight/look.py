@@ -1,0 +1,64 @@
+"""The edge of preflight: looks at the hosts, decides on their network, and judges what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from mnt.facts.fleet import FleetFacts
+from mnt.facts.gather import gather_facts, gather_further
+from mnt.fleet import Fleet
+from mnt.inventory.model import Host, Inventory
+from mnt.network.decision import NetworkDecision, decide
+from mnt.preflight.checks.storage import LOCAL_DISKS
+from mnt.preflight.checks.versions import packages_to_look_up
+from mnt.preflight.registry import FURTHER_TRIPS, Check, Needs
+from mnt.preflight.report import Report, run_checks
+from mnt.preflight.trips import plan_trips
+
+Progress = Callable[[str], None]
+
+
+def look(
+    fleet: Fleet,
+    inventory: Inventory,
+    hosts: Sequence[Host],
+    checks: Sequence[Check],
+    progress: Progress = lambda text: None,
+) -> Report:
+    """Look at `hosts`, as far as `checks` need it, and judge. A trial run is not among it (mnt.trial).
+
+    Args:
+        fleet: holds a connection to each of `hosts`.
+        hosts: in rank order; the first is the master.
+        progress: takes what is going on, a few words at a time.
+    """
+    needs = {check.needs for check in checks} & FURTHER_TRIPS - {Needs.TRIAL}
+    facts, network = first_look(fleet, inventory, hosts, progress, needs=needs)
+    if needs:
+        facts = gather_further(fleet, facts, plan_trips(facts, network, needs), progress)
+    return run_checks(facts, network, checks)
+
+
+def first_look(
+    fleet: Fleet,
+    inventory: Inventory,
+    hosts: Sequence[Host],
+    progress: Progress = lambda text: None,
+    *,
+    needs: Collection[Needs] = (),
+) -> tuple[FleetFacts, NetworkDecision]:
+    """What the probe finds on `hosts`, and the network that a job on them would have.
+
+    With `needs`, the trips that these need must follow.
+    """
+    topologies = {host.tuning.topo_file for host in inventory.hosts if host.tuning.topo_file}
+    facts = gather_facts(
+        fleet,
+        inventory,
+        hosts,
+        packages=packages_to_look_up(inventory.require),
+        paths=[*sorted(topologies), *LOCAL_DISKS],
+        stay=bool(needs),
+        progress=progress,
+    )
+    return facts, decide(facts)

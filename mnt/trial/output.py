@@ -1,0 +1,80 @@
+"""What the ranks of a trial printed, as facts. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mnt.facts.trial import Failed, Measured, Trial
+
+# What NCCL says of the network that it takes, with NCCL_DEBUG=INFO: seen in NCCL 2.28.9.
+_CHOICE = re.compile(r"NCCL INFO (NET/\w+ ?: Using \[\d.*|Using network .*)$")
+# A connection over RoCE: which device, by its number in `Using`, and which GID. As NCCL's source writes it,
+# with `Dev` in old versions, `IbDev` in those of today.
+_GID = re.compile(r"NCCL INFO NET/IB ?: .*\b(?:Ib)?Dev (\d+) Port \d+ qpn \d+ .*\bGID (\d+) ")
+
+
+def read_trial(
+    hosts: tuple[str, ...], output: Mapping[str, str], mark: str, failed: Failed | None, world: int
+) -> Trial:
+    """The trial, from what each host printed.
+
+    Args:
+        mark: what precedes each JSON object of allreduce.py's in a line.
+        failed: the culprit, if the job failed.
+        world: ranks that were started.
+    """
+    backend: str | None = None
+    imports: dict[str, float] = {}
+    measured: list[Measured] = []
+    wrong: dict[str, str] = {}
+    sockets: dict[str, set[tuple[str, str]]] = {}
+    ended = False
+    for host, event in [(name, event) for name in output for event in _events(output[name], mark)]:
+        if event["event"] == "imported":
+            backend = event["backend"]
+            imports[host] = max(event["seconds"], imports.get(host, 0.0))
+        elif event["event"] == "measured":
+            bandwidth = event["bytes"] / event["seconds"] * 2 * (world - 1) / world / 1e9
+            measured.append(Measured(event["bytes"], event["seconds"], bandwidth))
+        elif event["event"] == "sockets":
+            sockets.setdefault(host, set()).update((local, peer) for local, peer in event["connections"])
+        elif event["event"] == "wrong":
+            wrong.setdefault(host, f"{event['sum']:g} instead of {event['expected']}")
+        else:
+            ended = True
+    if failed is None and not ended:
+        failed = Failed(hosts[0], "it ended without a result")
+    return Trial(
+        hosts=hosts,
+        failed=failed,
+        backend=backend,
+        world=world,
+        imports=imports,
+        measured=tuple(measured),
+        wrong=wrong,
+        network={host: said for host in output if (said := _network(output[host]))},
+        gids={host: gids for host in output if (gids := _gids(output[host]))},
+        sockets={host: tuple(sorted(pairs)) for host, pairs in sockets.items()},
+    )
+
+
+def _events(text: str, mark: str) -> Iterator[dict[str, Any]]:
+    for line in text.splitlines():
+        _, found, rest = line.partition(mark)
+        if found:
+            yield json.loads(rest)
+
+
+def _network(text: str) -> tuple[str, ...]:
+    """What NCCL took, each line once."""
+    found = (_CHOICE.search(line) for line in text.splitlines())
+    return tuple(dict.fromkeys(match[1].strip() for match in found if match))
+
+
+def _gids(text: str) -> dict[int, int]:
+    """The GID index that NCCL connected with, by its own number of the device."""
+    found = (_GID.search(line) for line in text.splitlines())
+    return {int(match[1]): int(match[2]) for match in found if match}

@@ -1,0 +1,58 @@
+"""What a trial runs on each node: the all-reduces of mnt/remote/trial/allreduce.py. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mnt.facts.fleet import FleetFacts
+from mnt.inventory.model import Host
+from mnt.launch.plan import LaunchPlan, Place, Work, plan_job
+from mnt.network.decision import NetworkDecision
+
+SCRIPT = "allreduce.py"
+_GRACE = 5.0  # seconds between TERM and KILL
+_ENVIRONMENT = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
+
+
+def able_hosts(facts: FleetFacts, network: NetworkDecision) -> list[Host]:
+    """The hosts that can take part: their training NIC works, and the configured interpreter runs."""
+    nics = network.working()
+    return [host for host, seen in facts.answers() if host.name in nics and seen.trains_with]
+
+
+def plan_trial(
+    facts: FleetFacts,
+    network: NetworkDecision,
+    hosts: Sequence[Host],
+    directories: Mapping[str, str],
+    mark: str,
+    *,
+    job: str,
+) -> LaunchPlan:
+    """Plan the all-reduces on `hosts`.
+
+    Args:
+        directories: by host, where the script lies; the job's own files go there as well.
+        mark: precedes each line that is meant for us.
+
+    Raises:
+        NeverStarted: a host has not what the network's mode needs.
+    """
+    places = {
+        host.name: Place(
+            home=facts.facts[host.name].home,
+            cwd=directories[host.name],
+            jobs_dir=f"{directories[host.name]}/jobs",
+        )
+        for host in hosts
+    }
+    work = Work(
+        engine="trial",
+        program=(SCRIPT, mark),
+        script=SCRIPT,
+        nproc=None,
+        env=_ENVIRONMENT,
+        grace=_GRACE,
+        release=None,
+    )
+    return plan_job(hosts, network, facts.master_port, places, work, job=job)
