@@ -13,17 +13,17 @@ from paramiko import ChannelException
 from paramiko.config import SSHConfig as ParamikoConfig
 
 from mnt.errors import HostError
-from mnt.fleet.channel import RemoteCommand, RunningCommand
-from mnt.fleet.endpoint import Endpoint, resolve
-from mnt.fleet.failures import Cancelled, Failure
-from mnt.fleet.gateways import Gateways
-from mnt.fleet.hostkeys import HostKey, KnownHosts
-from mnt.fleet.identities import Identities
-from mnt.fleet.login import Login
-from mnt.fleet.masters import Masters
-from mnt.fleet.sshconfig import SshConfig
-from mnt.fleet.timeouts import Timeouts
-from mnt.fleet.transport import HostTransport
+from mnt.fleet.login.endpoint import Endpoint, resolve
+from mnt.fleet.login.failures import Cancelled, Failure
+from mnt.fleet.login.gateways import Gateways
+from mnt.fleet.login.hostkeys import HostKey, KnownHosts
+from mnt.fleet.login.identities import Identities
+from mnt.fleet.login.login import Login
+from mnt.fleet.login.masters import Masters
+from mnt.fleet.login.sshconfig import SshConfig
+from mnt.fleet.wire.channel import RemoteCommand, RunningCommand
+from mnt.fleet.wire.timeouts import Timeouts
+from mnt.fleet.wire.transport import HostTransport
 from mnt.inventory.model import Host
 
 T = TypeVar("T")

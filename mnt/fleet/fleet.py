@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from mnt.errors import HostError
 from mnt.fleet.connection import HostConnection, Shared
 from mnt.fleet.results import Outcome, Results
-from mnt.fleet.timeouts import Timeouts
+from mnt.fleet.wire.timeouts import Timeouts
 from mnt.inventory.model import Host
 
 T = TypeVar("T")

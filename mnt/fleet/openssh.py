@@ -18,11 +18,11 @@ from types import TracebackType
 from typing import IO, Any
 
 from mnt.errors import HostError
-from mnt.fleet.channel import ReadTimeout
 from mnt.fleet.connection import HostConnection, Shared
-from mnt.fleet.endpoint import Endpoint
-from mnt.fleet.failures import Cancelled, Failure
-from mnt.fleet.sshwords import NO_SSH_FIX, failure_of, ssh_argv
+from mnt.fleet.login.endpoint import Endpoint
+from mnt.fleet.login.failures import Cancelled, Failure
+from mnt.fleet.wire.channel import ReadTimeout
+from mnt.fleet.wire.sshwords import NO_SSH_FIX, failure_of, ssh_argv
 from mnt.inventory.model import Host
 
 _READ = 1 << 16  # bytes

@@ -8,7 +8,7 @@ import paramiko
 from fabric.connection import Connection
 
 from mnt.errors import HostError
-from mnt.fleet.channel import host_name, open_session, timeouts_of
+from mnt.fleet.wire.channel import host_name, open_session, timeouts_of
 
 _PASSWD_LIMIT = 1 << 20  # bytes
 

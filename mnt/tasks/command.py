@@ -11,8 +11,8 @@ from typing import Protocol
 
 from mnt.errors import HostError
 from mnt.fleet import HostConnection
-from mnt.fleet.channel import ReadTimeout, RunningCommand
 from mnt.fleet.shell import runs_nothing
+from mnt.fleet.wire.channel import ReadTimeout, RunningCommand
 from mnt.remote import bootstrap, wrapper
 from mnt.remote.wrapper import Command, Streams
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fabric.connection import Connection
 
-from mnt.fleet.channel import execute
+from mnt.fleet.wire.channel import execute
 from mnt.remote import bootstrap
 from mnt.remote.bootstrap import BadFrame
 from mnt.remote.jobentry import merged, newest_first

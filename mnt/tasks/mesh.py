@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from fabric.connection import Connection
 
-from mnt.fleet.channel import host_name
+from mnt.fleet.wire.channel import host_name
 from mnt.inventory.model import Host
 from mnt.tasks.program import run_program
 from mnt.tasks.shape import shaped

@@ -12,9 +12,9 @@ from typing import Any, TypedDict
 from fabric.connection import Connection
 
 from mnt.errors import HostError
-from mnt.fleet.channel import ReadTimeout, RemoteCommand, host_name, remaining, timeouts_of
 from mnt.fleet.connection import HostConnection
 from mnt.fleet.shell import runs_nothing
+from mnt.fleet.wire.channel import ReadTimeout, RemoteCommand, host_name, remaining, timeouts_of
 from mnt.remote import bootstrap
 from mnt.remote.bootstrap import BadFrame, Frame, FrameReader
 from mnt.tasks import bundle

@@ -8,7 +8,7 @@ from typing import TypedDict
 
 from fabric.connection import Connection
 
-from mnt.fleet.channel import host_name
+from mnt.fleet.wire.channel import host_name
 from mnt.tasks.held import held
 from mnt.tasks.program import run_program
 from mnt.tasks.shape import shaped

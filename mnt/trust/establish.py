@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mnt.errors import HostError, MntError
-from mnt.fleet.endpoint import Endpoint
-from mnt.fleet.hostkeys import HostKey, KnownHosts
+from mnt.fleet.login.endpoint import Endpoint
+from mnt.fleet.login.hostkeys import HostKey, KnownHosts
 from mnt.inventory.model import Host
 from mnt.trust import fingerprints, verdict
 from mnt.trust.fingerprints import Listed

@@ -13,8 +13,8 @@ from typing import Any
 from mnt.errors import HostError, UsageError
 from mnt.fleet import Fleet, HostConnection, Results
 from mnt.fleet.connection import Shared
-from mnt.fleet.endpoint import Endpoint
-from mnt.fleet.hostkeys import KnownHosts
+from mnt.fleet.login.endpoint import Endpoint
+from mnt.fleet.login.hostkeys import KnownHosts
 from mnt.inventory.model import Host
 from mnt.tasks.authorize import Account, Authorized, Peer, authorize
 from mnt.tasks.mesh import Login, mesh

@@ -24,7 +24,7 @@ from test_fleet import MakeLab, error_of, fingerprint, hostname
 
 from mnt.errors import HostError
 from mnt.fleet import Fleet, Timeouts, execute
-from mnt.fleet.channel import RemoteCommand
+from mnt.fleet.wire.channel import RemoteCommand
 from mnt.lab import Lab, LabHost
 from mnt.tasks.program import run_program
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from mnt.errors import UsageError
-from mnt.fleet.endpoint import Endpoint, resolve
-from mnt.fleet.sshconfig import SshConfig
+from mnt.fleet.login.endpoint import Endpoint, resolve
+from mnt.fleet.login.sshconfig import SshConfig
 from mnt.inventory.model import Host, Ssh
 
 Resolve = Callable[..., Endpoint]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mnt.fleet.endpoint import Endpoint, resolve
-from mnt.fleet.identities import Identities, Identity, Unusable
-from mnt.fleet.sshconfig import SshConfig
+from mnt.fleet.login.endpoint import Endpoint, resolve
+from mnt.fleet.login.identities import Identities, Identity, Unusable
+from mnt.fleet.login.sshconfig import SshConfig
 from mnt.inventory.model import Host, Ssh
 
 

@@ -16,11 +16,11 @@ import threading
 import time
 from typing import Any
 
-from mnt.fleet.endpoint import Endpoint
-from mnt.fleet.failures import Cancelled, Failure
-from mnt.fleet.gateways import Gateways
-from mnt.fleet.sshwords import NO_SSH_FIX, failure_of, master_argv, proxy_command
-from mnt.fleet.timeouts import Timeouts
+from mnt.fleet.login.endpoint import Endpoint
+from mnt.fleet.login.failures import Cancelled, Failure
+from mnt.fleet.login.gateways import Gateways
+from mnt.fleet.wire.sshwords import NO_SSH_FIX, failure_of, master_argv, proxy_command
+from mnt.fleet.wire.timeouts import Timeouts
 from mnt.inventory.model import Host
 
 # Whatever TMPDIR is: a socket's path is short (sun_path, 108 bytes), and a shell reads this one.
@@ -106,7 +106,7 @@ class Master:
 
 
 class MasterLogin:
-    """The login at one gateway; the counterpart of mnt.fleet.login.Login."""
+    """The login at one gateway; the counterpart of mnt.fleet.login.login.Login."""
 
     def __init__(self, endpoint: Endpoint, timeouts: Timeouts) -> None:
         self._endpoint = endpoint

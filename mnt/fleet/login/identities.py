@@ -15,8 +15,8 @@ from typing import Any
 import paramiko
 from paramiko.agent import AgentKey, AgentSSH
 
-from mnt.fleet.endpoint import DEFAULT_IDENTITIES, Endpoint
-from mnt.fleet.terminal import ask_secret, has_terminal
+from mnt.fleet.login.endpoint import DEFAULT_IDENTITIES, Endpoint
+from mnt.fleet.login.terminal import ask_secret, has_terminal
 
 _AGENT_TIMEOUT = 10.0  # seconds for each answer of an agent; it may ask its user, but not for ever
 _TRIES = 3  # at a passphrase

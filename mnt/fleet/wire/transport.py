@@ -12,7 +12,7 @@ from typing import Any
 import paramiko
 from paramiko import common
 
-from mnt.fleet.timeouts import Timeouts
+from mnt.fleet.wire.timeouts import Timeouts
 
 # Paramiko logs each failure with a traceback; without a handler Python prints it. Ours are HostErrors.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())

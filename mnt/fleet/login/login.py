@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 import paramiko
 from paramiko.ssh_exception import IncompatiblePeer
 
-from mnt.fleet import tcp
-from mnt.fleet.endpoint import Endpoint
-from mnt.fleet.failures import Cancelled, Failure
-from mnt.fleet.hostkeys import HostKey, HostKeyRefused, KnownHosts, KnownKey, judge
-from mnt.fleet.identities import Identities, Identity, Unusable
-from mnt.fleet.timeouts import Timeouts
-from mnt.fleet.transport import HostTransport
+from mnt.fleet.login import tcp
+from mnt.fleet.login.endpoint import Endpoint
+from mnt.fleet.login.failures import Cancelled, Failure
+from mnt.fleet.login.hostkeys import HostKey, HostKeyRefused, KnownHosts, KnownKey, judge
+from mnt.fleet.login.identities import Identities, Identity, Unusable
+from mnt.fleet.wire.timeouts import Timeouts
+from mnt.fleet.wire.transport import HostTransport
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from mnt.fleet.endpoint import Endpoint
-from mnt.fleet.failures import Cancelled, Failure
+from mnt.fleet.login.endpoint import Endpoint
+from mnt.fleet.login.failures import Cancelled, Failure
 
 Hops = tuple[Endpoint, ...]
 
@@ -27,7 +27,7 @@ T = TypeVar("T", bound=Transport)
 
 
 class GatewayLogin(Protocol[T]):
-    """As mnt.fleet.login.Login."""
+    """As mnt.fleet.login.login.Login."""
 
     def run(self, via: T | None) -> T: ...
 

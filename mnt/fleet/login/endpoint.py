@@ -9,7 +9,7 @@ import socket
 from dataclasses import dataclass, field, replace
 
 from mnt.errors import UsageError
-from mnt.fleet.sshconfig import Settings, SshConfig
+from mnt.fleet.login.sshconfig import Settings, SshConfig
 from mnt.inventory.model import Host, Ssh
 
 DEFAULT_IDENTITIES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")

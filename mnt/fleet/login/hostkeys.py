@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from mnt.errors import MntError
 
 if TYPE_CHECKING:
-    from mnt.fleet.endpoint import Endpoint
+    from mnt.fleet.login.endpoint import Endpoint
 
 _HASH_MARK = "|1|"
 

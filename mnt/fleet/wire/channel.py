@@ -18,7 +18,7 @@ import paramiko
 from fabric.connection import Connection
 
 from mnt.errors import HostError
-from mnt.fleet.timeouts import Timeouts
+from mnt.fleet.wire.timeouts import Timeouts
 
 _READ = 1 << 16  # bytes
 _OUTPUT_LIMIT = 1 << 26  # bytes of standard output that `execute` keeps for its caller

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from mnt.fleet.failures import Failure
+from mnt.fleet.login.failures import Failure
 
 Address = tuple[int, Any]  # address family, and a socket address of it
 
