@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from mnt.errors import HostError
-from mnt.fleet.connection import HostConnection, Shared
+from mnt.fleet.connection import HostConnection
+from mnt.fleet.login.shared import Shared
 from mnt.fleet.results import Outcome, Results
 from mnt.fleet.wire.timeouts import Timeouts
 from mnt.inventory.model import Host

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypedDict
 
-from fabric.connection import Connection
-
-from mnt.fleet.wire.channel import host_name
+from mnt.fleet import HostConnection
 from mnt.inventory.model import Host
 from mnt.tasks.program import run_program
 from mnt.tasks.shape import shaped
@@ -26,7 +24,7 @@ class _Answer(TypedDict):
     results: dict[str, Login]
 
 
-def mesh(connection: Connection, workers: Iterable[Host], *, timeout: float = 10.0) -> dict[str, Login]:
+def mesh(connection: HostConnection, workers: Iterable[Host], *, timeout: float = 10.0) -> dict[str, Login]:
     """Whether this host can log in to each of `workers` without a question, by the worker's name.
 
     The host's own ssh does it, with its user's configuration, keys and known hosts; user and port are the
@@ -45,4 +43,4 @@ def mesh(connection: Connection, workers: Iterable[Host], *, timeout: float = 10
         {"workers": wanted, "timeout": timeout, "at_once": _AT_ONCE},
         timeout=30.0 + rounds * 2 * timeout,
     )
-    return shaped(host_name(connection), answer, _Answer)["results"]
+    return shaped(connection.target.name, answer, _Answer)["results"]

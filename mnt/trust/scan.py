@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from mnt.errors import HostError
 from mnt.fleet import Fleet, HostConnection, Results, Timeouts
-from mnt.fleet.connection import Shared
 from mnt.fleet.login.endpoint import Endpoint
 from mnt.fleet.login.hostkeys import HostKey
+from mnt.fleet.login.shared import Shared
 from mnt.inventory.model import Host, Ssh
 
 # One connection each, for a server shows one key at a time. In the order in which ssh would ask.

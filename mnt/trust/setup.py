@@ -12,7 +12,6 @@ from typing import Any
 
 from mnt.errors import HostError, UsageError
 from mnt.fleet import Fleet, HostConnection, Results
-from mnt.fleet.connection import Shared
 from mnt.fleet.login.endpoint import Endpoint
 from mnt.fleet.login.hostkeys import KnownHosts
 from mnt.inventory.model import Host
@@ -141,7 +140,7 @@ def _by_password(
             password = ask(user, [host.name for host in group], done.errors[group[0].name].reason)
             if password is None:
                 return accounts
-            with Fleet(group, connect=partial(_with_password, password)) as fleet:
+            with Fleet(group, connect=partial(HostConnection, password=password)) as fleet:
                 results = fleet.run(task)
             _note(done, results)
             accounts |= results.values_by_host()
@@ -150,12 +149,6 @@ def _by_password(
 
 def _refuses_keys(error: HostError | None) -> bool:
     return error is not None and error.phase == "authentication"
-
-
-def _with_password(password: str, host: Host, shared: Shared) -> HostConnection:
-    connection = HostConnection(host, shared)
-    connection.password = password
-    return connection
 
 
 def _join(

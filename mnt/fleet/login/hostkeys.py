@@ -19,12 +19,9 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mnt.errors import MntError
-
-if TYPE_CHECKING:
-    from mnt.fleet.login.endpoint import Endpoint
+from mnt.fleet.login.endpoint import Endpoint
 
 _HASH_MARK = "|1|"
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import paramiko
 from paramiko.agent import AgentKey, AgentSSH
@@ -46,7 +46,7 @@ class Identities:
         self._lock = threading.Lock()
         self._files: dict[str, paramiko.PKey | Unusable] = {}
         self._agents: dict[str, list[AgentKey]] = {}
-        self._sockets: list[Any] = []
+        self._sockets: list[socket.socket] = []
 
     def close(self) -> None:
         for connection in self._sockets:
@@ -131,10 +131,19 @@ class Identities:
         return list(agent.get_keys())
 
 
-_Agent: Any = AgentSSH  # the stubs leave its private parts out
+if TYPE_CHECKING:
+
+    class _Agent(AgentSSH):
+        """What the stubs leave out, and is relied on here."""
+
+        def _connect(self, conn: socket.socket) -> None: ...
+        def _send_message(self, msg: object) -> tuple[int, paramiko.Message]: ...
+
+else:
+    _Agent = AgentSSH
 
 
-class _SharedAgent(_Agent):  # type: ignore[misc]
+class _SharedAgent(_Agent):
     """An agent that several threads ask: one question at a time. Paramiko's mixes them up."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -142,7 +151,7 @@ class _SharedAgent(_Agent):  # type: ignore[misc]
         self._one_at_a_time = threading.Lock()
         self._connect(connection)
 
-    def _send_message(self, msg: Any) -> Any:
+    def _send_message(self, msg: object) -> tuple[int, paramiko.Message]:
         with self._one_at_a_time:
             return super()._send_message(msg)
 

@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import paramiko
 from paramiko.ssh_exception import IncompatiblePeer
@@ -174,7 +174,7 @@ class Login:
                 return connection
         raise tcp.unconnected(f"{endpoint.hostname} port {endpoint.port}", errors, timeouts.connect)
 
-    def _tunnel(self, via: HostTransport) -> Any:
+    def _tunnel(self, via: HostTransport) -> paramiko.Channel:
         """A channel through the gateway, which serves as a socket."""
         self._enter("connect")
         where = f"{self._endpoint.hostname} port {self._endpoint.port}"

@@ -10,34 +10,18 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol
 
 import paramiko
-from fabric.connection import Connection
 
 from mnt.errors import HostError
-from mnt.fleet.wire.timeouts import Timeouts
 
 _READ = 1 << 16  # bytes
-_OUTPUT_LIMIT = 1 << 26  # bytes of standard output that `execute` keeps for its caller
 _ERRORS_KEPT = 1 << 16  # bytes of standard error that are kept: its end
 _LINGER = 0.5  # seconds for the rest of the output, once the command has ended but something holds its stdout
 
-_CHANNEL_ERRORS = (paramiko.SSHException, EOFError, OSError)
-
-
-def host_name(connection: Connection) -> str:
-    """The name of the host in messages: the inventory's, or what Fabric was given."""
-    target = getattr(connection, "target", None)
-    return str(connection.host if target is None else target.name)
-
-
-def timeouts_of(connection: Connection) -> Timeouts:
-    """The limits of a HostConnection, the default ones for Fabric's own."""
-    timeouts = getattr(connection, "timeouts", None)
-    return timeouts if isinstance(timeouts, Timeouts) else Timeouts()
+CHANNEL_ERRORS = (paramiko.SSHException, EOFError, OSError)
 
 
 class ReadTimeout(TimeoutError):
@@ -80,6 +64,16 @@ class _Reply(threading.Event):
         raise TimeoutError(f"no answer within {self._limit:g} s")
 
 
+def open_session(transport: paramiko.Transport, limit: float) -> paramiko.Channel:
+    """A new session channel. It is opened, and its requests are answered, within `limit` seconds.
+
+    Raises one of CHANNEL_ERRORS; ChannelException where the host allows no further session.
+    """
+    session = transport.open_session(timeout=limit)
+    session.event = _Reply(limit)
+    return session
+
+
 class RunningCommand(Protocol):
     """A command on a host, whatever client it was started with: what RemoteCommand says of these."""
 
@@ -103,26 +97,6 @@ class RunningCommand(Protocol):
     def read(self, timeout: float | None = None) -> bytes: ...
 
 
-def open_session(connection: Connection) -> Any:
-    """A new session channel, whose requests are answered within `Timeouts.channel` or fail with an OSError.
-
-    Raises HostError: phase `channel`; or any phase before it where the connection had to be opened.
-    """
-    limit = timeouts_of(connection).channel
-    own = getattr(connection, "open_session", None)  # a HostConnection may take a further transport
-    try:
-        if own is not None:
-            channel = own(limit)
-        else:
-            connection.open()  # type: ignore[no-untyped-call]
-            transport: Any = connection.transport
-            channel = transport.open_session(timeout=limit)
-    except _CHANNEL_ERRORS as error:
-        raise HostError(host_name(connection), "channel", f"no session: {_reason(error)}") from error
-    channel.event = _Reply(limit)
-    return channel
-
-
 class RemoteCommand:
     """A command that runs on a host. Leaving the `with` block closes the channel.
 
@@ -130,46 +104,44 @@ class RemoteCommand:
     head is gone.
 
     Args:
-        connection: opened if it is not.
+        host: the host's name in messages.
+        session: a new channel, as `open_session` gives it.
         command: what the login shell is given.
         on_stderr: takes each piece of standard error, in the thread that reads.
 
     Raises:
-        HostError: phase `channel`; or any phase before it where the connection had to be opened.
+        HostError: phase `channel`.
     """
 
     def __init__(
         self,
-        connection: Connection,
+        host: str,
+        session: paramiko.Channel,
         command: str,
         *,
         on_stderr: Callable[[bytes], object] | None = None,
     ) -> None:
-        self.host = host_name(connection)
+        self.host = host
         self._wake = _Wake()
         self._errors = bytearray()
         self._on_stderr = on_stderr
         self._ended_at: float | None = None
         self._writer: _Writer | None = None
-        self._channel = self._open(connection)
+        session.in_buffer.set_event(self._wake)
+        session.in_stderr_buffer.set_event(self._wake)
+        session.status_event = _StatusEvent(self._wake)
+        self._channel = session
+        self._transport = session.get_transport()
         self._start(command)
-
-    def _open(self, connection: Connection) -> Any:
-        channel = open_session(connection)
-        channel.in_buffer.set_event(self._wake)
-        channel.in_stderr_buffer.set_event(self._wake)
-        channel.status_event = _StatusEvent(self._wake)
-        return channel
 
     def _start(self, command: str) -> None:
         try:
             self._channel.exec_command(command)
-        except _CHANNEL_ERRORS as error:
+        except CHANNEL_ERRORS as error:
             self.close()
-            transport = self._channel.transport
-            if not transport.is_active():
-                raise lost(self.host, transport) from error
-            raise HostError(self.host, "channel", f"the command was refused: {_reason(error)}") from error
+            if not self._transport.is_active():
+                raise self._lost() from error
+            raise HostError(self.host, "channel", f"the command was refused: {reason_of(error)}") from error
 
     def __enter__(self) -> RemoteCommand:
         return self
@@ -181,7 +153,7 @@ class RemoteCommand:
 
     def close(self) -> None:
         """Close the channel; a writer that is at work ends."""
-        with contextlib.suppress(*_CHANNEL_ERRORS):  # the loss of the connection has closed it
+        with contextlib.suppress(*CHANNEL_ERRORS):  # the loss of the connection has closed it
             self._channel.close()
         if self._writer is not None:
             self._writer.join(1.0)
@@ -237,7 +209,7 @@ class RemoteCommand:
         self.write(self._nothing_more())
 
     def _nothing_more(self) -> Iterator[bytes]:
-        with contextlib.suppress(*_CHANNEL_ERRORS):
+        with contextlib.suppress(*CHANNEL_ERRORS):
             self._channel.shutdown_write()
         yield from ()
 
@@ -278,8 +250,8 @@ class RemoteCommand:
         """Whether nothing can come any more. What has come is looked for after that was decided."""
         channel = self._channel
         if channel.closed:
-            if self.exit_code is None and not channel.transport.is_active():
-                raise lost(self.host, channel.transport)
+            if self.exit_code is None and not self._transport.is_active():
+                raise self._lost()
             return not self._ready()
         if not channel.status_event.is_set():
             return False
@@ -287,6 +259,11 @@ class RemoteCommand:
             return not self._ready()
         self._ended_at = self._ended_at or time.monotonic()
         return time.monotonic() - self._ended_at >= _LINGER and not self._ready()
+
+    def _lost(self) -> HostError:
+        """The error for a connection that ended while it was in use."""
+        error = self._transport.saved_exception
+        return HostError(self.host, "channel", "connection lost" + (f": {reason_of(error)}" if error else ""))
 
     def _ready(self) -> bool:
         return bool(self._channel.recv_ready() or self._channel.recv_stderr_ready())
@@ -340,60 +317,8 @@ def remaining(deadline: float) -> float:
     return left
 
 
-@dataclass(frozen=True)
-class Completed:
-    """A command that has ended. `stderr` is its end, at most 64 KiB; `exit_code` 128+N for a signal."""
-
-    stdout: bytes
-    stderr: str
-    exit_code: int | None  # None: the host did not say
-
-
-def execute(
-    connection: Connection,
-    command: str,
-    *,
-    stdin: Iterable[bytes] = (),
-    timeout: float | None = None,
-    on_stdout: Callable[[bytes], object] | None = None,
-) -> Completed:
-    """Run a command to its end; standard input ends after `stdin`.
-
-    Args:
-        command: for the login shell; quote what is data.
-        timeout: seconds; None: `Timeouts.command`.
-        on_stdout: takes each piece of standard output as it comes; `Completed.stdout` is then empty.
-            Without it, more than 64 MiB are an error.
-
-    Raises HostError: phase `command` when it takes too long; `answer` when it says too much;
-    `channel` or an earlier one for want of a
-    connection.
-    """
-    limit = timeouts_of(connection).command if timeout is None else timeout
-    deadline = time.monotonic() + limit
-    output = bytearray()
-    take = output.extend if on_stdout is None else on_stdout
-    with RemoteCommand(connection, command) as running:
-        if stdin:
-            running.write(stdin)
-        running.end_input()
-        try:
-            while data := running.read(remaining(deadline)):  # some hosts never fall silent
-                take(data)
-                if len(output) > _OUTPUT_LIMIT:
-                    raise HostError(running.host, "answer", f"more than {_OUTPUT_LIMIT >> 20} MiB of output")
-        except ReadTimeout:
-            raise HostError(running.host, "command", f"not done within {limit:g} s") from None
-        return Completed(bytes(output), running.stderr, running.exit_code)
-
-
-def lost(host: str, transport: Any) -> HostError:
-    """The error for a connection that ended while it was in use."""
-    reason = transport.saved_exception
-    return HostError(host, "channel", "connection lost" + (f": {_reason(reason)}" if reason else ""))
-
-
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
+    """What one of CHANNEL_ERRORS means."""
     if isinstance(error, EOFError):
         return "closed by the host"
     if isinstance(error, OSError) and error.strerror:
