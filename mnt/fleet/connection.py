@@ -13,8 +13,8 @@ from fabric.connection import Connection
 from paramiko import Channel, ChannelException, SSHConfig, Transport
 
 from mnt.errors import HostError
-from mnt.fleet.login.endpoint import Endpoint
-from mnt.fleet.login.failures import Cancelled, Failure
+from mnt.fleet.login.destination import Destination
+from mnt.fleet.login.failures import Cancelled, LoginFailure
 from mnt.fleet.login.hostkeys import HostKey
 from mnt.fleet.login.login import Login
 from mnt.fleet.login.shared import Shared
@@ -46,7 +46,7 @@ class HostConnection:
     def __init__(self, target: Host, shared: Shared | None = None, *, password: str | None = None) -> None:
         self._shared = shared or Shared(Timeouts())
         self.target = target
-        self.endpoint = self._shared.endpoint(target)
+        self.destination = self._shared.destination(target)
         self.timeouts = self._shared.timeouts
         self._password = password
         self._opening = threading.RLock()
@@ -61,9 +61,10 @@ class HostConnection:
         return "command" if login is None else login.phase
 
     @property
-    def logins(self) -> tuple[Endpoint, ...]:
-        """The logins by key that `open` takes, those at gateways first."""
-        return self.endpoint.jumps if self._password is not None else (*self.endpoint.jumps, self.endpoint)
+    def key_logins(self) -> tuple[Destination, ...]:
+        """Where `open` logs in by key, gateways first."""
+        gateways = self.destination.jumps
+        return gateways if self._password is not None else (*gateways, self.destination)
 
     @property
     def is_connected(self) -> bool:
@@ -155,11 +156,11 @@ class HostConnection:
 
     def _attempt(self, step: Callable[[Login, HostTransport | None], T]) -> T:
         name, shared = self.target.name, self._shared
-        login = self._login = shared.login(self.endpoint)
+        login = self._login = shared.login(self.destination)
         try:
-            with shared.slot(self.endpoint):
-                return step(login, shared.gateways.through(self.endpoint.jumps))
-        except Failure as failure:
+            with shared.slot(self.destination):
+                return step(login, shared.gateways.through(self.destination.jumps))
+        except LoginFailure as failure:
             raise HostError(name, failure.phase, failure.message, fix=failure.fix) from None
         except Cancelled:
             raise HostError(name, login.phase, "given up: the connection was closed") from None
@@ -173,10 +174,10 @@ class _FabricConnection(Connection):
     _connection: Any = None  # declared here, for else Invoke would keep it in its configuration
 
     def __init__(self, connection: HostConnection) -> None:
-        endpoint = connection.endpoint
+        destination = connection.destination
         # Fabric would read ~/.ssh/config by itself, and the user's fabric.yml: neither is meant for us.
         config = Config(ssh_config=SSHConfig(), lazy=True)
-        where = (endpoint.hostname, endpoint.user, endpoint.port)
+        where = (destination.hostname, destination.user, destination.port)
         super().__init__(*where, config, gateway=False)  # type: ignore[no-untyped-call]
         self._connection = connection
 

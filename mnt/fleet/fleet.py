@@ -123,7 +123,7 @@ class Fleet:
         batch = _Batch(task, {name: (self._connections[name], arguments[name]) for name in order}, limit)
         outcomes: dict[str, Outcome[T]] = {}
         try:
-            self._shared.unlock(login for name in order for login in self._connections[name].logins)
+            self._shared.unlock(login for name in order for login in self._connections[name].key_logins)
             for outcome in batch.outcomes(fanout or self._fanout):
                 outcomes[outcome.host] = outcome
                 if on_result is not None:

@@ -12,8 +12,8 @@ from paramiko import Transport
 
 from mnt.errors import HostError
 from mnt.fleet.connection import HostConnection
-from mnt.fleet.login.endpoint import Endpoint
-from mnt.fleet.login.failures import Cancelled, Failure
+from mnt.fleet.login.destination import Destination
+from mnt.fleet.login.failures import Cancelled, LoginFailure
 from mnt.fleet.login.shared import Shared
 from mnt.fleet.wire.sshprocess import OpenSshCommand
 from mnt.fleet.wire.sshwords import ssh_argv
@@ -29,8 +29,8 @@ class OpenSshConnection(HostConnection):
         self._running: list[OpenSshCommand] = []
 
     @property
-    def logins(self) -> tuple[Endpoint, ...]:
-        """None of ours: ssh has its own ways with keys."""
+    def key_logins(self) -> tuple[Destination, ...]:
+        """None: ssh finds its keys by itself."""
         return ()
 
     def open(self) -> None:
@@ -52,9 +52,9 @@ class OpenSshConnection(HostConnection):
     def _proxy(self) -> str | None:
         """What ssh is to take for a connection; None: nothing, it connects by itself. Raises HostError."""
         try:
-            master = self._shared.masters.through(self.endpoint.jumps)
-            return None if master is None else master.proxy_to(self.endpoint)
-        except Failure as failure:
+            master = self._shared.masters.through(self.destination.jumps)
+            return None if master is None else master.proxy_to(self.destination)
+        except LoginFailure as failure:
             raise HostError(self.target.name, failure.phase, failure.message, fix=failure.fix) from None
         except Cancelled:
             raise self._given_up() from None

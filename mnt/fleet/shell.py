@@ -27,7 +27,7 @@ def runs_nothing(connection: HostConnection, exit_code: int | None, said: str) -
         connection.target.name,
         "command",
         f"{named} runs no command{code}" + (f": {last}" if last else ""),
-        fix=f"as root on the host: usermod --shell /bin/bash {connection.endpoint.user}",
+        fix=f"as root on the host: usermod --shell /bin/bash {connection.destination.user}",
     )
 
 
@@ -46,7 +46,7 @@ def login_shell(connection: HostConnection) -> str | None:
         channel.invoke_subsystem("sftp")
         with paramiko.SFTPClient(channel).open("/etc/passwd") as file:
             text = file.read(_PASSWD_LIMIT).decode(errors="replace")
-        return shell_of(text, connection.endpoint.user)
+        return shell_of(text, connection.destination.user)
     return None
 
 

@@ -13,7 +13,7 @@ from mnt.tasks.shape import shaped
 _AT_ONCE = 16  # logins at the same time from the one host
 
 
-class Login(TypedDict):
+class PeerLogin(TypedDict):
     """Whether a host can log in to another; if not, the line in which its ssh says why."""
 
     ok: bool
@@ -21,10 +21,12 @@ class Login(TypedDict):
 
 
 class _Answer(TypedDict):
-    results: dict[str, Login]
+    results: dict[str, PeerLogin]
 
 
-def mesh(connection: HostConnection, workers: Iterable[Host], *, timeout: float = 10.0) -> dict[str, Login]:
+def mesh(
+    connection: HostConnection, workers: Iterable[Host], *, timeout: float = 10.0
+) -> dict[str, PeerLogin]:
     """Whether this host can log in to each of `workers` without a question, by the worker's name.
 
     The host's own ssh does it, with its user's configuration, keys and known hosts; user and port are the

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mnt import keys
 from mnt.errors import UsageError
-from mnt.fleet.login.endpoint import DEFAULT_IDENTITIES
+from mnt.fleet.login.destination import DEFAULT_IDENTITIES
 from mnt.inventory.model import Host
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Failure(Exception):
+class LoginFailure(Exception):
     """A login failed, in a phase of mnt.errors.HostError."""
 
     def __init__(self, phase: str, message: str, *, fix: str | None = None, again: bool = False) -> None:
@@ -13,9 +13,9 @@ class Failure(Exception):
         self.fix = fix
         self.again = again  # the server cut the connection before authentication: worth another try
 
-    def at_gateway(self, name: str) -> Failure:
+    def at_gateway(self, name: str) -> LoginFailure:
         """The failure as the hosts behind a gateway see it."""
-        return Failure(self.phase, f"gateway {name}: {self.message}", fix=self.fix)
+        return LoginFailure(self.phase, f"gateway {name}: {self.message}", fix=self.fix)
 
 
 class Cancelled(Exception):

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from mnt.fleet.login.endpoint import Endpoint
-from mnt.fleet.login.failures import Cancelled, Failure
+from mnt.fleet.login.destination import Destination
+from mnt.fleet.login.failures import Cancelled, LoginFailure
 
-Hops = tuple[Endpoint, ...]
+Hops = tuple[Destination, ...]
 
 _FAILURE_HOLDS = 5.0  # seconds for which a failed login stands for the hosts that wait for the same gateway
 
@@ -42,7 +42,7 @@ class Gateways(Generic[T]):
         for_good: nothing is opened after `close`.
     """
 
-    def __init__(self, login: Callable[[Endpoint], GatewayLogin[T]], *, for_good: bool = False) -> None:
+    def __init__(self, login: Callable[[Destination], GatewayLogin[T]], *, for_good: bool = False) -> None:
         self._login = login
         self._for_good = for_good
         self._closed = False
@@ -50,7 +50,7 @@ class Gateways(Generic[T]):
         self._open: dict[Hops, _Gateway[T]] = {}
 
     def through(self, hops: Hops) -> T | None:
-        """The transport of the last of `hops`; None if there are none. Raises Failure, Cancelled."""
+        """The transport of the last of `hops`; None if there are none. Raises LoginFailure, Cancelled."""
         if not hops:
             return None
         with self._lock:
@@ -75,11 +75,11 @@ class _Gateway(Generic[T]):
         self._name = name
         self._lock = threading.Lock()
         self._transport: T | None = None
-        self._failure: Failure | None = None
+        self._failure: LoginFailure | None = None
         self._failed_at = 0.0
 
     def get(self, before: Callable[[], T | None]) -> T:
-        """The open transport; `before` gives that of the hop before. Raises Failure, Cancelled."""
+        """The open transport; `before` gives that of the hop before. Raises LoginFailure, Cancelled."""
         with self._lock:
             if self._transport is not None and self._transport.is_active():
                 return self._transport
@@ -88,7 +88,7 @@ class _Gateway(Generic[T]):
             via = before()
             try:
                 self._transport = self._login.run(via)
-            except Failure as failure:
+            except LoginFailure as failure:
                 self._failure = failure.at_gateway(self._name)
                 self._failed_at = time.monotonic()
                 raise self._failure from None

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mnt.errors import MntError
-from mnt.fleet.login.endpoint import Endpoint
+from mnt.fleet.login.destination import Destination
 
 _HASH_MARK = "|1|"
 
@@ -144,13 +144,13 @@ class KnownHosts:
         with self._lock:
             return [line for file in files for line in self._read(file).lines_for(name)]
 
-    def about(self, endpoint: Endpoint) -> list[KnownKey]:
+    def about(self, destination: Destination) -> list[KnownKey]:
         """The lines that speak of a server, in its own files and in those that are only read."""
-        files = (*endpoint.known_hosts, *endpoint.known_hosts_global)
-        known = self.lines_for(endpoint.key_name, files)
-        if not known and endpoint.key_name == f"[{endpoint.hostname}]:{endpoint.port}":
+        files = (*destination.known_hosts, *destination.known_hosts_global)
+        known = self.lines_for(destination.key_name, files)
+        if not known and destination.key_name == f"[{destination.hostname}]:{destination.port}":
             # As ssh does: a key known for the host without a port is good for any port of it.
-            known = self.lines_for(endpoint.hostname, files)
+            known = self.lines_for(destination.hostname, files)
         return known
 
     def record(self, name: str, key: HostKey, file: str, *, hashed: bool = False) -> None:

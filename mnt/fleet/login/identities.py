@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import paramiko
 from paramiko.agent import AgentKey, AgentSSH
 
-from mnt.fleet.login.endpoint import DEFAULT_IDENTITIES, Endpoint
+from mnt.fleet.login.destination import DEFAULT_IDENTITIES, Destination
 from mnt.fleet.login.terminal import ask_secret, has_terminal
 
 _AGENT_TIMEOUT = 10.0  # seconds for each answer of an agent; it may ask its user, but not for ever
@@ -52,30 +52,30 @@ class Identities:
         for connection in self._sockets:
             connection.close()
 
-    def unlock(self, endpoints: Iterable[Endpoint]) -> None:
-        """Ask at the terminal, once each, for the passphrases of files that `endpoints` will need.
+    def unlock(self, destinations: Iterable[Destination]) -> None:
+        """Ask at the terminal, once each, for the passphrases of files that `destinations` will need.
 
         A file that an agent holds needs none; nor do the default files, if there is an agent with any key:
         `ssh-add` is then the way. For the main thread, before anyone waits for an answer.
         """
-        for endpoint in endpoints:
-            agent = self._agent_keys(endpoint.agent)
-            paths = endpoint.identities
-            if not (paths or endpoint.only_identities or agent):
+        for destination in destinations:
+            agent = self._agent_keys(destination.agent)
+            paths = destination.identities
+            if not (paths or destination.only_identities or agent):
                 paths = DEFAULT_IDENTITIES
             for path in paths:
                 found = self._file(path, agent)
                 if isinstance(found, Unusable) and found.locked:
                     self._files[path] = _unlock(path)
 
-    def candidates(self, endpoint: Endpoint) -> Iterator[Identity | Unusable]:
-        """What to try on an endpoint, each key once: its files, the agent's keys, the default files.
+    def candidates(self, destination: Destination) -> Iterator[Identity | Unusable]:
+        """What to try on a destination, each key once: its files, the agent's keys, the default files.
 
         With `only_identities` just its files; an agent then serves for those of them that need a passphrase.
         Default files that do not exist are left out.
         """
         seen: set[bytes] = set()
-        for found in self._all(endpoint):
+        for found in self._all(destination):
             if isinstance(found, Identity):
                 blob = found.key.asbytes()
                 if blob in seen:
@@ -83,15 +83,15 @@ class Identities:
                 seen.add(blob)
             yield found
 
-    def _all(self, endpoint: Endpoint) -> Iterator[Identity | Unusable]:
-        agent = self._agent_keys(endpoint.agent)
-        for path in endpoint.identities:
+    def _all(self, destination: Destination) -> Iterator[Identity | Unusable]:
+        agent = self._agent_keys(destination.agent)
+        for path in destination.identities:
             yield self._file(path, agent)
-        if endpoint.only_identities:
+        if destination.only_identities:
             return
         for key in agent:
             yield Identity(f"agent: {key.comment or key.get_name()}", key)
-        if not endpoint.identities:
+        if not destination.identities:
             for path in DEFAULT_IDENTITIES:
                 if os.path.exists(os.path.expanduser(path)):
                     yield self._file(path, agent)

@@ -16,8 +16,8 @@ import threading
 import time
 from typing import Any
 
-from mnt.fleet.login.endpoint import Endpoint
-from mnt.fleet.login.failures import Cancelled, Failure
+from mnt.fleet.login.destination import Destination
+from mnt.fleet.login.failures import Cancelled, LoginFailure
 from mnt.fleet.login.gateways import Gateways
 from mnt.fleet.wire.sshwords import NO_SSH_FIX, failure_of, master_argv, proxy_command
 from mnt.fleet.wire.timeouts import Timeouts
@@ -45,13 +45,13 @@ exit "$code"
 
 
 class Master:
-    """An `ssh` that logs in to a gateway, or has done so. Raises Failure where it cannot be started."""
+    """An `ssh` that logs in to a gateway, or has done so. Raises LoginFailure where it cannot be started."""
 
-    def __init__(self, endpoint: Endpoint, timeouts: Timeouts, via: Master | None) -> None:
-        proxy = None if via is None else via.proxy_to(endpoint)
+    def __init__(self, destination: Destination, timeouts: Timeouts, via: Master | None) -> None:
+        proxy = None if via is None else via.proxy_to(destination)
         if shutil.which("ssh") is None:
-            raise Failure("connect", "ssh: no such file or directory", fix=NO_SSH_FIX)
-        host = Host(endpoint.name, endpoint.name, endpoint.given)
+            raise LoginFailure("connect", "ssh: no such file or directory", fix=NO_SSH_FIX)
+        host = Host(destination.name, destination.name, destination.given)
         self._directory: str | None = None
         try:
             self._directory = tempfile.mkdtemp(prefix="mnt-ssh-", dir=_DIRECTORIES)
@@ -68,7 +68,7 @@ class Master:
         except OSError as error:
             if self._directory is not None:
                 shutil.rmtree(self._directory, ignore_errors=True)
-            raise Failure("connect", f"ssh: {(error.strerror or str(error)).lower()}") from None
+            raise LoginFailure("connect", f"ssh: {(error.strerror or str(error)).lower()}") from None
 
     @property
     def ready(self) -> bool:
@@ -78,18 +78,18 @@ class Master:
     def is_active(self) -> bool:
         return self._process.poll() is None
 
-    def failure(self) -> Failure:
+    def failure(self) -> LoginFailure:
         """Why it has ended."""
         said = os.pread(self._said.fileno(), _SAID_KEPT, 0).decode(errors="replace")
         phase, message = failure_of(said)
-        return Failure(phase, message)
+        return LoginFailure(phase, message)
 
-    def proxy_to(self, endpoint: Endpoint) -> str:
-        """The ProxyCommand for an `ssh` to what lies behind. Raises Failure."""
+    def proxy_to(self, destination: Destination) -> str:
+        """The ProxyCommand for an `ssh` to what lies behind. Raises LoginFailure."""
         try:
-            return proxy_command(self._socket, endpoint.hostname, endpoint.port)
+            return proxy_command(self._socket, destination.hostname, destination.port)
         except ValueError as error:
-            raise Failure("resolve", str(error)) from None
+            raise LoginFailure("resolve", str(error)) from None
 
     def close(self) -> None:
         """End it, and wait for that. Safe to call from any thread, and again."""
@@ -108,8 +108,8 @@ class Master:
 class MasterLogin:
     """The login at one gateway; the counterpart of mnt.fleet.login.login.Login."""
 
-    def __init__(self, endpoint: Endpoint, timeouts: Timeouts) -> None:
-        self._endpoint = endpoint
+    def __init__(self, destination: Destination, timeouts: Timeouts) -> None:
+        self._destination = destination
         self._timeouts = timeouts
         self._lock = threading.Lock()
         self._cancelled = False
@@ -123,11 +123,11 @@ class MasterLogin:
             self._master.close()
 
     def run(self, via: Master | None) -> Master:
-        """A master that has logged in, through that of the hop before. Raises Failure, Cancelled."""
+        """A master that has logged in, through that of the hop before. Raises LoginFailure, Cancelled."""
         with self._lock:
             if self._cancelled:
                 raise Cancelled
-            master = self._master = Master(self._endpoint, self._timeouts, via)
+            master = self._master = Master(self._destination, self._timeouts, via)
         limits = self._timeouts
         limit = limits.connect + limits.banner + limits.key_exchange + limits.authentication
         deadline = time.monotonic() + limit
@@ -137,7 +137,9 @@ class MasterLogin:
                 master.close()
                 if self._cancelled:
                     raise Cancelled
-                raise Failure("authentication", f"not done within {limit:g} s") if late else master.failure()
+                if late:
+                    raise LoginFailure("authentication", f"not done within {limit:g} s")
+                raise master.failure()
             time.sleep(_POLL)
         return master
 
@@ -146,4 +148,4 @@ class Masters(Gateways[Master]):
     """The masters of a fleet, each hop's once."""
 
     def __init__(self, timeouts: Timeouts) -> None:
-        super().__init__(lambda endpoint: MasterLogin(endpoint, timeouts), for_good=True)
+        super().__init__(lambda destination: MasterLogin(destination, timeouts), for_good=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
-from mnt.fleet.login.endpoint import Endpoint, resolve
+from mnt.fleet.login.destination import Destination, resolve
 from mnt.fleet.login.gateways import Gateways
 from mnt.fleet.login.hostkeys import KnownHosts
 from mnt.fleet.login.identities import Identities
@@ -32,7 +32,7 @@ class Shared:
         self._ssh_configs: dict[str | None, SshConfig] = {}
         self._slots: dict[object, threading.BoundedSemaphore] = {}
 
-    def endpoint(self, host: Host) -> Endpoint:
+    def destination(self, host: Host) -> Destination:
         """Where to log in for a host. Raises UsageError for an ssh_config that cannot be used."""
         with self._lock:
             config = self._ssh_configs.get(host.ssh.config)
@@ -40,16 +40,16 @@ class Shared:
                 config = self._ssh_configs[host.ssh.config] = SshConfig(host.ssh.config)
         return resolve(host, config)
 
-    def login(self, endpoint: Endpoint) -> Login:
-        return Login(endpoint, self.timeouts, self._known_hosts, self._identities)
+    def login(self, destination: Destination) -> Login:
+        return Login(destination, self.timeouts, self._known_hosts, self._identities)
 
-    def unlock(self, logins: Iterable[Endpoint]) -> None:
+    def unlock(self, logins: Iterable[Destination]) -> None:
         """Ask for the passphrases that these logins need and nobody has; see Identities."""
         self._identities.unlock(dict.fromkeys(logins))
 
-    def slot(self, endpoint: Endpoint) -> threading.BoundedSemaphore:
+    def slot(self, destination: Destination) -> threading.BoundedSemaphore:
         """Held while logging in, so that no server and no gateway sees too many logins at once."""
-        key = endpoint.jumps or (endpoint.hostname, endpoint.port)
+        key = destination.jumps or (destination.hostname, destination.port)
         with self._lock:
             return self._slots.setdefault(key, threading.BoundedSemaphore(_LOGINS_AT_ONCE))
 
