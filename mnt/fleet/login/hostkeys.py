@@ -24,6 +24,7 @@ from mnt.errors import MntError
 from mnt.fleet.login.destination import Destination
 
 _HASH_MARK = "|1|"
+_WILDCARDS = frozenset("*?!")
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class KnownKey:
             return hmac.compare_digest(self.names, _hashed(name, salt))
         patterns = self.names.lower().split(",")
         name = name.lower()
+        if _WILDCARDS.isdisjoint(self.names):  # as nearly all are: each host looks at the lines of all others
+            return name in patterns
         if any(_fits(name, pattern[1:]) for pattern in patterns if pattern.startswith("!")):
             return False
         return any(_fits(name, pattern) for pattern in patterns if not pattern.startswith("!"))
@@ -107,42 +110,17 @@ def judge(known: Sequence[KnownKey], key: HostKey, *, strict: bool) -> bool:
     )
 
 
-class _File:
-    """The lines of a known_hosts file. Those with plain names alone are found without a look at the others.
-
-    For each of hundreds of hosts there are as many lines: a look at every one would be most of a login.
-    """
-
-    def __init__(self, lines: Iterable[KnownKey]) -> None:
-        self._by_name: dict[str, list[KnownKey]] = {}
-        self._others: list[KnownKey] = []
-        for line in lines:
-            self.add(line)
-
-    def add(self, line: KnownKey) -> None:
-        if line.names.startswith(_HASH_MARK) or any(letter in line.names for letter in "*?!"):
-            self._others.append(line)
-            return
-        for name in dict.fromkeys(line.names.lower().split(",")):
-            self._by_name.setdefault(name, []).append(line)
-
-    def lines_for(self, name: str) -> list[KnownKey]:
-        """In the order of the file."""
-        found = [*self._by_name.get(name.lower(), ()), *(line for line in self._others if line.is_for(name))]
-        return sorted(found, key=lambda line: line.line)
-
-
 class KnownHosts:
     """Known_hosts files, each parsed once and shared by all hosts of a fleet; for any number of threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._files: dict[str, _File] = {}
+        self._files: dict[str, list[KnownKey]] = {}
 
     def lines_for(self, name: str, files: Iterable[str]) -> list[KnownKey]:
         """The lines of `files` that speak of `name`. A file that cannot be read says nothing."""
         with self._lock:
-            return [line for file in files for line in self._read(file).lines_for(name)]
+            return [line for file in files for line in self._read(file) if line.is_for(name)]
 
     def about(self, destination: Destination) -> list[KnownKey]:
         """The lines that speak of a server, in its own files and in those that are only read."""
@@ -164,10 +142,10 @@ class KnownHosts:
         text = f"{names} {key.type} {base64.b64encode(key.blob).decode()}\n"
         with self._lock:
             known = self._read(file)
-            if any(line.key == key for line in known.lines_for(name)):
+            if any(line.key == key and line.is_for(name) for line in known):
                 return
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            known.add(KnownKey(names, key, False, file, _append(path, text)))
+            known.append(KnownKey(names, key, False, file, _append(path, text)))
 
     def forget(self, name: str, lines: Iterable[KnownKey]) -> None:
         """Take `name` out of lines that speak of it; other names of theirs stay.
@@ -188,13 +166,13 @@ class KnownHosts:
                     _replace(path, "".join(kept))
                 self._files.pop(file, None)
 
-    def _read(self, file: str) -> _File:
+    def _read(self, file: str) -> list[KnownKey]:
         if file not in self._files:
             try:
                 text = Path(file).expanduser().read_text(encoding="utf-8", errors="replace")
             except OSError:
                 text = ""
-            self._files[file] = _File(parse(text, file))
+            self._files[file] = parse(text, file)
         return self._files[file]
 
 
