@@ -18,7 +18,8 @@ from mnt.fleet.login.failures import Cancelled, LoginFailure
 from mnt.fleet.login.hostkeys import HostKey
 from mnt.fleet.login.login import Login
 from mnt.fleet.login.shared import Shared
-from mnt.fleet.wire.channel import CHANNEL_ERRORS, RemoteCommand, RunningCommand, open_session, reason_of
+from mnt.fleet.wire.channel import CHANNEL_ERRORS, RemoteCommand, open_session, reason_of
+from mnt.fleet.wire.command import RunningCommand
 from mnt.fleet.wire.timeouts import Timeouts
 from mnt.fleet.wire.transport import HostTransport
 from mnt.inventory.model import Host
@@ -98,7 +99,7 @@ class HostConnection:
             raise HostError(self.target.name, "channel", f"no session: {reason_of(error)}") from error
 
     def start(self, command: str, *, on_stderr: Callable[[bytes], object] | None = None) -> RunningCommand:
-        """Start a command; RemoteCommand says how. Raises HostError."""
+        """Start a command; `on_stderr` is RemoteCommand's. Raises HostError."""
         return RemoteCommand(self.target.name, self.open_session(), command, on_stderr=on_stderr)
 
     def shown_key(self, algorithms: Sequence[str]) -> HostKey | None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from mnt.errors import HostError
 from mnt.fleet.connection import HostConnection
-from mnt.fleet.wire.channel import ReadTimeout, RemoteCommand, remaining
+from mnt.fleet.wire.channel import RemoteCommand
+from mnt.fleet.wire.command import ReadTimeout, remaining
 
 _OUTPUT_LIMIT = 1 << 26  # bytes of standard output that are kept for the caller
 

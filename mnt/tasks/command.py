@@ -12,7 +12,7 @@ from typing import Protocol
 from mnt.errors import HostError
 from mnt.fleet import HostConnection
 from mnt.fleet.shell import runs_nothing
-from mnt.fleet.wire.channel import ReadTimeout, RunningCommand
+from mnt.fleet.wire.command import ReadTimeout, RunningCommand
 from mnt.remote import bootstrap, wrapper
 from mnt.remote.wrapper import Command, Streams
 

@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 from mnt.errors import HostError
 from mnt.fleet import HostConnection, RemoteCommand
 from mnt.fleet.shell import runs_nothing
-from mnt.fleet.wire.channel import ReadTimeout, remaining
+from mnt.fleet.wire.command import ReadTimeout, remaining
 from mnt.remote import bootstrap
 from mnt.remote.bootstrap import BadFrame, Frame, FrameReader
 from mnt.tasks import bundle
@@ -90,7 +90,7 @@ def run_program(
             stack.callback(boot.command.close)
             boot.command.write([opening + boot.request(name, args, stay)])
             answer = run.answer(stdin, on_frame, on_noise)
-            if stay and boot.command.settle(_SETTLING):
+            if stay and boot.command.has_sent_all(_SETTLING):
                 stack.pop_all()
                 connection.keep(boot)
             return answer

@@ -9,23 +9,18 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
-from typing import Protocol
+from collections.abc import Callable
 
 import paramiko
 
 from mnt.errors import HostError
+from mnt.fleet.wire.command import ReadTimeout, RunningCommand, Writer
 
 _READ = 1 << 16  # bytes
 _ERRORS_KEPT = 1 << 16  # bytes of standard error that are kept: its end
 _LINGER = 0.5  # seconds for the rest of the output, once the command has ended but something holds its stdout
 
 CHANNEL_ERRORS = (paramiko.SSHException, EOFError, OSError)
-
-
-class ReadTimeout(TimeoutError):
-    """Nothing came on standard output in time."""
 
 
 class _Wake(threading.Event):
@@ -74,34 +69,8 @@ def open_session(transport: paramiko.Transport, limit: float) -> paramiko.Channe
     return session
 
 
-class RunningCommand(Protocol):
-    """A command on a host, whatever client it was started with: what RemoteCommand says of these."""
-
-    host: str
-
-    def __enter__(self) -> RunningCommand: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    @property
-    def exit_code(self) -> int | None: ...
-
-    def close(self) -> None: ...
-
-    def write(self, chunks: Iterable[bytes]) -> None: ...
-
-    def end_input(self) -> None: ...
-
-    def read(self, timeout: float | None = None) -> bytes: ...
-
-
-class RemoteCommand:
-    """A command that runs on a host. Leaving the `with` block closes the channel.
-
-    Standard input stays open until then, or until `end_input`: its end tells programs of mnt.remote that the
-    head is gone.
+class RemoteCommand(RunningCommand):
+    """A command over a channel.
 
     Args:
         host: the host's name in messages.
@@ -126,12 +95,12 @@ class RemoteCommand:
         self._errors = bytearray()
         self._on_stderr = on_stderr
         self._ended_at: float | None = None
-        self._writer: _Writer | None = None
         session.in_buffer.set_event(self._wake)
         session.in_stderr_buffer.set_event(self._wake)
         session.status_event = _StatusEvent(self._wake)
         self._channel = session
         self._transport = session.get_transport()
+        self._writer = Writer(session.sendall, self._end_input, self._wake.set)
         self._start(command)
 
     def _start(self, command: str) -> None:
@@ -143,20 +112,10 @@ class RemoteCommand:
                 raise self._lost() from error
             raise HostError(self.host, "channel", f"the command was refused: {reason_of(error)}") from error
 
-    def __enter__(self) -> RemoteCommand:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Close the channel; a writer that is at work ends."""
         with contextlib.suppress(*CHANNEL_ERRORS):  # the loss of the connection has closed it
             self._channel.close()
-        if self._writer is not None:
-            self._writer.join(1.0)
+        self._writer.close(1.0)
 
     @property
     def stderr(self) -> str:
@@ -165,70 +124,25 @@ class RemoteCommand:
 
     @property
     def exit_code(self) -> int | None:
-        """128+N for a signal, None while it runs or where the host did not say."""
         status = self._channel.exit_status
         return status if self._channel.status_event.is_set() and status >= 0 else None
 
-    def write(self, chunks: Iterable[bytes]) -> None:
-        """Send `chunks` to standard input in the background, after what was written before.
+    def has_sent_all(self, timeout: float) -> bool:
+        """See Writer."""
+        return self._writer.has_sent_all(timeout)
 
-        What iterating raises is raised by `read`.
-        """
-        if self._writer is None and isinstance(chunks, list) and self._has_room(chunks):
-            with contextlib.suppress(BrokenPipeError):
-                for chunk in chunks:
-                    self._send(chunk)
-            return
-        self._writer = _Writer(self._send, chunks, self._wake, after=self._writer)
-        self._writer.start()
-
-    def settle(self, timeout: float) -> bool:
-        """Whether all that was written is sent, within `timeout` seconds, without an error."""
-        if self._writer is None:
-            return True
-        self._writer.join(timeout)
-        if self._writer.is_alive():
-            return False
-        self._writer.check()
-        self._writer = None
-        return True
-
-    def _has_room(self, chunks: list[bytes]) -> bool:
-        """Whether sending cannot block, so that no thread is needed."""
-        return sum(map(len, chunks)) <= int(self._channel.out_window_size)
-
-    def _send(self, data: bytes) -> None:
-        # A command or a connection that has ended is the reader's to see.
-        with contextlib.suppress(OSError):
-            self._channel.sendall(data)
-            return
-        raise BrokenPipeError
-
-    def end_input(self) -> None:
-        """Close standard input, after what was written before."""
-        self.write(self._nothing_more())
-
-    def _nothing_more(self) -> Iterator[bytes]:
+    def _end_input(self) -> None:
         with contextlib.suppress(*CHANNEL_ERRORS):
             self._channel.shutdown_write()
-        yield from ()
 
     def read(self, timeout: float | None = None) -> bytes:
-        """The next piece of standard output; empty at its end.
-
-        Raises:
-            ReadTimeout: nothing came within `timeout` seconds.
-            HostError: phase `channel`: the connection is lost.
-        """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self._wake.rearm()
             self._take_errors()
-            if self._writer is not None:
-                self._writer.check()
+            self._writer.check()
             if self._channel.recv_ready():
-                data: bytes = self._channel.recv(_READ)
-                return data
+                return self._channel.recv(_READ)
             if self._at_end():
                 return b""
             now = time.monotonic()
@@ -266,7 +180,7 @@ class RemoteCommand:
         return HostError(self.host, "channel", "connection lost" + (f": {reason_of(error)}" if error else ""))
 
     def _ready(self) -> bool:
-        return bool(self._channel.recv_ready() or self._channel.recv_stderr_ready())
+        return self._channel.recv_ready() or self._channel.recv_stderr_ready()
 
     def _next_look(self, now: float, deadline: float | None) -> float | None:
         """Seconds until something is due even if nothing happens."""
@@ -274,47 +188,6 @@ class RemoteCommand:
         if self._ended_at is not None:
             due.append(self._ended_at + _LINGER)
         return max(0.0, min(due) - now) if due else None
-
-
-class _Writer(threading.Thread):
-    """Feeds an iterable to a channel, so that the thread which reads never blocks on a full window."""
-
-    def __init__(
-        self, send: Callable[[bytes], None], chunks: Iterable[bytes], wake: _Wake, after: _Writer | None
-    ) -> None:
-        super().__init__(daemon=True, name="mnt-stdin")
-        self._send_chunk = send
-        self._chunks = chunks
-        self._wake = wake
-        self._after = after
-        self._error: BaseException | None = None
-
-    def run(self) -> None:
-        if self._after is not None:
-            self._after.join()
-        try:
-            for chunk in self._chunks:
-                self._send_chunk(chunk)
-        except BrokenPipeError:
-            pass
-        except BaseException as error:  # noqa: BLE001 - belongs to the thread that reads
-            self._error = error
-            self._wake.set()
-
-    def check(self) -> None:
-        """Raise what went wrong in this writer or one before it."""
-        if self._after is not None:
-            self._after.check()
-        if self._error is not None:
-            raise self._error
-
-
-def remaining(deadline: float) -> float:
-    """Seconds until `deadline` (time.monotonic()). Raises ReadTimeout after it."""
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise ReadTimeout
-    return left
 
 
 def reason_of(error: BaseException) -> str:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import select
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import TracebackType
 from typing import IO, Any
 
 from mnt.errors import HostError
-from mnt.fleet.wire.channel import ReadTimeout
+from mnt.fleet.wire.command import ReadTimeout, RunningCommand, Writer
 from mnt.fleet.wire.sshwords import NO_SSH_FIX, failure_of
 
 _READ = 1 << 16  # bytes
@@ -23,8 +21,8 @@ _SAID_KEPT = 1 << 14  # bytes
 _END_GRACE = 1.0  # seconds for ssh to end once its input is closed and it was told to
 
 
-class OpenSshCommand:
-    """A command that runs over an `ssh` process; RemoteCommand says what its methods do.
+class OpenSshCommand(RunningCommand):
+    """A command over an `ssh` process.
 
     Raises:
         HostError: there is no ssh. `read` raises one where ssh ends by itself, of the phase it was in.
@@ -38,7 +36,6 @@ class OpenSshCommand:
     ) -> None:
         self.host = host
         self._on_stderr = on_stderr
-        self._failure: BaseException | None = None  # of iterating over what is to be written
         self._said = bytearray()  # the beginning of standard error
         try:
             self._process = subprocess.Popen(
@@ -61,24 +58,17 @@ class OpenSshCommand:
         self._poll = select.poll()
         for descriptor in self._streams:
             self._poll.register(descriptor, select.POLLIN)
-        self._chunks: queue.SimpleQueue[Iterable[bytes] | None] = queue.SimpleQueue()
-        self._writer = threading.Thread(target=self._feed, daemon=True, name="mnt-stdin")
-        self._writer.start()
-
-    def __enter__(self) -> OpenSshCommand:
-        return self
+        self._writer = Writer(self._send, self._close_input, self._process.terminate)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-        self.end_input()
-        self._writer.join(_END_GRACE)
+        self._writer.close(_END_GRACE)
         for stream in self._streams.values():
             stream.close()
 
     def close(self) -> None:
-        """End ssh, which ends the connection. Safe to call from any thread."""
         self._process.terminate()
         try:
             self._process.wait(_END_GRACE)
@@ -91,24 +81,12 @@ class OpenSshCommand:
         code = self._process.poll()
         return code if code is not None and 0 <= code < _FAILED else None
 
-    def write(self, chunks: Iterable[bytes]) -> None:
-        self._chunks.put(chunks)
+    def _send(self, chunk: bytes) -> None:
+        view = memoryview(chunk)
+        while view:
+            view = view[self._stdin.write(view) :]
 
-    def end_input(self) -> None:
-        self._chunks.put(None)
-
-    def _feed(self) -> None:
-        try:
-            while (chunks := self._chunks.get()) is not None:
-                for chunk in chunks:
-                    view = memoryview(chunk)
-                    while view:
-                        view = view[self._stdin.write(view) :]
-        except OSError:
-            pass  # ssh has ended: for the reader to see
-        except BaseException as error:  # noqa: BLE001 - belongs to the thread that reads
-            self._failure = error
-            self._process.terminate()
+    def _close_input(self) -> None:
         with contextlib.suppress(OSError):
             self._stdin.close()
 
@@ -140,8 +118,7 @@ class OpenSshCommand:
 
     def _check_end(self) -> None:
         """Raise what went wrong: with what was to be written, or with ssh, before the command or in it."""
-        if self._failure is not None:
-            raise self._failure
+        self._writer.check()
         if self._process.wait() == _FAILED:
             phase, message = failure_of(self._said.decode(errors="replace"))
             raise HostError(self.host, phase, message)
