@@ -26,8 +26,8 @@ from mnt.fleet.wire.transport import HostTransport
 T = TypeVar("T")
 
 _PROXY_FIX = (
-    "ssh_config has a ProxyCommand for it, which only `mnt run --worker ssh` follows; "
-    "a ProxyJump there, or `gateway:` in the inventory, serves everything"
+    "write a ProxyJump in ssh_config, or `gateway:` in the inventory: "
+    "only `mnt run --worker ssh` follows the ProxyCommand that ssh_config has for it"
 )
 _ATTEMPTS = 5  # at a login that is cut off before authentication: what sshd does when MaxStartups is reached
 _CUT_OFF = (EOFError, ConnectionResetError, BrokenPipeError)
@@ -190,7 +190,7 @@ class Login:
             )
         except paramiko.ChannelException as error:
             if error.code == paramiko.common.OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED:
-                fix = "AllowTcpForwarding yes in the gateway's sshd_config"
+                fix = "set AllowTcpForwarding yes in the gateway's sshd_config"
                 raise self._failure(f"the gateway forwards nothing to {where}", fix=fix) from None
             raise self._failure(f"the gateway cannot reach {where}: {error.text.lower()}") from None
         except (paramiko.SSHException, EOFError, OSError) as error:
@@ -214,23 +214,23 @@ class Login:
         self._enter("key exchange")
         if not done.wait(self._timeouts.key_exchange):
             limit = f"{self._timeouts.key_exchange:g} s"
-            fix = "is the host overloaded, or the way to it bad? ssh -vv shows where it stops"
+            fix = "check the host's load, and the network; ssh -vv shows where it stops"
             raise self._failure(f"not done within {limit}", fix=fix)
         if not transport.is_active() or not transport.initial_kex_done:
             error = transport.get_exception()
             if error is None or isinstance(error, _CUT_OFF):
-                fix = "sshd may be over its MaxStartups, or bar this address: see its log on the host"
+                fix = "read sshd's log on the host: it may be over its MaxStartups, or bar this address"
                 raise self._failure("the host closed the connection", fix=fix, again=True)
             raise self._failure(str(error) or type(error).__name__) from error
 
     def _no_banner(self, transport: HostTransport, in_time: bool) -> LoginFailure:
         error = transport.banner_error
-        fix = f"is it an SSH server that listens on port {self._destination.port}?"
+        fix = f"check that an SSH server listens on port {self._destination.port}"
         if not in_time or isinstance(error, TimeoutError):
             return self._failure(f"no SSH banner within {self._timeouts.banner:g} s", fix=fix)
         if error is None or isinstance(error, _CUT_OFF):
-            message = "the connection was closed before any SSH banner"
-            return self._failure(message, fix="sshd may be over its MaxStartups", again=True)
+            fix = "read sshd's log on the host: it may be over its MaxStartups"
+            return self._failure("the connection was closed before any SSH banner", fix=fix, again=True)
         return self._failure(str(error), fix=fix)
 
     def _check_host_key(self, transport: HostTransport, known: Sequence[KnownKey], *, strict: bool) -> None:
@@ -279,7 +279,7 @@ class Login:
             more = transport.auth_password(user, password)
         except paramiko.BadAuthenticationType as error:
             message = f"the host takes no passwords of {user}, only {', '.join(error.allowed_types)}"
-            fix = "have the key put into ~/.ssh/authorized_keys there by who can"
+            fix = "ask an administrator of the host to add the key to ~/.ssh/authorized_keys there"
             raise self._failure(message, fix=fix) from None
         except (paramiko.SSHException, EOFError, OSError) as error:
             if transport.is_active() and "timeout" not in str(error).lower():

@@ -114,7 +114,8 @@ def parse(path: str, conditions: tuple[tuple[str, ...], ...] = (), depth: int = 
         text = Path(path).expanduser().read_text(encoding="utf-8", errors="surrogateescape")
     except OSError as error:
         raise UsageError(
-            f"{path}: {(error.strerror or str(error)).lower()}", fix="ssh.config names it"
+            f"{path}: {(error.strerror or str(error)).lower()}",
+            fix="check ssh.config in the inventory",
         ) from None
     blocks = [Block(conditions)]
     for number, line in enumerate(text.splitlines(), start=1):

@@ -40,7 +40,7 @@ def resolve(hostname: str, port: int, timeout: float) -> list[Address]:
         raise LoginFailure("resolve", f"no answer about {hostname!r} within {timeout:g} s") from None
     if isinstance(found, OSError):
         reason = (found.strerror or str(found)).lower()
-        fix = "is the name right? `address:` in the inventory can name an IP address"
+        fix = "check the name; `address:` in the inventory can be an IP address"
         raise LoginFailure("resolve", f"{hostname!r}: {reason}", fix=fix)
     return found
 
@@ -68,9 +68,9 @@ def unconnected(where: str, errors: Sequence[OSError], timeout: float) -> LoginF
     """What to say of a server, `where`, none of whose addresses could be connected to."""
     first = errors[0]
     if any(error.errno == errno.ECONNREFUSED for error in errors):
-        return LoginFailure("connect", f"refused by {where}", fix="is sshd running there, on that port?")
+        return LoginFailure("connect", f"refused by {where}", fix="check that sshd runs there, on that port")
     if isinstance(first, TimeoutError):
-        fix = "is the host up, and does a firewall let SSH through?"
+        fix = "check that the host is up, and that no firewall stops SSH"
         return LoginFailure("connect", f"no answer from {where} within {timeout:g} s", fix=fix)
     reason = (first.strerror or str(first)).lower()
-    return LoginFailure("connect", f"{reason}: {where}", fix="is the address right, and the host up?")
+    return LoginFailure("connect", f"{reason}: {where}", fix="check the address, and that the host is up")
