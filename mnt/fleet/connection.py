@@ -14,7 +14,7 @@ from paramiko import Channel, ChannelException, SSHConfig, Transport
 
 from mnt.errors import HostError
 from mnt.fleet.login.destination import Destination
-from mnt.fleet.login.failures import Cancelled, LoginFailure
+from mnt.fleet.login.failures import LoginFailure
 from mnt.fleet.login.hostkeys import HostKey
 from mnt.fleet.login.login import Login
 from mnt.fleet.login.shared import Shared
@@ -156,15 +156,13 @@ class HostConnection:
         return self._attempt(lambda login, via: login.run(via, self._password))
 
     def _attempt(self, step: Callable[[Login, HostTransport | None], T]) -> T:
-        name, shared = self.target.name, self._shared
+        shared = self._shared
         login = self._login = shared.login(self.destination)
         try:
             with shared.slot(self.destination):
                 return step(login, shared.gateways.through(self.destination.jumps))
         except LoginFailure as failure:
-            raise HostError(name, failure.phase, failure.message, fix=failure.fix) from None
-        except Cancelled:
-            raise HostError(name, login.phase, "given up: the connection was closed") from None
+            raise failure.of(self.target.name) from None
         finally:
             self._login = None
 

@@ -13,7 +13,7 @@ from paramiko import Transport
 from mnt.errors import HostError
 from mnt.fleet.connection import HostConnection
 from mnt.fleet.login.destination import Destination
-from mnt.fleet.login.failures import Cancelled, LoginFailure
+from mnt.fleet.login.failures import LoginCancelled, LoginFailure
 from mnt.fleet.login.shared import Shared
 from mnt.fleet.wire.sshprocess import OpenSshCommand
 from mnt.fleet.wire.sshwords import ssh_argv
@@ -42,25 +42,20 @@ class OpenSshConnection(HostConnection):
 
     def start(self, command: str, *, on_stderr: Callable[[bytes], object] | None = None) -> OpenSshCommand:
         """Start a command in an `ssh` of its own. Raises HostError: there is no ssh, or a gateway fails."""
-        words = ssh_argv(self.target, self.timeouts, command, proxy=self._proxy())
-        with self._opening:
-            if self._closed:
-                raise self._given_up()
-            self._running.append(OpenSshCommand(self.target.name, words, on_stderr))
-            return self._running[-1]
+        try:
+            words = ssh_argv(self.target, self.timeouts, command, proxy=self._proxy())
+            with self._opening:
+                if self._closed:
+                    raise LoginCancelled("connect")
+                self._running.append(OpenSshCommand(self.target.name, words, on_stderr))
+                return self._running[-1]
+        except LoginFailure as failure:
+            raise failure.of(self.target.name) from None
 
     def _proxy(self) -> str | None:
-        """What ssh is to take for a connection; None: nothing, it connects by itself. Raises HostError."""
-        try:
-            master = self._shared.masters.through(self.destination.jumps)
-            return None if master is None else master.proxy_to(self.destination)
-        except LoginFailure as failure:
-            raise HostError(self.target.name, failure.phase, failure.message, fix=failure.fix) from None
-        except Cancelled:
-            raise self._given_up() from None
-
-    def _given_up(self) -> HostError:
-        return HostError(self.target.name, "connect", "given up: the connection was closed")
+        """What ssh is to take for a connection; None: nothing, it connects by itself. Raises LoginFailure."""
+        master = self._shared.masters.through(self.destination.jumps)
+        return None if master is None else master.proxy_to(self.destination)
 
     def close(self) -> None:
         """End what runs."""

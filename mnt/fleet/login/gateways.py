@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from mnt.fleet.login.destination import Destination
-from mnt.fleet.login.failures import Cancelled, LoginFailure
+from mnt.fleet.login.failures import LoginCancelled, LoginFailure
 
 Hops = tuple[Destination, ...]
 
@@ -50,17 +50,17 @@ class Gateways(Generic[T]):
         self._open: dict[Hops, _Gateway[T]] = {}
 
     def through(self, hops: Hops) -> T | None:
-        """The transport of the last of `hops`; None if there are none. Raises LoginFailure, Cancelled."""
+        """The transport of the last of `hops`; None if there are none. Raises LoginFailure."""
         if not hops:
             return None
         with self._lock:
             if self._closed and self._for_good:
-                raise Cancelled
+                raise LoginCancelled("connect")
             gateway = self._open.setdefault(hops, _Gateway(self._login(hops[-1]), hops[-1].name))
         return gateway.get(lambda: self.through(hops[:-1]))
 
     def close(self) -> None:
-        """Close all transports; logins under way end with Cancelled."""
+        """Close all transports; logins under way end with LoginCancelled."""
         with self._lock:
             self._closed = True
             gateways = list(self._open.values())
@@ -79,7 +79,7 @@ class _Gateway(Generic[T]):
         self._failed_at = 0.0
 
     def get(self, before: Callable[[], T | None]) -> T:
-        """The open transport; `before` gives that of the hop before. Raises LoginFailure, Cancelled."""
+        """The open transport; `before` gives that of the hop before. Raises LoginFailure."""
         with self._lock:
             if self._transport is not None and self._transport.is_active():
                 return self._transport
@@ -88,6 +88,8 @@ class _Gateway(Generic[T]):
             via = before()
             try:
                 self._transport = self._login.run(via)
+            except LoginCancelled:
+                raise
             except LoginFailure as failure:
                 self._failure = failure.at_gateway(self._name)
                 self._failed_at = time.monotonic()

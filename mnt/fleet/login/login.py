@@ -17,7 +17,7 @@ from paramiko.ssh_exception import IncompatiblePeer
 
 from mnt.fleet.login import tcp
 from mnt.fleet.login.destination import Destination
-from mnt.fleet.login.failures import Cancelled, LoginFailure
+from mnt.fleet.login.failures import LoginCancelled, LoginFailure
 from mnt.fleet.login.hostkeys import HostKey, HostKeyRefused, KnownHosts, KnownKey, judge
 from mnt.fleet.login.identities import Identities, Identity, Unusable
 from mnt.fleet.wire.timeouts import Timeouts
@@ -58,7 +58,7 @@ class Login:
         self._transport: HostTransport | None = None
 
     def cancel(self) -> None:
-        """Make `run` end soon, with Cancelled."""
+        """Make `run` end soon, with LoginCancelled."""
         self._cancelled.set()
         if self._transport is not None:
             self._transport.close()
@@ -67,7 +67,7 @@ class Login:
                 self._socket.shutdown(socket.SHUT_RDWR)  # wakes a connect(); close() would not
 
     def run(self, via: HostTransport | None, password: str | None = None) -> HostTransport:
-        """An authenticated transport, through a gateway's if there is one. Raises LoginFailure, Cancelled.
+        """An authenticated transport, through a gateway's if there is one. Raises LoginFailure.
 
         Args:
             password: to be used in place of keys; it is sent to no host whose key is not known.
@@ -77,7 +77,7 @@ class Login:
     def scan(self, via: HostTransport | None, algorithms: Sequence[str]) -> HostKey | None:
         """The host key of one of these algorithms that the server proves to have; None: it has none of them.
 
-        Nothing is judged or recorded, and nobody logs in. Raises LoginFailure, Cancelled.
+        Nothing is judged or recorded, and nobody logs in. Raises LoginFailure.
         """
         return self._persist(lambda: self._show(via, algorithms))
 
@@ -88,11 +88,11 @@ class Login:
                 return step()
             except LoginFailure as failure:
                 if self._cancelled.is_set():
-                    raise Cancelled from None
+                    raise LoginCancelled(self.phase) from None
                 if not failure.again or attempt == _ATTEMPTS - 1:
                     raise
             if self._cancelled.wait(random.uniform(0.1, 0.3) * 2**attempt):
-                raise Cancelled
+                raise LoginCancelled(self.phase)
         raise AssertionError("unreachable")
 
     def _log_in(self, via: HostTransport | None, password: str | None) -> HostTransport:
@@ -108,7 +108,7 @@ class Login:
                 self._authenticate_by_password(transport, password)
         if self._cancelled.is_set():
             transport.close()
-            raise Cancelled
+            raise LoginCancelled(self.phase)
         transport.watch_life()
         return transport
 
@@ -139,7 +139,7 @@ class Login:
 
     def _enter(self, phase: str) -> None:
         if self._cancelled.is_set():
-            raise Cancelled
+            raise LoginCancelled(self.phase)
         self.phase = phase
 
     def _failure(self, message: str, *, fix: str | None = None, again: bool = False) -> LoginFailure:

@@ -17,7 +17,7 @@ import time
 from typing import Any
 
 from mnt.fleet.login.destination import Destination
-from mnt.fleet.login.failures import Cancelled, LoginFailure
+from mnt.fleet.login.failures import LoginCancelled, LoginFailure
 from mnt.fleet.login.gateways import Gateways
 from mnt.fleet.wire.sshwords import NO_SSH_FIX, failure_of, master_argv, proxy_command
 from mnt.fleet.wire.timeouts import Timeouts
@@ -116,17 +116,17 @@ class MasterLogin:
         self._master: Master | None = None
 
     def cancel(self) -> None:
-        """Make `run` end soon, with Cancelled; what it has started has ended."""
+        """Make `run` end soon, with LoginCancelled; what it has started has ended."""
         with self._lock:
             self._cancelled = True
         if self._master is not None:
             self._master.close()
 
     def run(self, via: Master | None) -> Master:
-        """A master that has logged in, through that of the hop before. Raises LoginFailure, Cancelled."""
+        """A master that has logged in, through that of the hop before. Raises LoginFailure."""
         with self._lock:
             if self._cancelled:
-                raise Cancelled
+                raise LoginCancelled("connect")
             master = self._master = Master(self._destination, self._timeouts, via)
         limits = self._timeouts
         limit = limits.connect + limits.banner + limits.key_exchange + limits.authentication
@@ -136,7 +136,7 @@ class MasterLogin:
                 late = master.is_active()
                 master.close()
                 if self._cancelled:
-                    raise Cancelled
+                    raise LoginCancelled("connect")
                 if late:
                     raise LoginFailure("authentication", f"not done within {limit:g} s")
                 raise master.failure()
