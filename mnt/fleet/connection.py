@@ -18,7 +18,7 @@ from mnt.fleet.login.failures import LoginFailure
 from mnt.fleet.login.hostkeys import HostKey
 from mnt.fleet.login.login import Login
 from mnt.fleet.login.shared import Shared
-from mnt.fleet.wire.channel import CHANNEL_ERRORS, RemoteCommand, open_session, reason_of
+from mnt.fleet.wire.channel import CHANNEL_ERRORS, RemoteCommand, cause_of, open_session
 from mnt.fleet.wire.command import RunningCommand
 from mnt.fleet.wire.timeouts import Timeouts
 from mnt.fleet.wire.transport import HostTransport
@@ -96,7 +96,7 @@ class HostConnection:
             fix = "MaxSessions in its sshd_config: at least 1"
             raise HostError(self.target.name, "channel", "the host allows no session", fix=fix) from None
         except CHANNEL_ERRORS as error:
-            raise HostError(self.target.name, "channel", f"no session: {reason_of(error)}") from error
+            raise HostError(self.target.name, "channel", f"no session: {cause_of(error)}") from error
 
     def start(self, command: str, *, on_stderr: Callable[[bytes], object] | None = None) -> RunningCommand:
         """Start a command; `on_stderr` is RemoteCommand's. Raises HostError."""

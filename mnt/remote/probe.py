@@ -31,7 +31,7 @@ from functools import partial
 from mnt.remote import rdma
 from mnt.remote.artifacts import artifacts
 from mnt.remote.distributions import nccl_library, packages, torch_cuda
-from mnt.remote.files import read
+from mnt.remote.files import read, strerror
 from mnt.remote.filesystems import describe_mounts, look_at, parse_mounts
 from mnt.remote.interfaces import interfaces
 from mnt.remote.logind import logind
@@ -124,7 +124,7 @@ def resolve(name: str) -> dict[str, object]:
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError as error:
-        return {"addresses": [], "error": error.strerror or str(error)}
+        return {"addresses": [], "error": strerror(error)}
     return {"addresses": list(dict.fromkeys(entry[4][0] for entry in found)), "error": None}
 
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from mnt.remote.channel import Event
 from mnt.remote.failures import Failure, find_failure, read_ranks, tail
+from mnt.remote.files import strerror
 from mnt.remote.jobfiles import FORMAT, JobPaths, read_json, write_json
 from mnt.remote.jobspec import encode, first_rank, job_environment, marks
 from mnt.remote.peers import Hub, Spoke
@@ -313,7 +314,7 @@ class Supervisor:
         try:
             return Hub(self._selector, address, spec["job"], spec["secret"], others, self._hear)
         except OSError as error:
-            self._note(peer=f"unreachable: cannot listen on {address}: {error.strerror or error}")
+            self._note(peer=f"unreachable: cannot listen on {address}: {strerror(error)}")
             return None
 
     def _catch_signals(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mnt.errors import HostError, MntError
+from mnt.errors import HostError, MntError, strerror
 from mnt.fleet.login.destination import Destination
 from mnt.fleet.login.hostkeys import HostKey, KnownHosts
 from mnt.inventory.model import Host
@@ -127,5 +127,5 @@ def _record(store: KnownHosts, destination: Destination, judged: Verdict) -> Tru
             store.record(destination.key_name, key, destination.known_hosts[0], hashed=destination.hash_names)
     except OSError as error:
         where = error.filename or destination.known_hosts[0]
-        raise MntError(f"{where}: {(error.strerror or str(error)).lower()}") from None
+        raise MntError(f"{where}: {strerror(error)}") from None
     return Trust(REPLACED if judged.old else RECORDED, judged)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import paramiko
 from paramiko.agent import AgentKey, AgentSSH
 
+from mnt.errors import strerror
 from mnt.fleet.login.destination import DEFAULT_IDENTITIES, Destination
 from mnt.fleet.login.terminal import ask_secret, has_terminal
 
@@ -181,7 +182,7 @@ def _load(path: str) -> paramiko.PKey | Unusable:
     except FileNotFoundError:
         return Unusable(path, "missing")
     except OSError as error:
-        return Unusable(path, (error.strerror or str(error)).lower())
+        return Unusable(path, strerror(error))
     except (paramiko.PasswordRequiredException, TypeError):  # cryptography says TypeError
         return Unusable(path, "needs a passphrase, and no agent holds it", locked=True)
     except (paramiko.SSHException, ValueError):

@@ -15,6 +15,7 @@ from typing import TypeVar
 import paramiko
 from paramiko.ssh_exception import IncompatiblePeer
 
+from mnt.errors import strerror
 from mnt.fleet.login import tcp
 from mnt.fleet.login.destination import Destination
 from mnt.fleet.login.failures import LoginCancelled, LoginFailure
@@ -221,7 +222,7 @@ class Login:
             if error is None or isinstance(error, _CUT_OFF):
                 fix = "read sshd's log on the host: it may be over its MaxStartups, or bar this address"
                 raise self._failure("the host closed the connection", fix=fix, again=True)
-            raise self._failure(str(error) or type(error).__name__) from error
+            raise self._failure(strerror(error)) from error
 
     def _no_banner(self, transport: HostTransport, in_time: bool) -> LoginFailure:
         error = transport.banner_error

@@ -16,6 +16,7 @@ import threading
 import time
 from typing import Any
 
+from mnt.errors import strerror
 from mnt.fleet.login.destination import Destination
 from mnt.fleet.login.failures import LoginCancelled, LoginFailure
 from mnt.fleet.login.gateways import Gateways
@@ -68,7 +69,7 @@ class Master:
         except OSError as error:
             if self._directory is not None:
                 shutil.rmtree(self._directory, ignore_errors=True)
-            raise LoginFailure("connect", f"ssh: {(error.strerror or str(error)).lower()}") from None
+            raise LoginFailure("connect", f"ssh: {strerror(error)}") from None
 
     @property
     def ready(self) -> bool:

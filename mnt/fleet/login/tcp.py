@@ -9,6 +9,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from mnt.errors import strerror
 from mnt.fleet.login.failures import LoginFailure
 
 Address = tuple[int, Any]  # address family, and a socket address of it
@@ -39,9 +40,8 @@ def resolve(hostname: str, port: int, timeout: float) -> list[Address]:
     except queue.Empty:
         raise LoginFailure("resolve", f"no answer about {hostname!r} within {timeout:g} s") from None
     if isinstance(found, OSError):
-        reason = (found.strerror or str(found)).lower()
         fix = "check the name; `address:` in the inventory can be an IP address"
-        raise LoginFailure("resolve", f"{hostname!r}: {reason}", fix=fix)
+        raise LoginFailure("resolve", f"{hostname!r}: {strerror(found)}", fix=fix)
     return found
 
 
@@ -72,5 +72,5 @@ def unconnected(where: str, errors: Sequence[OSError], timeout: float) -> LoginF
     if isinstance(first, TimeoutError):
         fix = "check that the host is up, and that no firewall stops SSH"
         return LoginFailure("connect", f"no answer from {where} within {timeout:g} s", fix=fix)
-    reason = (first.strerror or str(first)).lower()
-    return LoginFailure("connect", f"{reason}: {where}", fix="check the address, and that the host is up")
+    fix = "check the address, and that the host is up"
+    return LoginFailure("connect", f"{strerror(first)}: {where}", fix=fix)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import paramiko
 
-from mnt.errors import HostError
+from mnt.errors import HostError, strerror
 from mnt.fleet.wire.command import ReadTimeout, RunningCommand, Writer
 
 _READ = 1 << 16  # bytes
@@ -110,7 +110,7 @@ class RemoteCommand(RunningCommand):
             self.close()
             if not self._transport.is_active():
                 raise self._lost() from error
-            raise HostError(self.host, "channel", f"the command was refused: {reason_of(error)}") from error
+            raise HostError(self.host, "channel", f"the command was refused: {cause_of(error)}") from error
 
     def close(self) -> None:
         with contextlib.suppress(*CHANNEL_ERRORS):  # the loss of the connection has closed it
@@ -177,7 +177,7 @@ class RemoteCommand(RunningCommand):
     def _lost(self) -> HostError:
         """The error for a connection that ended while it was in use."""
         error = self._transport.saved_exception
-        return HostError(self.host, "channel", "connection lost" + (f": {reason_of(error)}" if error else ""))
+        return HostError(self.host, "channel", "connection lost" + (f": {cause_of(error)}" if error else ""))
 
     def _ready(self) -> bool:
         return self._channel.recv_ready() or self._channel.recv_stderr_ready()
@@ -190,10 +190,6 @@ class RemoteCommand(RunningCommand):
         return max(0.0, min(due) - now) if due else None
 
 
-def reason_of(error: BaseException) -> str:
+def cause_of(error: BaseException) -> str:
     """What one of CHANNEL_ERRORS means."""
-    if isinstance(error, EOFError):
-        return "closed by the host"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()
-    return str(error) or type(error).__name__
+    return "closed by the host" if isinstance(error, EOFError) else strerror(error)

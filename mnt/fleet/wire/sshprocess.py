@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import IO, Any
 
-from mnt.errors import HostError
+from mnt.errors import HostError, strerror
 from mnt.fleet.wire.command import ReadTimeout, RunningCommand, Writer
 from mnt.fleet.wire.sshwords import NO_SSH_FIX, failure_of
 
@@ -47,8 +47,7 @@ class OpenSshCommand(RunningCommand):
                 start_new_session=True,  # the terminal's Ctrl-C is ours to pass on
             )
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise HostError(self.host, "connect", f"ssh: {reason}", fix=NO_SSH_FIX) from None
+            raise HostError(self.host, "connect", f"ssh: {strerror(error)}", fix=NO_SSH_FIX) from None
         process: Any = self._process  # its pipes are there
         self._stdin: IO[bytes] = process.stdin
         self._streams: dict[int, IO[bytes]] = {
