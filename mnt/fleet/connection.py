@@ -131,8 +131,9 @@ class HostConnection:
         if login is not None:
             login.cancel()
         self.drop_kept()
-        while self._transports:
-            self._transports.pop().close()
+        transports, self._transports = self._transports, []
+        for transport in transports:
+            transport.close()
 
     def _active(self) -> list[Transport]:
         return [transport for transport in self._transports if transport.is_active()]
