@@ -7,6 +7,13 @@ mend it. Anything else that escapes is a bug and shows its traceback.
 from __future__ import annotations
 
 
+def strerror(error: BaseException) -> str:
+    """What an exception says: where it is an OSError, the system's words without number and file name."""
+    if isinstance(error, OSError):
+        return (error.strerror or str(error)).lower() or type(error).__name__
+    return str(error) or type(error).__name__
+
+
 class MntError(Exception):
     """Something went wrong that a person can mend.
 

@@ -56,7 +56,6 @@ def logs(selection: Selection, follow: bool, node: str | None, rank: int | None,
             lambda connection, *args: readers[connection.target.name](connection, *args),
             {host: (fleet.host(host).jobs_dir, wanted.job, host) for host in hosts},
             on_result=raise_broken_pipe,
-            timeout=None,
         )
         lines.close()
     for error in results.errors().values():

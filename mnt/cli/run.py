@@ -67,6 +67,7 @@ def run(
 
     from mnt import ui
     from mnt.fleet import Fleet, HostConnection
+    from mnt.fleet.openssh import OpenSshConnection
     from mnt.run import feed
     from mnt.run import outdir as files
     from mnt.run.live import Live
@@ -86,11 +87,7 @@ def run(
     directory = None if outdir is None else files.prepare(outdir, names)
     live = None if keep else Live(names, sys.stdout, sys.stderr, prefix=not no_prefix)
     outputs = Outputs(live=live, keep=keep, directory=directory)
-    connect = HostConnection
-    if worker == "ssh":
-        from mnt.fleet.openssh import OpenSshConnection
-
-        connect = OpenSshConnection
+    connect = OpenSshConnection if worker == "ssh" else HostConnection
     with Fleet(selection.hosts, fanout=fanout, timeouts=_timeouts(connect_timeout), connect=connect) as fleet:
         report = run_everywhere(fleet, order, outputs, _show_error)
     if live is not None:

@@ -64,7 +64,7 @@ def _new_key(path: str, dry_run: bool) -> Identity:
 
 def _ask_password(user: str, hosts: Sequence[str], why: str) -> str | None:
     from mnt import ui
-    from mnt.fleet.terminal import ask_secret
+    from mnt.fleet.login.terminal import ask_secret
     from mnt.inventory.hostlist import fold
 
     ui.info(f"{fold(hosts)}: {why}")

@@ -103,7 +103,7 @@ class _Consent:
         return said in {key.fingerprint for key in verdict.record}
 
     def _ask(self, question: str) -> str:
-        from mnt.fleet.terminal import ask
+        from mnt.fleet.login.terminal import ask
 
         return ask(question) if self._may_ask else ""
 

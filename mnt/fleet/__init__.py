@@ -1,10 +1,14 @@
-"""Hosts over SSH: Fabric's connections with every paramiko workaround, and tasks on many of them at once."""
+"""Hosts over SSH: a connection to each, with every paramiko workaround, and tasks on many of them at once.
 
-from mnt.fleet.channel import Completed, RemoteCommand, execute
+`login/` and `wire/` are what a connection is made of: fleet imports login, and login imports wire.
+"""
+
 from mnt.fleet.connection import HostConnection
+from mnt.fleet.execute import Completed, execute
 from mnt.fleet.fleet import Fleet
 from mnt.fleet.results import Outcome, Results, raise_broken_pipe
-from mnt.fleet.timeouts import Timeouts
+from mnt.fleet.wire.channel import RemoteCommand
+from mnt.fleet.wire.timeouts import Timeouts
 
 __all__ = [
     "Completed",

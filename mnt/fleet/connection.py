@@ -1,125 +1,59 @@
-"""A Fabric connection to a host of the inventory: `open` is ours, the rest is Fabric's."""
+"""A connection to a host of the inventory, over paramiko."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 from fabric.config import Config
 from fabric.connection import Connection
-from paramiko import ChannelException
-from paramiko.config import SSHConfig as ParamikoConfig
+from paramiko import Channel, ChannelException, SSHConfig, Transport
 
 from mnt.errors import HostError
-from mnt.fleet.channel import RemoteCommand, RunningCommand
-from mnt.fleet.endpoint import Endpoint, resolve
-from mnt.fleet.failures import Cancelled, Failure
-from mnt.fleet.gateways import Gateways
-from mnt.fleet.hostkeys import HostKey, KnownHosts
-from mnt.fleet.identities import Identities
-from mnt.fleet.login import Login
-from mnt.fleet.masters import Masters
-from mnt.fleet.sshconfig import SshConfig
-from mnt.fleet.timeouts import Timeouts
-from mnt.fleet.transport import HostTransport
+from mnt.fleet.login.destination import Destination
+from mnt.fleet.login.failures import LoginFailure
+from mnt.fleet.login.hostkeys import HostKey
+from mnt.fleet.login.login import Login
+from mnt.fleet.login.shared import Shared
+from mnt.fleet.wire.channel import CHANNEL_ERRORS, RemoteCommand, cause_of, open_session
+from mnt.fleet.wire.command import RunningCommand
+from mnt.fleet.wire.timeouts import Timeouts
+from mnt.fleet.wire.transport import HostTransport
 from mnt.inventory.model import Host
 
 T = TypeVar("T")
-
-_LOGINS_AT_ONCE = 8  # at one server, or through one gateway; sshd's MaxStartups begins to drop at 10
-
-
-class Shared:
-    """What the connections of one fleet share: known hosts, keys, ssh_config, gateways, a limit on logins."""
-
-    def __init__(self, timeouts: Timeouts) -> None:
-        self.timeouts = timeouts
-        self.gateways: Gateways[HostTransport] = Gateways(self.login)
-        self.masters = Masters(timeouts)
-        # Fabric would read ~/.ssh/config by itself, and the user's fabric.yml: neither is meant for us.
-        self.fabric_config: Any = Config(  # type: ignore[no-untyped-call]
-            ssh_config=ParamikoConfig(), overrides={"load_ssh_configs": False}, lazy=True
-        )
-        self._known_hosts = KnownHosts()
-        self._identities = Identities()
-        self._lock = threading.Lock()
-        self._ssh_configs: dict[str | None, SshConfig] = {}
-        self._slots: dict[object, threading.BoundedSemaphore] = {}
-
-    def endpoint(self, host: Host) -> Endpoint:
-        """Where to log in for a host. Raises UsageError for an ssh_config that cannot be used."""
-        with self._lock:
-            config = self._ssh_configs.get(host.ssh.config)
-            if config is None:
-                config = self._ssh_configs[host.ssh.config] = SshConfig(host.ssh.config)
-        return resolve(host, config)
-
-    def login(self, endpoint: Endpoint) -> Login:
-        return Login(endpoint, self.timeouts, self._known_hosts, self._identities)
-
-    def unlock(self, logins: Iterable[Endpoint]) -> None:
-        """Ask for the passphrases that these logins need and nobody has; see Identities."""
-        self._identities.unlock(dict.fromkeys(logins))
-
-    def slot(self, endpoint: Endpoint) -> threading.BoundedSemaphore:
-        """Held while logging in, so that no server and no gateway sees too many logins at once."""
-        key = endpoint.jumps or (endpoint.hostname, endpoint.port)
-        with self._lock:
-            return self._slots.setdefault(key, threading.BoundedSemaphore(_LOGINS_AT_ONCE))
-
-    def close(self) -> None:
-        self.gateways.close()
-        self.masters.close()
-        self._identities.close()
 
 
 class Closable(Protocol):
     def close(self) -> None: ...
 
 
-class HostConnection(Connection):
-    """A connection to `target`, a host of the inventory.
+class HostConnection:
+    """A connection to `target`, a host of the inventory; logged in by `open`, or by what first needs it.
 
-    What Fabric's own connection does (`run`, `put`, `get`, `sftp`, ..) works. `open` raises HostError with
-    the phase that failed; it checks the host's key before anything is sent. Safe to open and close from
-    several threads; may be opened again after it was closed.
+    The host's key is checked before anything is sent. Safe to open and close from several threads; may be
+    opened again after it was closed or lost.
+
+    Args:
+        shared: what it has in common with others of a fleet.
+        password: to log in with, in place of keys; it goes to no host whose key is not known.
+
+    Raises UsageError for an ssh_config that cannot be used.
     """
 
-    # Invoke's contexts keep unknown attributes in their configuration, and look through all names at
-    # each assignment, which takes 0.5 ms a connection. Here all attributes are real ones.
-    def __setattr__(self, key: str, value: Any) -> None:
-        object.__setattr__(self, key, value)
-
-    target: Host = None  # type: ignore[assignment]
-    endpoint: Endpoint = None  # type: ignore[assignment]
-    timeouts: Timeouts = None  # type: ignore[assignment]
-    _shared: Shared = None  # type: ignore[assignment]
-    _opening: threading.Lock = None  # type: ignore[assignment]
-    _further: list[HostTransport] = None  # type: ignore[assignment]
-    _kept: list[Any] = None  # type: ignore[assignment]
-    _login: Login | None = None
-    password: str | None = None  # to log in with, in place of keys; goes to no host whose key is not known
-
-    def __init__(self, target: Host, shared: Shared | None = None) -> None:
-        """Raises UsageError for an ssh_config that cannot be used."""
-        shared = shared or Shared(Timeouts())
-        endpoint = shared.endpoint(target)
-        super().__init__(  # type: ignore[no-untyped-call]
-            host=endpoint.hostname,
-            user=endpoint.user,
-            port=endpoint.port,
-            config=shared.fabric_config,
-            gateway=False,
-        )
+    def __init__(self, target: Host, shared: Shared | None = None, *, password: str | None = None) -> None:
+        self._shared = shared or Shared(Timeouts())
         self.target = target
-        self.endpoint = endpoint
-        self.timeouts = shared.timeouts
-        self._shared = shared
-        self._opening = threading.Lock()
-        self._further = []
-        self._kept = []
+        self.destination = self._shared.destination(target)
+        self.timeouts = self._shared.timeouts
+        self._password = password
+        self._opening = threading.RLock()
+        self._login: Login | None = None  # the one under way
+        self._transports: list[Transport] = []
+        self._kept: list[Any] = []
 
     @property
     def phase(self) -> str:
@@ -128,41 +62,45 @@ class HostConnection(Connection):
         return "command" if login is None else login.phase
 
     @property
-    def logins(self) -> tuple[Endpoint, ...]:
-        """The logins by key that `open` takes, those at gateways first."""
-        return self.endpoint.jumps if self.password is not None else (*self.endpoint.jumps, self.endpoint)
+    def key_logins(self) -> tuple[Destination, ...]:
+        """Where `open` logs in by key, gateways first."""
+        gateways = self.destination.jumps
+        return gateways if self._password is not None else (*gateways, self.destination)
+
+    @property
+    def is_connected(self) -> bool:
+        return bool(self._active())
 
     def open(self) -> None:
         """Log in, if that was not done. Raises HostError."""
-        if self.is_connected:
-            return
-        with self._opening:
-            if not self.is_connected:
-                transport = self._log_in()
-                client: Any = self.client
-                client._transport = transport  # Fabric's sftp goes by it
-                self._sftp = None  # of a connection that was lost
-                self.transport = transport
+        self._transport()
 
-    def open_session(self, timeout: float) -> Any:
-        """A channel for a command, opened within `timeout` seconds.
+    @cached_property
+    def fabric(self) -> Connection:
+        """This connection as Fabric's, for its `run`, `put`, `get`, `sftp`, and for tasks that take one."""
+        return _FabricConnection(self)
+
+    def open_session(self) -> Channel:
+        """A channel for a command; what is asked over it is answered within `Timeouts.channel`, or OSError.
 
         Where the host allows no more sessions on the connection that there is (MaxSessions of sshd_config, 10
-        unless set), over a further one, which is kept for the next. Raises HostError, SSHException, OSError.
+        unless set), over a further one, which is kept for the next. Raises HostError.
         """
-        self.open()
-        main: Any = self.transport
-        for transport in [main, *(further for further in self._further if further.is_active())]:
-            with contextlib.suppress(ChannelException):
-                return transport.open_session(timeout=timeout)
-        with self._opening:
-            further = self._log_in()
-            self._further.append(further)
         try:
-            return further.open_session(timeout=timeout)
+            self._transport()
+            for transport in self._active():
+                with contextlib.suppress(ChannelException):
+                    return open_session(transport, self.timeouts.channel)
+            return open_session(self._add_transport(), self.timeouts.channel)
         except ChannelException:
             fix = "MaxSessions in its sshd_config: at least 1"
             raise HostError(self.target.name, "channel", "the host allows no session", fix=fix) from None
+        except CHANNEL_ERRORS as error:
+            raise HostError(self.target.name, "channel", f"no session: {cause_of(error)}") from error
+
+    def start(self, command: str, *, on_stderr: Callable[[bytes], object] | None = None) -> RunningCommand:
+        """Start a command; `on_stderr` is RemoteCommand's. Raises HostError."""
+        return RemoteCommand(self.target.name, self.open_session(), command, on_stderr=on_stderr)
 
     def shown_key(self, algorithms: Sequence[str]) -> HostKey | None:
         """The host key of one of these algorithms that the host has; None: it has none.
@@ -170,27 +108,6 @@ class HostConnection(Connection):
         Nobody logs in, but at gateways. Raises HostError.
         """
         return self._attempt(lambda login, via: login.scan(via, algorithms))
-
-    def _log_in(self) -> HostTransport:
-        """A new transport. Raises HostError."""
-        return self._attempt(lambda login, via: login.run(via, self.password))
-
-    def _attempt(self, step: Callable[[Login, HostTransport | None], T]) -> T:
-        name, shared = self.target.name, self._shared
-        login = self._login = shared.login(self.endpoint)
-        try:
-            with shared.slot(self.endpoint):
-                return step(login, shared.gateways.through(self.endpoint.jumps))
-        except Failure as failure:
-            raise HostError(name, failure.phase, failure.message, fix=failure.fix) from None
-        except Cancelled:
-            raise HostError(name, login.phase, "given up: the connection was closed") from None
-        finally:
-            self._login = None
-
-    def start(self, command: str, *, on_stderr: Callable[[bytes], object] | None = None) -> RunningCommand:
-        """Start a command; RemoteCommand says how. Raises HostError."""
-        return RemoteCommand(self, command, on_stderr=on_stderr)
 
     def keep(self, started: Closable) -> None:
         """Hold something that runs over this connection for whoever takes it next; `drop_kept` closes it."""
@@ -214,7 +131,58 @@ class HostConnection(Connection):
         if login is not None:
             login.cancel()
         self.drop_kept()
-        while self._further:
-            self._further.pop().close()
-        with contextlib.suppress(EOFError, OSError):  # sftp says goodbye, and the host may be gone
-            super().close()  # type: ignore[no-untyped-call]
+        transports, self._transports = self._transports, []
+        for transport in transports:
+            transport.close()
+
+    def _active(self) -> list[Transport]:
+        return [transport for transport in self._transports if transport.is_active()]
+
+    def _transport(self) -> Transport:
+        """One that is open, by a login if need be. Raises HostError."""
+        if active := self._active():
+            return active[0]
+        with self._opening:
+            active = self._active()
+            return active[0] if active else self._add_transport()
+
+    def _add_transport(self) -> Transport:
+        with self._opening:
+            transport = self._log_in()
+            self._transports = [*self._active(), transport]
+            return transport
+
+    def _log_in(self) -> Transport:
+        """A new transport. Raises HostError."""
+        return self._attempt(lambda login, via: login.run(via, self._password))
+
+    def _attempt(self, step: Callable[[Login, HostTransport | None], T]) -> T:
+        shared = self._shared
+        login = self._login = shared.login(self.destination)
+        try:
+            with shared.slot(self.destination):
+                return step(login, shared.gateways.through(self.destination.jumps))
+        except LoginFailure as failure:
+            raise failure.of(self.target.name) from None
+        finally:
+            self._login = None
+
+
+class _FabricConnection(Connection):
+    """A HostConnection with Fabric's interface, which leaves the login to it: Fabric checks no host keys."""
+
+    _connection: Any = None  # declared here, for else Invoke would keep it in its configuration
+
+    def __init__(self, connection: HostConnection) -> None:
+        destination = connection.destination
+        # Fabric would read ~/.ssh/config by itself, and the user's fabric.yml: neither is meant for us.
+        config = Config(ssh_config=SSHConfig(), lazy=True)
+        where = (destination.hostname, destination.user, destination.port)
+        super().__init__(*where, config, gateway=False)  # type: ignore[no-untyped-call]
+        self._connection = connection
+
+    def open(self) -> None:
+        if not self.is_connected:
+            self._sftp = None  # of a connection that was lost
+            client: Any = self.client
+            client._transport = self.transport = self._connection._transport()

@@ -12,9 +12,10 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from mnt.errors import HostError
-from mnt.fleet.connection import HostConnection, Shared
+from mnt.fleet.connection import HostConnection
+from mnt.fleet.login.shared import Shared
 from mnt.fleet.results import Outcome, Results
-from mnt.fleet.timeouts import Timeouts
+from mnt.fleet.wire.timeouts import Timeouts
 from mnt.inventory.model import Host
 
 T = TypeVar("T")
@@ -24,20 +25,13 @@ Task = Callable[..., T]
 _ABANDON_AFTER = 1.0  # seconds that a task has to end once its connection was closed
 
 
-class _Default:
-    """The mark of an argument that was not given, where None says something."""
-
-
-_DEFAULT = _Default()
-
-
 class Fleet:
     """Hosts, reached over one connection each for the life of the fleet; closed by leaving the `with` block.
 
     Args:
         hosts: their names differ; their order is that of all results.
         fanout: hosts that work on a task at the same time.
-        timeouts: limits of each phase; `total` is the default for a whole task.
+        timeouts: limits of each phase.
         connect: makes the connection to a host, which need not be open.
     """
 
@@ -51,8 +45,7 @@ class Fleet:
     ) -> None:
         self._hosts = {host.name: host for host in hosts}
         self._fanout = max(1, fanout)
-        self._timeouts = timeouts or Timeouts()
-        self._shared = Shared(self._timeouts)
+        self._shared = Shared(timeouts or Timeouts())
         self._connections = {name: connect(host, self._shared) for name, host in self._hosts.items()}
 
     def __enter__(self) -> Fleet:
@@ -86,7 +79,7 @@ class Fleet:
         task: Task[T],
         *args: Any,
         on_result: OnResult | None = None,
-        timeout: float | _Default | None = _DEFAULT,
+        timeout: float | None = None,
     ) -> Results[T]:
         """Run `task(connection, *args)` on every host. See `run_each`."""
         return self.run_each(task, dict.fromkeys(self._hosts, args), on_result=on_result, timeout=timeout)
@@ -97,7 +90,7 @@ class Fleet:
         arguments: Mapping[str, tuple[Any, ...]],
         *,
         on_result: OnResult | None = None,
-        timeout: float | _Default | None = _DEFAULT,
+        timeout: float | None = None,
         fanout: int | None = None,
     ) -> Results[T]:
         """Run `task(connection, *arguments[host])` on the hosts that `arguments` names.
@@ -105,8 +98,7 @@ class Fleet:
         Args:
             task: raises HostError; whatever else it raises becomes the cause of one, of phase `command`.
             on_result: called in this thread with each outcome as it comes.
-            timeout: seconds for the task on one host, logging in included; None: no limit of its own; left
-                out: `Timeouts.total`.
+            timeout: seconds for the task on one host, logging in included; None: as long as it takes.
             fanout: in place of the fleet's own, for tasks that wait for each other.
 
         A private key that needs a passphrase, which no agent holds, is asked for at the terminal before
@@ -117,12 +109,11 @@ class Fleet:
         """
         for name in arguments:
             self._hosts[name]
-        limit = self._timeouts.total if isinstance(timeout, _Default) else timeout
         order = [name for name in self._hosts if name in arguments]
-        batch = _Batch(task, {name: (self._connections[name], arguments[name]) for name in order}, limit)
+        batch = _Batch(task, {name: (self._connections[name], arguments[name]) for name in order}, timeout)
         outcomes: dict[str, Outcome[T]] = {}
         try:
-            self._shared.unlock(login for name in order for login in self._connections[name].logins)
+            self._shared.unlock(login for name in order for login in self._connections[name].key_logins)
             for outcome in batch.outcomes(fanout or self._fanout):
                 outcomes[outcome.host] = outcome
                 if on_result is not None:

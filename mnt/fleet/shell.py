@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 
 import paramiko
-from fabric.connection import Connection
 
 from mnt.errors import HostError
-from mnt.fleet.channel import host_name, open_session, timeouts_of
+from mnt.fleet.connection import HostConnection
 
 _PASSWD_LIMIT = 1 << 20  # bytes
 
 
-def runs_nothing(connection: Connection, exit_code: int | None, said: str) -> HostError:
+def runs_nothing(connection: HostConnection, exit_code: int | None, said: str) -> HostError:
     """The error for a host whose login shell ended without having run what it was given.
 
     Args:
@@ -25,14 +24,14 @@ def runs_nothing(connection: Connection, exit_code: int | None, said: str) -> Ho
     code = "" if exit_code is None else f", exit code {exit_code}"
     last = "".join(said.strip().splitlines()[-1:])
     return HostError(
-        host_name(connection),
+        connection.target.name,
         "command",
         f"{named} runs no command{code}" + (f": {last}" if last else ""),
-        fix=f"as root on the host: usermod --shell /bin/bash {connection.user}",
+        fix=f"as root on the host: usermod --shell /bin/bash {connection.destination.user}",
     )
 
 
-def login_shell(connection: Connection) -> str | None:
+def login_shell(connection: HostConnection) -> str | None:
     """What the host's /etc/passwd says; None where it does not say, or cannot be read.
 
     Over SFTP, which sshd's own `internal-sftp` serves without a shell.
@@ -41,13 +40,13 @@ def login_shell(connection: Connection) -> str | None:
         contextlib.suppress(HostError, paramiko.SSHException, OSError, EOFError),
         contextlib.ExitStack() as to,
     ):
-        channel = open_session(connection)
+        channel = connection.open_session()
         to.callback(channel.close)
-        channel.settimeout(timeouts_of(connection).channel)
+        channel.settimeout(connection.timeouts.channel)
         channel.invoke_subsystem("sftp")
         with paramiko.SFTPClient(channel).open("/etc/passwd") as file:
             text = file.read(_PASSWD_LIMIT).decode(errors="replace")
-        return shell_of(text, str(connection.user))
+        return shell_of(text, connection.destination.user)
     return None
 
 

@@ -68,7 +68,6 @@ class Watch:
                 self._follow_node,
                 dict.fromkeys(self._jobs_dirs, ()),
                 on_result=raise_broken_pipe,
-                timeout=None,
             )
         finally:
             self._over.set()

@@ -136,7 +136,7 @@ class Session:
             for host, nonce in self._nonces.items()
         }
         self._fleet.run_each(
-            converse, tasks, on_result=lambda outcome: self._events.put((outcome.host, outcome)), timeout=None
+            converse, tasks, on_result=lambda outcome: self._events.put((outcome.host, outcome))
         )
 
     def payload_sent(self, host: str) -> int:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from mnt.errors import UsageError
+from mnt.errors import UsageError, strerror
 from mnt.tasks.wrapper import SCRIPT_PLACE, Command
 
 _SHELL = "/bin/sh"
@@ -35,7 +35,7 @@ def from_script(file: str, arguments: Sequence[str], *, sudo: bool = False) -> C
     try:
         script = Path(file).read_bytes()
     except OSError as error:
-        raise UsageError(f"{file}: {(error.strerror or str(error)).lower()}") from None
+        raise UsageError(f"{file}: {strerror(error)}") from None
     if not script:
         raise UsageError(f"{file}: the script is empty")
     if b"\0" in script[:256]:

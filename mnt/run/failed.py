@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from mnt.errors import UsageError
+from mnt.errors import UsageError, strerror
 
 _FORMAT = 1
 
@@ -55,7 +55,7 @@ def recall(inventory: str) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise UsageError(f"{file}: {(error.strerror or str(error)).lower()}") from None
+        raise UsageError(f"{file}: {strerror(error)}") from None
     except (ValueError, KeyError, TypeError):
         raise UsageError(
             f"{file}: not a list of failed hosts that this mnt can read", fix=f"rm {file}"

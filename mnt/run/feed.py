@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 
-from mnt.errors import MntError
+from mnt.errors import MntError, strerror
 
 _READ = 1 << 18  # bytes
 _AHEAD = 1 << 24  # bytes that are read before the fastest host wants them
@@ -93,8 +93,8 @@ class Source:
         if feed.closed:
             return b""
         if self._failure is not None:
-            reason = (self._failure.strerror or str(self._failure)).lower()
-            raise MntError(f"standard input cannot be kept: {reason}", fix="more room in $TMPDIR")
+            message = f"standard input cannot be kept: {strerror(self._failure)}"
+            raise MntError(message, fix="more room in $TMPDIR")
         return os.pread(self._file, size, self._start + offset)
 
     def _wake(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from mnt.errors import UsageError
+from mnt.errors import UsageError, strerror
 
 _SUFFIXES = (".out", ".err")
 
@@ -23,7 +23,7 @@ def prepare(directory: str, hosts: Iterable[str]) -> Path:
             for suffix in _SUFFIXES:
                 (path / f"{host}{suffix}").unlink(missing_ok=True)
     except OSError as error:
-        raise UsageError(f"--outdir {directory}: {(error.strerror or str(error)).lower()}") from None
+        raise UsageError(f"--outdir {directory}: {strerror(error)}") from None
     return path
 
 

@@ -121,7 +121,7 @@ def run(fleet: Fleet, order: Order, outputs: Outputs, on_end: Callable[[HostRun]
 
     interrupted = False
     try:
-        fleet.run(task, on_result=ended, timeout=None)
+        fleet.run(task, on_result=ended)
     except _Enough:
         pass
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Tasks: each takes a Fabric `Connection` and does one thing on one host. A fleet runs them on many.
+"""Tasks: each takes a `HostConnection` and does one thing on one host. A fleet runs them on many.
 
 `fab` runs some of them by hand, on hosts of no inventory; this prints what the host answers, as JSON:
 

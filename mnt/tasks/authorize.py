@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict
 
-from fabric.connection import Connection
-
-from mnt.fleet.channel import host_name
+from mnt.fleet import HostConnection
 from mnt.tasks.program import run_program
 from mnt.tasks.shape import granted, shaped
 
@@ -34,7 +32,7 @@ class Account(TypedDict):
 
 
 def authorize(
-    connection: Connection,
+    connection: HostConnection,
     cluster: str,
     authorized: Sequence[Authorized],
     *,
@@ -58,4 +56,4 @@ def authorize(
         "dry_run": dry_run,
     }
     answer = run_program(connection, "ssh.authorize", args)
-    return shaped(host_name(connection), granted(host_name(connection), answer), Account)
+    return shaped(connection.target.name, granted(connection.target.name, answer), Account)

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from mnt.errors import HostError
 from mnt.fleet import HostConnection
-from mnt.fleet.channel import ReadTimeout, RunningCommand
 from mnt.fleet.shell import runs_nothing
+from mnt.fleet.wire.command import ReadTimeout, RunningCommand
 from mnt.tasks import bootstrap, wrapper
 from mnt.tasks.wrapper import Command, Streams
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fabric.connection import Connection
-
-from mnt.fleet.channel import execute
+from mnt.fleet import HostConnection, execute
 from mnt.remote.common.procstat import parse_stat
 from mnt.remote.job.entry import merged, newest_first
 from mnt.remote.job.files import FINAL_STATES, FORMAT
@@ -21,7 +19,7 @@ from mnt.tasks.bootstrap import BadFrame
 _LIMIT = 1 << 23  # bytes of all files; more than the 200 jobs have that jobs.sh tells of
 
 
-def glance(connection: Connection, jobs_dir: str, host: str, *, timeout: float) -> dict[str, Any] | None:
+def glance(connection: HostConnection, jobs_dir: str, host: str, *, timeout: float) -> dict[str, Any] | None:
     """In the shape of `mnt.tasks.job.Jobs`; None: jobctl.py has to be asked.
 
     Raises HostError where the host does not answer in time, or cannot be reached.

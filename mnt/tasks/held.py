@@ -8,15 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fabric.connection import Connection
-
 from mnt.errors import HostError
+from mnt.fleet import HostConnection
 from mnt.tasks.program import run_program
 
 
 @contextmanager
 def held(
-    connection: Connection, name: str, args: dict[str, Any], *, stay: bool = False
+    connection: HostConnection, name: str, args: dict[str, Any], *, stay: bool = False
 ) -> Iterator[dict[str, Any]]:
     """Run a program of `mnt/remote/` for as long as the block does; gives the first frame that it emits.
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypedDict
 
-from fabric.connection import Connection
-
-from mnt.fleet.channel import host_name
+from mnt.fleet import HostConnection
 from mnt.inventory.model import Host
 from mnt.tasks.program import run_program
 from mnt.tasks.shape import shaped
@@ -15,7 +13,7 @@ from mnt.tasks.shape import shaped
 _AT_ONCE = 16  # logins at the same time from the one host
 
 
-class Login(TypedDict):
+class PeerLogin(TypedDict):
     """Whether a host can log in to another; if not, the line in which its ssh says why."""
 
     ok: bool
@@ -23,10 +21,12 @@ class Login(TypedDict):
 
 
 class _Answer(TypedDict):
-    results: dict[str, Login]
+    results: dict[str, PeerLogin]
 
 
-def mesh(connection: Connection, workers: Iterable[Host], *, timeout: float = 10.0) -> dict[str, Login]:
+def mesh(
+    connection: HostConnection, workers: Iterable[Host], *, timeout: float = 10.0
+) -> dict[str, PeerLogin]:
     """Whether this host can log in to each of `workers` without a question, by the worker's name.
 
     The host's own ssh does it, with its user's configuration, keys and known hosts; user and port are the
@@ -45,4 +45,4 @@ def mesh(connection: Connection, workers: Iterable[Host], *, timeout: float = 10
         {"workers": wanted, "timeout": timeout, "at_once": _AT_ONCE},
         timeout=30.0 + rounds * 2 * timeout,
     )
-    return shaped(host_name(connection), answer, _Answer)["results"]
+    return shaped(connection.target.name, answer, _Answer)["results"]

@@ -9,12 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, TypedDict
 
-from fabric.connection import Connection
-
 from mnt.errors import HostError
-from mnt.fleet.channel import ReadTimeout, RemoteCommand, host_name, remaining, timeouts_of
-from mnt.fleet.connection import HostConnection
+from mnt.fleet import HostConnection, RemoteCommand
 from mnt.fleet.shell import runs_nothing
+from mnt.fleet.wire.command import ReadTimeout, remaining
 from mnt.tasks import bootstrap, bundle
 from mnt.tasks.bootstrap import BadFrame, Frame, FrameReader
 from mnt.tasks.shape import shaped
@@ -24,8 +22,6 @@ OnFrame = Callable[[dict[str, Any]], None]
 _SETTLING = 0.5  # seconds for the end of a stream to be sent, where its program has answered already
 
 _MOST_REMARKS = 100  # of boot.sh, which makes some 15
-
-_DEFAULT_PYTHON = ("python3",)  # of a host that is not of an inventory
 
 
 class ProgramError(HostError):
@@ -55,7 +51,7 @@ class NoPython(HostError):
 
 
 def run_program(
-    connection: Connection,
+    connection: HostConnection,
     name: str,
     args: dict[str, Any],
     *,
@@ -68,14 +64,13 @@ def run_program(
     """Run a program of `mnt/remote/` on the host and return its answer.
 
     Args:
-        connection: a HostConnection, or any Fabric connection (then `python3` is the configured interpreter).
         args: JSON-serialisable; `main` gets them with `_boot` added.
         stdin: bytes for the program's `stdin`; iterated in another thread, once the program has started.
         timeout: seconds for all of it; None: as long as it takes.
         on_frame: takes each frame that the program emits, in this thread.
         on_noise: takes what came on standard output before the program, its end: what start-up files print.
-        stay: leave the interpreter there for the next program over this HostConnection, which saves most of
-            what starting one takes; `drop_kept` ends it. For programs that leave nothing in their process.
+        stay: leave the interpreter there for the next program over this connection, which saves most of what
+            starting one takes; `drop_kept` ends it. For programs that leave nothing in their process.
 
     Closing the connection, from any thread, ends the call, and the program with it.
 
@@ -85,35 +80,33 @@ def run_program(
         HostError: phase `command`: the program died, or took too long; `answer`: what came is no answer;
             `channel`: the connection was lost; or one from logging in.
     """
-    host = host_name(connection)
+    host, python, patience = connection.target.name, connection.target.python, connection.timeouts.interpreter
     deadline = None if timeout is None else time.monotonic() + timeout
-    own = connection if isinstance(connection, HostConnection) else None
-    python = own.target.python if own else _DEFAULT_PYTHON
 
     def ask(boot: _Boot, opening: bytes = b"") -> dict[str, Any]:
-        run = _Run(boot, name, deadline, timeouts_of(connection).interpreter)
+        run = _Run(boot, name, deadline, patience)
         with contextlib.ExitStack() as stack:
             stack.callback(boot.command.close)
             boot.command.write([opening + boot.request(name, args, stay)])
             answer = run.answer(stdin, on_frame, on_noise)
-            if stay and own and boot.command.settle(_SETTLING):
+            if stay and boot.command.has_sent_all(_SETTLING):
                 stack.pop_all()
-                own.keep(boot)
+                connection.keep(boot)
             return answer
 
     def attempt(words: Sequence[str], why: str = "", stale: int | None = None) -> dict[str, Any]:
         mark = bootstrap.new_mark()
         opening = bootstrap.opening(mark, words, why=why, stale=stale)
-        return ask(_Boot(RemoteCommand(connection, bootstrap.COMMAND), mark), opening)
+        return ask(_Boot(_start(connection), mark), opening)
 
     try:
-        if own and (kept := own.take_kept()) is not None:
+        if (kept := connection.take_kept()) is not None:
             with contextlib.suppress(_Gone):
                 return ask(kept)
         try:
             return attempt(python)
         except _Stuck as stuck:
-            why = f"did not start within {timeouts_of(connection).interpreter:g} s: {' '.join(python)}"
+            why = f"did not start within {patience:g} s: {' '.join(python)}"
             return attempt((), why, stuck.group)
     except _Stuck as stuck:
         _kill(connection, stuck.group)
@@ -330,12 +323,17 @@ def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
     yield bootstrap.END_OF_STREAM
 
 
-def _kill(connection: Connection, group: int) -> None:
+def _start(connection: HostConnection) -> RemoteCommand:
+    """The shell that boot.sh is sent to. Raises HostError."""
+    return RemoteCommand(connection.target.name, connection.open_session(), bootstrap.COMMAND)
+
+
+def _kill(connection: HostConnection, group: int) -> None:
     """Kill the processes of an attempt that hangs, if the host lets us; sh does it before anything else."""
     opening = bootstrap.opening(bootstrap.new_mark(), (), stale=group)
     with (
         contextlib.suppress(HostError, ReadTimeout),
-        RemoteCommand(connection, bootstrap.COMMAND) as command,
+        _start(connection) as command,
     ):
         command.write([opening])
-        command.read(timeouts_of(connection).channel)
+        command.read(connection.timeouts.channel)

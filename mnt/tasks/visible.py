@@ -6,9 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypedDict
 
-from fabric.connection import Connection
-
-from mnt.fleet.channel import host_name
+from mnt.fleet import HostConnection
 from mnt.tasks.held import held
 from mnt.tasks.program import run_program
 from mnt.tasks.shape import shaped
@@ -38,7 +36,7 @@ class _Looked(TypedDict):
 
 @contextmanager
 def write_nonce(
-    connection: Connection, nonce: str, places: Mapping[str, Sequence[str]], *, deadline: float
+    connection: HostConnection, nonce: str, places: Mapping[str, Sequence[str]], *, deadline: float
 ) -> Iterator[dict[str, Written]]:
     """Files that hold `nonce`, for as long as the block runs; the host removes them even if it loses us.
 
@@ -51,13 +49,13 @@ def write_nonce(
     """
     args = {"nonce": nonce, "write": places, "deadline": deadline}
     with held(connection, "probe.visible", args, stay=True) as first:
-        yield shaped(host_name(connection), first, _Wrote, "frame")["written"]
+        yield shaped(connection.target.name, first, _Wrote, "frame")["written"]
 
 
 def read_nonce(
-    connection: Connection, nonce: str, files: Mapping[str, str], *, deadline: float
+    connection: HostConnection, nonce: str, files: Mapping[str, str], *, deadline: float
 ) -> dict[str, Seen]:
     """Look for the files, by name, until they hold `nonce`, at most `deadline` seconds. Raises HostError."""
     args = {"nonce": nonce, "read": files, "deadline": deadline}
     answer = run_program(connection, "probe.visible", args, stay=True)
-    return shaped(host_name(connection), answer, _Looked)["seen"]
+    return shaped(connection.target.name, answer, _Looked)["seen"]

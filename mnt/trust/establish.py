@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mnt.errors import HostError, MntError
-from mnt.fleet.endpoint import Endpoint
-from mnt.fleet.hostkeys import HostKey, KnownHosts
+from mnt.errors import HostError, MntError, strerror
+from mnt.fleet.login.destination import Destination
+from mnt.fleet.login.hostkeys import HostKey, KnownHosts
 from mnt.inventory.model import Host
 from mnt.trust import fingerprints, verdict
 from mnt.trust.fingerprints import Listed
@@ -104,13 +104,13 @@ def establish(
         results = scan(wave)
         found = {name: Trust(UNREACHABLE, error=error) for name, error in results.errors().items()}
         for name, keys in results.values_by_host().items():
-            endpoint = wave[name]
+            destination = wave[name]
             names = (
                 None
                 if listed is None
-                else fingerprints.of({name, endpoint.key_name, endpoint.hostname}, listed)
+                else fingerprints.of({name, destination.key_name, destination.hostname}, listed)
             )
-            judged = verdict.judge(keys, store.about(endpoint), names)
+            judged = verdict.judge(keys, store.about(destination), names)
             found[name] = Trust(judged.status, judged)
         tell({name: found[name] for name in wave})
         asked = {name: trust.verdict for name, trust in found.items() if trust.verdict and trust.verdict.open}
@@ -120,12 +120,12 @@ def establish(
     return done
 
 
-def _record(store: KnownHosts, endpoint: Endpoint, judged: Verdict) -> Trust:
+def _record(store: KnownHosts, destination: Destination, judged: Verdict) -> Trust:
     try:
-        store.forget(endpoint.key_name, judged.old)
+        store.forget(destination.key_name, judged.old)
         for key in judged.record:
-            store.record(endpoint.key_name, key, endpoint.known_hosts[0], hashed=endpoint.hash_names)
+            store.record(destination.key_name, key, destination.known_hosts[0], hashed=destination.hash_names)
     except OSError as error:
-        where = error.filename or endpoint.known_hosts[0]
-        raise MntError(f"{where}: {(error.strerror or str(error)).lower()}") from None
+        where = error.filename or destination.known_hosts[0]
+        raise MntError(f"{where}: {strerror(error)}") from None
     return Trust(REPLACED if judged.old else RECORDED, judged)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mnt import keys
-from mnt.errors import UsageError
-from mnt.fleet.endpoint import DEFAULT_IDENTITIES
+from mnt.errors import UsageError, strerror
+from mnt.fleet.login.destination import DEFAULT_IDENTITIES
 from mnt.inventory.model import Host
 
 
@@ -48,7 +48,7 @@ def load(path: str) -> Identity | None:
         words = public.read_text().split(None, 2)
     except OSError as error:
         fix = f"ssh-keygen -y -f {path} > {path}.pub"
-        raise UsageError(f"{path}.pub: {(error.strerror or str(error)).lower()}", fix=fix) from None
+        raise UsageError(f"{path}.pub: {strerror(error)}", fix=fix) from None
     if len(words) < 2:
         raise UsageError(f"{path}.pub: not a public key", fix=f"ssh-keygen -y -f {path} > {path}.pub")
     comment = words[2].strip() if len(words) == 3 else ""
@@ -64,7 +64,7 @@ def make(path: str) -> Identity:
         _write(_file(path), pair.private, 0o600)
         _write(Path(f"{_file(path)}.pub"), f"{pair.public} {comment}\n", 0o644)
     except OSError as error:
-        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}", fix="--key FILE") from None
+        raise UsageError(f"{path}: {strerror(error)}", fix="--key FILE") from None
     return Identity(path, pair.public, comment)
 
 

@@ -12,12 +12,11 @@ from typing import Any
 
 from mnt.errors import HostError, UsageError
 from mnt.fleet import Fleet, HostConnection, Results
-from mnt.fleet.connection import Shared
-from mnt.fleet.endpoint import Endpoint
-from mnt.fleet.hostkeys import KnownHosts
+from mnt.fleet.login.destination import Destination
+from mnt.fleet.login.hostkeys import KnownHosts
 from mnt.inventory.model import Host
 from mnt.tasks.authorize import Account, Authorized, Peer, authorize
-from mnt.tasks.mesh import Login, mesh
+from mnt.tasks.mesh import PeerLogin, mesh
 from mnt.trust.identity import Identity
 
 AskPassword = Callable[[str, Sequence[str], str], str | None]  # user, hosts, why it is needed
@@ -34,7 +33,7 @@ class Setup:
 
     changes: dict[str, list[str]] = field(default_factory=dict)
     errors: dict[str, HostError] = field(default_factory=dict)
-    mesh: dict[tuple[str, str], Login] = field(default_factory=dict)
+    mesh: dict[tuple[str, str], PeerLogin] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -82,14 +81,14 @@ def set_up(
     head: Authorized = {"key": identity.public, "comment": identity.comment, "options": ""}
     task = partial(authorize, cluster=directory, authorized=[head], node_key=nodes, dry_run=dry_run)
     with Fleet(hosts) as fleet:
-        endpoints = {host.name: fleet.connection(host.name).endpoint for host in hosts}
+        destinations = {host.name: fleet.connection(host.name).destination for host in hosts}
         if nodes:
-            _check_plain(endpoints)
+            _check_plain(destinations)
         results = fleet.run(task)
     _note(done, results)
     accounts = results.values_by_host()
     if not dry_run:
-        accounts |= _by_password(done, hosts, task, endpoints, ask)
+        accounts |= _by_password(done, hosts, task, destinations, ask)
     reached = [_with_key(host, identity) for host in hosts if host.name in accounts]
     if nodes and reached:
         node_keys: list[Authorized] = [
@@ -97,7 +96,7 @@ def set_up(
             for host in reached
             if (public := accounts[host.name]["public"]) is not None
         ]
-        peers = [_peer(host.name, endpoints[host.name]) for host in reached]
+        peers = [_peer(host.name, destinations[host.name]) for host in reached]
         _join(done, directory, [head, *node_keys], reached, peers=peers, dry_run=dry_run)
     elif reached:
         _prove(done, reached)
@@ -126,7 +125,7 @@ def _by_password(
     done: Setup,
     hosts: Sequence[Host],
     task: Callable[[HostConnection], Account],
-    endpoints: Mapping[str, Endpoint],
+    destinations: Mapping[str, Destination],
     ask: AskPassword,
 ) -> dict[str, Account]:
     """Run the task, with a password, on hosts that have refused our keys; their accounts.
@@ -136,12 +135,12 @@ def _by_password(
     accounts: dict[str, Account] = {}
     for _ in range(_TRIES):
         locked = [host for host in hosts if _refuses_keys(done.errors.get(host.name))]
-        for user in dict.fromkeys(endpoints[host.name].user for host in locked):
-            group = [host for host in locked if endpoints[host.name].user == user]
+        for user in dict.fromkeys(destinations[host.name].user for host in locked):
+            group = [host for host in locked if destinations[host.name].user == user]
             password = ask(user, [host.name for host in group], done.errors[group[0].name].reason)
             if password is None:
                 return accounts
-            with Fleet(group, connect=partial(_with_password, password)) as fleet:
+            with Fleet(group, connect=partial(HostConnection, password=password)) as fleet:
                 results = fleet.run(task)
             _note(done, results)
             accounts |= results.values_by_host()
@@ -150,12 +149,6 @@ def _by_password(
 
 def _refuses_keys(error: HostError | None) -> bool:
     return error is not None and error.phase == "authentication"
-
-
-def _with_password(password: str, host: Host, shared: Shared) -> HostConnection:
-    connection = HostConnection(host, shared)
-    connection.password = password
-    return connection
 
 
 def _join(
@@ -183,15 +176,15 @@ def _join(
         done.mesh |= {(one, other): login for other, login in logins.items()}
 
 
-def _peer(name: str, endpoint: Endpoint) -> Peer:
-    known = KnownHosts().about(endpoint)
+def _peer(name: str, destination: Destination) -> Peer:
+    known = KnownHosts().about(destination)
     revoked = {line.key for line in known if line.revoked}
     keys = dict.fromkeys(line.key for line in known if line.key not in revoked)
     return {
         "names": [name],
-        "address": endpoint.hostname,
-        "user": endpoint.user,
-        "port": endpoint.port,
+        "address": destination.hostname,
+        "user": destination.user,
+        "port": destination.port,
         "keys": [f"{key.type} {base64.b64encode(key.blob).decode()}" for key in keys],
     }
 
@@ -203,9 +196,9 @@ def _directory(cluster: str) -> str:
     return hashlib.sha256(cluster.encode()).hexdigest()[:16]
 
 
-def _check_plain(endpoints: Mapping[str, Endpoint]) -> None:
-    for name, endpoint in endpoints.items():
-        for word in (name, endpoint.hostname, endpoint.user):
+def _check_plain(destinations: Mapping[str, Destination]) -> None:
+    for name, destination in destinations.items():
+        for word in (name, destination.hostname, destination.user):
             if not _PLAIN.fullmatch(word):
                 raise UsageError(
                     f"{name}: cannot stand in an ssh_config: {word!r}", fix="--no-mesh leaves it out"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mnt.fleet.hostkeys import HostKey, KnownKey
+from mnt.fleet.login.hostkeys import HostKey, KnownKey
 
 KNOWN = "known"  # it shows a key that is recorded for it
 NEW = "new"  # nothing is recorded for it

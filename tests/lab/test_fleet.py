@@ -15,6 +15,8 @@ from pathlib import Path
 
 import faults
 import pytest
+from fabric.connection import Connection
+from fabric.tasks import task as fabric_task
 from fleets import QUICK, fleet_of, hosts_of
 
 from mnt.errors import HostError
@@ -69,17 +71,24 @@ def test_one_connection_a_host_for_the_life_of_the_fleet(lab: Lab) -> None:
         assert hostname(connection) == "node1"  # it opens again
 
 
-def test_what_fabric_does_works_too(lab: Lab, tmp_path: Path) -> None:
+def test_an_inventory_drives_fabric_tasks(lab: Lab, tmp_path: Path) -> None:
     (tmp_path / "there").write_bytes(b"\0\xff\n")
 
-    def task(connection: HostConnection) -> bytes:
+    @fabric_task
+    def there_and_back(connection: Connection) -> bytes:
         connection.put(str(tmp_path / "there"), "copied")
         connection.get("copied", str(tmp_path / "back"))
         connection.run("rm copied", hide=True, in_stream=False)
         return (tmp_path / "back").read_bytes()
 
     with fleet_of(lab) as fleet:
-        assert fleet.run_each(task, {"node1": ()})["node1"].value == b"\0\xff\n"
+        for _ in range(2):
+            results = fleet.run_each(lambda host: there_and_back(host.fabric), {"node1": ()})
+            assert results["node1"].value == b"\0\xff\n"
+            connection = fleet.connection("node1")
+            port = connection.fabric.run("echo $SSH_CLIENT", hide=True, in_stream=False).stdout
+            assert port == execute(connection, "echo $SSH_CLIENT").stdout.decode(), "one connection for both"
+            connection.close()
 
 
 def test_no_more_hosts_at_once_than_the_fan_out(lab: Lab) -> None:

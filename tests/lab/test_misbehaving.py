@@ -24,7 +24,6 @@ from test_fleet import MakeLab, error_of, fingerprint, hostname
 
 from mnt.errors import HostError
 from mnt.fleet import Fleet, Timeouts, execute
-from mnt.fleet.channel import RemoteCommand
 from mnt.lab import Lab, LabHost
 from mnt.tasks.program import run_program
 
@@ -152,7 +151,7 @@ def test_one_session_a_connection(make_lab: MakeLab) -> None:
     faults.configure_sshd(lab.host("node1"), "MaxSessions 1\n")
     with fleet_of(lab) as fleet:
         connection = fleet.connection("node1")
-        with RemoteCommand(connection, "sleep 30"), RemoteCommand(connection, "cat") as echo:
+        with connection.start("sleep 30"), connection.start("cat") as echo:
             for _ in range(3):  # one after the other, while two are running
                 assert hostname(connection) == "node1"
             echo.write([b"there"])
@@ -415,7 +414,7 @@ def test_a_command_that_ends_before_it_has_read_its_input(lab: Lab) -> None:
         for chunks in ([b"x"], [b"x" * 10_000_000]):
             done = execute(connection, "echo so; exit 4", stdin=chunks)
             assert (done.stdout, done.exit_code) == (b"so\n", 4)
-        running = RemoteCommand(connection, "echo so; exit 4")
+        running = connection.start("echo so; exit 4")
         time.sleep(1)
         running.write([b"late"])
         running.end_input()

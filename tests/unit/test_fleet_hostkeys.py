@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mnt.fleet.hostkeys import HostKey, HostKeyRefused, KnownHosts, judge, parse
+from mnt.fleet.login.hostkeys import HostKey, HostKeyRefused, KnownHosts, judge, parse
 
 ED = HostKey("ssh-ed25519", b"ed")
 ED2 = HostKey("ssh-ed25519", b"ed, another")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mnt.fleet.endpoint import Endpoint, resolve
-from mnt.fleet.identities import Identities, Identity, Unusable
-from mnt.fleet.sshconfig import SshConfig
+from mnt.fleet.login.destination import Destination, resolve
+from mnt.fleet.login.identities import Identities, Identity, Unusable
+from mnt.fleet.login.sshconfig import SshConfig
 from mnt.inventory.model import Host, Ssh
 
 
@@ -54,7 +54,7 @@ def load(path: str, passphrase: str = "") -> None:
     subprocess.run(["ssh-add", "-q", path], env=environment, stdin=subprocess.DEVNULL, check=True)
 
 
-def endpoint(config: str = "", home: Path | None = None, **ssh: str) -> Endpoint:
+def destination(config: str = "", home: Path | None = None, **ssh: str) -> Destination:
     path = None
     if home is not None:
         path = str(home / "config")
@@ -62,7 +62,7 @@ def endpoint(config: str = "", home: Path | None = None, **ssh: str) -> Endpoint
     return resolve(Host("node1", "node1", Ssh(**ssh)), SshConfig(path))  # type: ignore[arg-type]
 
 
-def candidates(where: Endpoint) -> list[str]:
+def candidates(where: Destination) -> list[str]:
     """Labels in order; for what cannot be tried with the reason."""
     identities = Identities()
     try:
@@ -76,14 +76,14 @@ def candidates(where: Endpoint) -> list[str]:
 def test_default_files_that_exist(home: Path) -> None:
     make_key(home / ".ssh" / "id_rsa", kind="rsa")
     make_key(home / ".ssh" / "id_ed25519")
-    assert candidates(endpoint()) == ["~/.ssh/id_ed25519", "~/.ssh/id_rsa"]
+    assert candidates(destination()) == ["~/.ssh/id_ed25519", "~/.ssh/id_rsa"]
 
 
 def test_an_explicit_key_is_the_only_one(home: Path, agent: None) -> None:
     load(make_key(home / "other"))
     make_key(home / ".ssh" / "id_ed25519")
     mine = make_key(home / "mine", kind="ecdsa")
-    assert candidates(endpoint(identity=mine)) == [mine]
+    assert candidates(destination(identity=mine)) == [mine]
 
 
 def test_agent_before_default_files_each_key_once(home: Path, agent: None) -> None:
@@ -91,7 +91,7 @@ def test_agent_before_default_files_each_key_once(home: Path, agent: None) -> No
     load(make_key(home / ".ssh" / "id_ecdsa", kind="ecdsa"))
     make_key(home / ".ssh" / "id_ed25519")
     expected = ["agent: comment of other", "agent: comment of id_ecdsa", "~/.ssh/id_ed25519"]
-    assert candidates(endpoint()) == expected
+    assert candidates(destination()) == expected
 
 
 def test_files_of_ssh_config_before_the_agent_and_instead_of_the_default_ones(
@@ -101,29 +101,29 @@ def test_files_of_ssh_config_before_the_agent_and_instead_of_the_default_ones(
     make_key(home / ".ssh" / "id_ed25519")
     mine = make_key(home / "mine")
     config = f"IdentityFile {mine}\nIdentityFile /nowhere/key\n"
-    assert candidates(endpoint(config, home)) == [mine, "/nowhere/key: missing", "agent: comment of other"]
-    assert candidates(endpoint(config + "IdentitiesOnly yes\n", home)) == [mine, "/nowhere/key: missing"]
+    assert candidates(destination(config, home)) == [mine, "/nowhere/key: missing", "agent: comment of other"]
+    assert candidates(destination(config + "IdentitiesOnly yes\n", home)) == [mine, "/nowhere/key: missing"]
 
 
 def test_a_key_with_a_passphrase_needs_the_agent(home: Path, agent: None) -> None:
     mine = make_key(home / "mine", passphrase="secret")
-    assert candidates(endpoint(identity=mine)) == [f"{mine}: needs a passphrase, and no agent holds it"]
+    assert candidates(destination(identity=mine)) == [f"{mine}: needs a passphrase, and no agent holds it"]
     load(mine, "secret")
-    assert candidates(endpoint(identity=mine)) == [mine]
+    assert candidates(destination(identity=mine)) == [mine]
 
 
 def test_identity_agent_none(home: Path, agent: None) -> None:
     load(make_key(home / "other"))
-    assert candidates(endpoint("IdentityAgent none\n", home)) == []
+    assert candidates(destination("IdentityAgent none\n", home)) == []
 
 
 def test_an_agent_that_is_gone_is_no_agent(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_AUTH_SOCK", str(home / "gone"))
-    assert candidates(endpoint()) == []
+    assert candidates(destination()) == []
 
 
 def test_what_is_no_key(home: Path) -> None:
     text = home / "text"
     text.write_text("hello\n")
-    assert candidates(endpoint(identity=str(text))) == [f"{text}: not a private key that can be read"]
-    assert candidates(endpoint(identity=str(home))) == [f"{home}: is a directory"]
+    assert candidates(destination(identity=str(text))) == [f"{text}: not a private key that can be read"]
+    assert candidates(destination(identity=str(home))) == [f"{home}: is a directory"]

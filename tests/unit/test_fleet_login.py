@@ -13,7 +13,7 @@ import pytest
 
 from mnt.errors import HostError
 from mnt.fleet import Fleet, Timeouts
-from mnt.fleet.login import prefer
+from mnt.fleet.login.login import prefer
 from mnt.inventory.model import Host, Ssh
 
 QUICK = Timeouts(resolve=1, connect=1, banner=1, key_exchange=1, authentication=1)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mnt.fleet.sshwords import failure_of, master_argv, phase_of, proxy_command, ssh_argv
-from mnt.fleet.timeouts import Timeouts
+from mnt.fleet.wire.sshwords import failure_of, master_argv, phase_of, proxy_command, ssh_argv
+from mnt.fleet.wire.timeouts import Timeouts
 from mnt.inventory.model import Host, Ssh
 
 USUAL = [

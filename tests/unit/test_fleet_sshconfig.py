@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mnt.errors import UsageError
-from mnt.fleet.sshconfig import SshConfig, ask_ssh
+from mnt.fleet.login.sshconfig import SshConfig, ask_ssh
 
 Write = Callable[[str], str]
 

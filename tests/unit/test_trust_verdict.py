@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mnt.errors import MntError, UsageError
-from mnt.fleet.hostkeys import HostKey, KnownHosts, KnownKey, parse
+from mnt.fleet.login.hostkeys import HostKey, KnownHosts, KnownKey, parse
 from mnt.trust import fingerprints
 from mnt.trust.verdict import judge
 

@@ -14,6 +14,11 @@ def read(path: str, size: int = -1) -> str:
         return ""
 
 
+def strerror(error: OSError) -> str:
+    """The system's words for an error, without its number and file name."""
+    return error.strerror or str(error)
+
+
 def entries(directory: str) -> list[str]:
     """The names in a directory; none where it cannot be read."""
     try:

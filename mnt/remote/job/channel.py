@@ -15,6 +15,8 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
+from mnt.remote.common.files import strerror
+
 LINE_BYTES = 64 * 1024
 
 
@@ -92,7 +94,7 @@ class Channel:
         except BlockingIOError:
             pass
         except OSError as error:
-            raise Broken(error.strerror or str(error)) from error
+            raise Broken(strerror(error)) from error
 
     def lines(self) -> list[bytes]:
         """The complete lines that have come. Raises Broken at the end of the stream."""
@@ -101,7 +103,7 @@ class Channel:
         except BlockingIOError:
             return []
         except OSError as error:
-            raise Broken(error.strerror or str(error)) from error
+            raise Broken(strerror(error)) from error
         if not data:
             raise Broken("connection closed")
         *lines, self._incoming = (self._incoming + data).split(b"\n")

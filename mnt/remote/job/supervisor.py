@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from mnt.remote.common.files import strerror
 from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.channel import Event
@@ -313,7 +314,7 @@ class Supervisor:
         try:
             return Hub(self._selector, address, spec["job"], spec["secret"], others, self._hear)
         except OSError as error:
-            self._note(peer=f"unreachable: cannot listen on {address}: {error.strerror or error}")
+            self._note(peer=f"unreachable: cannot listen on {address}: {strerror(error)}")
             return None
 
     def _catch_signals(self) -> None:

@@ -28,7 +28,7 @@ import sys
 import time
 from functools import partial
 
-from mnt.remote.common.files import read
+from mnt.remote.common.files import read, strerror
 from mnt.remote.common.sockets import listeners
 from mnt.remote.probe import rdma
 from mnt.remote.probe.artifacts import artifacts
@@ -124,7 +124,7 @@ def resolve(name: str) -> dict[str, object]:
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError as error:
-        return {"addresses": [], "error": error.strerror or str(error)}
+        return {"addresses": [], "error": strerror(error)}
     return {"addresses": list(dict.fromkeys(entry[4][0] for entry in found)), "error": None}
 
 

@@ -6,7 +6,7 @@ import math
 import os
 import re
 
-from mnt.fleet.timeouts import Timeouts
+from mnt.fleet.wire.timeouts import Timeouts
 from mnt.inventory.model import Host, Ssh
 
 NO_SSH_FIX = "install OpenSSH's client, or leave --worker ssh out"

@@ -16,11 +16,12 @@ import threading
 import time
 from typing import Any
 
-from mnt.fleet.endpoint import Endpoint
-from mnt.fleet.failures import Cancelled, Failure
-from mnt.fleet.gateways import Gateways
-from mnt.fleet.sshwords import NO_SSH_FIX, failure_of, master_argv, proxy_command
-from mnt.fleet.timeouts import Timeouts
+from mnt.errors import strerror
+from mnt.fleet.login.destination import Destination
+from mnt.fleet.login.failures import LoginCancelled, LoginFailure
+from mnt.fleet.login.gateways import Gateways
+from mnt.fleet.wire.sshwords import NO_SSH_FIX, failure_of, master_argv, proxy_command
+from mnt.fleet.wire.timeouts import Timeouts
 from mnt.inventory.model import Host
 
 # Whatever TMPDIR is: a socket's path is short (sun_path, 108 bytes), and a shell reads this one.
@@ -45,13 +46,13 @@ exit "$code"
 
 
 class Master:
-    """An `ssh` that logs in to a gateway, or has done so. Raises Failure where it cannot be started."""
+    """An `ssh` that logs in to a gateway, or has done so. Raises LoginFailure where it cannot be started."""
 
-    def __init__(self, endpoint: Endpoint, timeouts: Timeouts, via: Master | None) -> None:
-        proxy = None if via is None else via.proxy_to(endpoint)
+    def __init__(self, destination: Destination, timeouts: Timeouts, via: Master | None) -> None:
+        proxy = None if via is None else via.proxy_to(destination)
         if shutil.which("ssh") is None:
-            raise Failure("connect", "ssh: no such file or directory", fix=NO_SSH_FIX)
-        host = Host(endpoint.name, endpoint.name, endpoint.given)
+            raise LoginFailure("connect", "ssh: no such file or directory", fix=NO_SSH_FIX)
+        host = Host(destination.name, destination.name, destination.given)
         self._directory: str | None = None
         try:
             self._directory = tempfile.mkdtemp(prefix="mnt-ssh-", dir=_DIRECTORIES)
@@ -68,7 +69,7 @@ class Master:
         except OSError as error:
             if self._directory is not None:
                 shutil.rmtree(self._directory, ignore_errors=True)
-            raise Failure("connect", f"ssh: {(error.strerror or str(error)).lower()}") from None
+            raise LoginFailure("connect", f"ssh: {strerror(error)}") from None
 
     @property
     def ready(self) -> bool:
@@ -78,18 +79,18 @@ class Master:
     def is_active(self) -> bool:
         return self._process.poll() is None
 
-    def failure(self) -> Failure:
+    def failure(self) -> LoginFailure:
         """Why it has ended."""
         said = os.pread(self._said.fileno(), _SAID_KEPT, 0).decode(errors="replace")
         phase, message = failure_of(said)
-        return Failure(phase, message)
+        return LoginFailure(phase, message)
 
-    def proxy_to(self, endpoint: Endpoint) -> str:
-        """The ProxyCommand for an `ssh` to what lies behind. Raises Failure."""
+    def proxy_to(self, destination: Destination) -> str:
+        """The ProxyCommand for an `ssh` to what lies behind. Raises LoginFailure."""
         try:
-            return proxy_command(self._socket, endpoint.hostname, endpoint.port)
+            return proxy_command(self._socket, destination.hostname, destination.port)
         except ValueError as error:
-            raise Failure("resolve", str(error)) from None
+            raise LoginFailure("resolve", str(error)) from None
 
     def close(self) -> None:
         """End it, and wait for that. Safe to call from any thread, and again."""
@@ -106,28 +107,28 @@ class Master:
 
 
 class MasterLogin:
-    """The login at one gateway; the counterpart of mnt.fleet.login.Login."""
+    """The login at one gateway; the counterpart of mnt.fleet.login.login.Login."""
 
-    def __init__(self, endpoint: Endpoint, timeouts: Timeouts) -> None:
-        self._endpoint = endpoint
+    def __init__(self, destination: Destination, timeouts: Timeouts) -> None:
+        self._destination = destination
         self._timeouts = timeouts
         self._lock = threading.Lock()
         self._cancelled = False
         self._master: Master | None = None
 
     def cancel(self) -> None:
-        """Make `run` end soon, with Cancelled; what it has started has ended."""
+        """Make `run` end soon, with LoginCancelled; what it has started has ended."""
         with self._lock:
             self._cancelled = True
         if self._master is not None:
             self._master.close()
 
     def run(self, via: Master | None) -> Master:
-        """A master that has logged in, through that of the hop before. Raises Failure, Cancelled."""
+        """A master that has logged in, through that of the hop before. Raises LoginFailure."""
         with self._lock:
             if self._cancelled:
-                raise Cancelled
-            master = self._master = Master(self._endpoint, self._timeouts, via)
+                raise LoginCancelled("connect")
+            master = self._master = Master(self._destination, self._timeouts, via)
         limits = self._timeouts
         limit = limits.connect + limits.banner + limits.key_exchange + limits.authentication
         deadline = time.monotonic() + limit
@@ -136,8 +137,10 @@ class MasterLogin:
                 late = master.is_active()
                 master.close()
                 if self._cancelled:
-                    raise Cancelled
-                raise Failure("authentication", f"not done within {limit:g} s") if late else master.failure()
+                    raise LoginCancelled("connect")
+                if late:
+                    raise LoginFailure("authentication", f"not done within {limit:g} s")
+                raise master.failure()
             time.sleep(_POLL)
         return master
 
@@ -146,4 +149,4 @@ class Masters(Gateways[Master]):
     """The masters of a fleet, each hop's once."""
 
     def __init__(self, timeouts: Timeouts) -> None:
-        super().__init__(lambda endpoint: MasterLogin(endpoint, timeouts), for_good=True)
+        super().__init__(lambda destination: MasterLogin(destination, timeouts), for_good=True)

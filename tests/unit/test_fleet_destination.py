@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from mnt.errors import UsageError
-from mnt.fleet.endpoint import Endpoint, resolve
-from mnt.fleet.sshconfig import SshConfig
+from mnt.fleet.login.destination import Destination, resolve
+from mnt.fleet.login.sshconfig import SshConfig
 from mnt.inventory.model import Host, Ssh
 
-Resolve = Callable[..., Endpoint]
+Resolve = Callable[..., Destination]
 
 
 @pytest.fixture
-def endpoint(tmp_path: Path) -> Resolve:
-    def make(text: str = "", *, name: str = "node1", address: str | None = None, **ssh: Any) -> Endpoint:
+def destination(tmp_path: Path) -> Resolve:
+    def make(text: str = "", *, name: str = "node1", address: str | None = None, **ssh: Any) -> Destination:
         path = tmp_path / "config"
         path.write_text(text)
         return resolve(Host(name, address or name, Ssh(**ssh)), SshConfig(str(path)))
@@ -28,8 +28,8 @@ def endpoint(tmp_path: Path) -> Resolve:
     return make
 
 
-def test_nothing_said(endpoint: Resolve) -> None:
-    assert endpoint() == Endpoint(
+def test_nothing_said(destination: Resolve) -> None:
+    assert destination() == Destination(
         name="node1",
         hostname="node1",
         port=22,
@@ -59,8 +59,8 @@ Host node1
 """
 
 
-def test_ssh_config_fills_in(endpoint: Resolve) -> None:
-    found = endpoint(CONFIG)
+def test_ssh_config_fills_in(destination: Resolve) -> None:
+    found = destination(CONFIG)
     assert (found.hostname, found.port, found.user) == ("10.0.0.1", 2201, "config-user")
     assert found.identities == (os.path.expanduser("~/keys/config-user@10.0.0.1"),)
     assert found.only_identities
@@ -70,8 +70,8 @@ def test_ssh_config_fills_in(endpoint: Resolve) -> None:
     assert found.hash_names
 
 
-def test_the_inventory_wins(endpoint: Resolve) -> None:
-    found = endpoint(
+def test_the_inventory_wins(destination: Resolve) -> None:
+    found = destination(
         CONFIG, address="10.9.9.9", user="me", port=22, identity="~/k", known_hosts="/my own/known"
     )
     assert (found.hostname, found.port, found.user) == ("10.9.9.9", 22, "me")
@@ -80,10 +80,10 @@ def test_the_inventory_wins(endpoint: Resolve) -> None:
     assert found.known_hosts == ("/my own/known",)
 
 
-def test_an_explicit_key_is_the_only_one(endpoint: Resolve) -> None:
-    assert endpoint("IdentityFile /other\nIdentitiesOnly no\n", identity="/mine").identities == ("/mine",)
-    assert endpoint("IdentitiesOnly no\n", identity="/mine").only_identities
-    assert not endpoint("IdentityFile /other\n").only_identities
+def test_an_explicit_key_is_the_only_one(destination: Resolve) -> None:
+    assert destination("IdentityFile /other\nIdentitiesOnly no\n", identity="/mine").identities == ("/mine",)
+    assert destination("IdentitiesOnly no\n", identity="/mine").only_identities
+    assert not destination("IdentityFile /other\n").only_identities
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_an_explicit_key_is_the_only_one(endpoint: Resolve) -> None:
         ("[fe80::1]", 23, "[fe80::1]:23"),
     ],
 )
-def test_the_name_of_the_host_key(endpoint: Resolve, address: str, port: int | None, name: str) -> None:
-    assert endpoint(address=address, port=port).key_name == name
+def test_the_name_of_the_host_key(destination: Resolve, address: str, port: int | None, name: str) -> None:
+    assert destination(address=address, port=port).key_name == name
 
 
 @pytest.mark.parametrize(
@@ -108,11 +108,11 @@ def test_the_name_of_the_host_key(endpoint: Resolve, address: str, port: int | N
         ("StrictHostKeyChecking no", "accept-new", False),
     ],
 )
-def test_the_stricter_of_both(endpoint: Resolve, config: str, inventory: str, strict: bool) -> None:
-    assert endpoint(config, host_keys=inventory).strict is strict
+def test_the_stricter_of_both(destination: Resolve, config: str, inventory: str, strict: bool) -> None:
+    assert destination(config, host_keys=inventory).strict is strict
 
 
-def hops(found: Endpoint) -> list[tuple[str, str, int]]:
+def hops(found: Destination) -> list[tuple[str, str, int]]:
     return [(hop.user, hop.hostname, hop.port) for hop in found.jumps]
 
 
@@ -129,24 +129,28 @@ Host node1
 """
 
 
-def test_several_hops_each_with_its_own_settings(endpoint: Resolve) -> None:
-    found = endpoint(JUMPS, gateway="gate,me@[fe80::2]:2200,third:23", user="us", identity="/k")
+def test_several_hops_each_with_its_own_settings(destination: Resolve) -> None:
+    found = destination(JUMPS, gateway="gate,me@[fe80::2]:2200,third:23", user="us", identity="/k")
     assert hops(found) == [("keeper", "gate.example", 2222), ("me", "fe80::2", 2200), ("us", "third", 23)]
     assert [hop.identities for hop in found.jumps] == [("/keys/gate",), ("/k",), ("/k",)]
 
 
-def test_the_inventorys_gateway_wins_over_proxy_jump(endpoint: Resolve) -> None:
-    assert hops(endpoint(JUMPS))[0][1] == "gate.example"
-    assert [host for _, host, _ in hops(endpoint(JUMPS, gateway="other"))] == ["other"]
-    assert hops(endpoint(JUMPS, gateway="none")) == []
+def test_the_inventorys_gateway_wins_over_proxy_jump(destination: Resolve) -> None:
+    assert hops(destination(JUMPS))[0][1] == "gate.example"
+    assert [host for _, host, _ in hops(destination(JUMPS, gateway="other"))] == ["other"]
+    assert hops(destination(JUMPS, gateway="none")) == []
 
 
-def test_the_first_hop_may_have_a_way_of_its_own(endpoint: Resolve) -> None:
-    assert [host for _, host, _ in hops(endpoint(JUMPS, gateway="inner,last"))] == ["outer", "inner", "last"]
+def test_the_first_hop_may_have_a_way_of_its_own(destination: Resolve) -> None:
+    assert [host for _, host, _ in hops(destination(JUMPS, gateway="inner,last"))] == [
+        "outer",
+        "inner",
+        "last",
+    ]
 
 
-def test_a_gateway_is_not_reached_through_itself(endpoint: Resolve) -> None:
-    assert [host for _, host, _ in hops(endpoint("Host *\n ProxyJump gate\n"))] == ["gate"]
+def test_a_gateway_is_not_reached_through_itself(destination: Resolve) -> None:
+    assert [host for _, host, _ in hops(destination("Host *\n ProxyJump gate\n"))] == ["gate"]
 
 
 @pytest.mark.parametrize(
@@ -160,19 +164,19 @@ def test_a_gateway_is_not_reached_through_itself(endpoint: Resolve) -> None:
     ],
 )
 def test_the_first_kind_of_proxy_counts(
-    endpoint: Resolve, config: str, gateway: str | None, proxied: bool, jumps: list[str]
+    destination: Resolve, config: str, gateway: str | None, proxied: bool, jumps: list[str]
 ) -> None:
-    found = endpoint(config, gateway=gateway)
+    found = destination(config, gateway=gateway)
     assert found.proxied is proxied
     assert [host for _, host, _ in hops(found)] == jumps
 
 
 @pytest.mark.parametrize("gateway", ["-oProxyCommand=x", "me@", "gate:port", "a,,b"])
-def test_what_is_no_gateway(endpoint: Resolve, gateway: str) -> None:
+def test_what_is_no_gateway(destination: Resolve, gateway: str) -> None:
     with pytest.raises(UsageError, match="not a gateway"):
-        endpoint(gateway=gateway)
+        destination(gateway=gateway)
 
 
-def test_a_bad_port_in_ssh_config(endpoint: Resolve) -> None:
+def test_a_bad_port_in_ssh_config(destination: Resolve) -> None:
     with pytest.raises(UsageError, match="node1: not a port in ssh_config: 'many'"):
-        endpoint("Port many\n")
+        destination("Port many\n")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Limits in seconds: one a phase of mnt.errors.HostError, and one over a whole task.
+    """Limits in seconds: one a phase of mnt.errors.HostError.
 
     A phase that is over its limit ends with a HostError of that phase. `authentication` is for each key that
     is tried. `keepalive` is the silence after which a sign of life is asked for; after three that stay
@@ -23,4 +23,3 @@ class Timeouts:
     interpreter: float = 15.0  # until the chosen Python runs our code
     command: float = 60.0  # a plain command, where the caller names no limit
     keepalive: float = 3.5  # so a host that dies is known within 14 s
-    total: float | None = None  # a task on one host, logging in included; None: as long as its parts may take

@@ -9,7 +9,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from mnt.fleet.failures import Failure
+from mnt.errors import strerror
+from mnt.fleet.login.failures import LoginFailure
 
 Address = tuple[int, Any]  # address family, and a socket address of it
 
@@ -17,7 +18,7 @@ _LIVENESS = (5, 3, 3)  # seconds before TCP's first probe, between probes, and h
 
 
 def resolve(hostname: str, port: int, timeout: float) -> list[Address]:
-    """The addresses of a host, at least one. Raises Failure.
+    """The addresses of a host, at least one. Raises LoginFailure.
 
     getaddrinfo has no timeout, so it gets a thread, which is left alone with a name server that is silent.
     """
@@ -37,11 +38,10 @@ def resolve(hostname: str, port: int, timeout: float) -> list[Address]:
     try:
         found = answer.get(timeout=timeout)
     except queue.Empty:
-        raise Failure("resolve", f"no answer about {hostname!r} within {timeout:g} s") from None
+        raise LoginFailure("resolve", f"no answer about {hostname!r} within {timeout:g} s") from None
     if isinstance(found, OSError):
-        reason = (found.strerror or str(found)).lower()
-        fix = "is the name right? `address:` in the inventory can name an IP address"
-        raise Failure("resolve", f"{hostname!r}: {reason}", fix=fix)
+        fix = "check the name; `address:` in the inventory can be an IP address"
+        raise LoginFailure("resolve", f"{hostname!r}: {strerror(found)}", fix=fix)
     return found
 
 
@@ -64,13 +64,13 @@ def set_options(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, (idle + interval * count) * 1000)
 
 
-def unconnected(where: str, errors: Sequence[OSError], timeout: float) -> Failure:
+def unconnected(where: str, errors: Sequence[OSError], timeout: float) -> LoginFailure:
     """What to say of a server, `where`, none of whose addresses could be connected to."""
     first = errors[0]
     if any(error.errno == errno.ECONNREFUSED for error in errors):
-        return Failure("connect", f"refused by {where}", fix="is sshd running there, on that port?")
+        return LoginFailure("connect", f"refused by {where}", fix="check that sshd runs there, on that port")
     if isinstance(first, TimeoutError):
-        fix = "is the host up, and does a firewall let SSH through?"
-        return Failure("connect", f"no answer from {where} within {timeout:g} s", fix=fix)
-    reason = (first.strerror or str(first)).lower()
-    return Failure("connect", f"{reason}: {where}", fix="is the address right, and the host up?")
+        fix = "check that the host is up, and that no firewall stops SSH"
+        return LoginFailure("connect", f"no answer from {where} within {timeout:g} s", fix=fix)
+    fix = "check the address, and that the host is up"
+    return LoginFailure("connect", f"{strerror(first)}: {where}", fix=fix)

@@ -5,37 +5,63 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
+import socket
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import paramiko
 from paramiko import common
+from paramiko.packet import Packetizer
 
-from mnt.fleet.timeouts import Timeouts
+from mnt.fleet.wire.timeouts import Timeouts
 
 # Paramiko logs each failure with a traceback; without a handler Python prints it. Ours are HostErrors.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
-# The stubs leave out what paramiko keeps to itself, which is what has to be mended here.
-_Transport: Any = paramiko.Transport
+if TYPE_CHECKING:
+
+    class _Transport(paramiko.Transport):
+        """What the stubs leave out, and is relied on here."""
+
+        _channel_handler_table: dict[int, Callable[[Any, paramiko.Message], None]]
+
+        def _check_banner(self) -> None: ...
+        def _send_message(self, data: paramiko.Message) -> None: ...
+
+else:
+    _Transport = paramiko.Transport
 
 _UNANSWERED = 3  # questions whether the host is alive, before it counts as lost
 
 
-class HostTransport(_Transport):  # type: ignore[misc]
+class _Packetizer(Packetizer):
+    unanswered = 0  # questions since the last sign of life
+
+    def read_message(self) -> tuple[int, paramiko.Message]:
+        message = super().read_message()
+        self.unanswered = 0  # whatever comes is a sign of life
+        return message
+
+    def close(self) -> None:
+        # Closing a channel says goodbye to the gateway, which may be gone: no reason for a thread to die.
+        with contextlib.suppress(EOFError, OSError, paramiko.SSHException):
+            super().close()
+
+
+class HostTransport(_Transport):
     """An SSH transport over a connected socket, or a channel through a gateway.
 
     Paramiko does banner, key exchange and everything later in one thread; `banner_read` tells the first from
     the rest. Its own keepalive asks for no answer, so it cannot notice that nobody is there: this one does.
     """
 
-    def __init__(self, sock: Any, timeouts: Timeouts) -> None:
-        super().__init__(sock)
+    packetizer: _Packetizer
+
+    def __init__(self, sock: socket.socket | paramiko.Channel, timeouts: Timeouts) -> None:
+        super().__init__(sock, packetizer_class=_Packetizer)
         self.banner_read = threading.Event()
         self.banner_error: BaseException | None = None
-        self.packetizer.close = _quiet(self.packetizer.close)
-        self._unanswered = 0
         self._keepalive = timeouts.keepalive
         self.banner_timeout = timeouts.banner
         self.handshake_timeout = timeouts.key_exchange
@@ -56,22 +82,14 @@ class HostTransport(_Transport):  # type: ignore[misc]
 
     def watch_life(self) -> None:
         """Ask for a sign of life whenever the connection has been silent, from now on."""
-        read = self.packetizer.read_message
-
-        def read_message() -> Any:
-            message = read()
-            self._unanswered = 0  # whatever comes is a sign of life
-            return message
-
-        self.packetizer.read_message = read_message
         self.packetizer.set_keepalive(self._keepalive, self._ask_for_life)
 
     def _ask_for_life(self) -> None:
         # In the transport's own thread: what is raised here ends the connection.
-        if self._unanswered >= _UNANSWERED:
+        if self.packetizer.unanswered >= _UNANSWERED:
             silent = self._keepalive * (_UNANSWERED + 1)
             raise paramiko.SSHException(f"no sign of life for {silent:g} s")
-        self._unanswered += 1
+        self.packetizer.unanswered += 1
         if not self.clear_to_send_lock.acquire(blocking=False):
             return  # what another thread sends is as good a question; to wait for its end would end the watch
         try:
@@ -84,16 +102,6 @@ class HostTransport(_Transport):  # type: ignore[misc]
         super().close()
         # Its timer is a thread that would keep the process from ending.
         self.packetizer.complete_handshake()
-
-
-def _quiet(close: Callable[[], None]) -> Callable[[], None]:
-    """Closing a channel says goodbye to the gateway, which may be gone: no reason for a thread to die."""
-
-    def closed() -> None:
-        with contextlib.suppress(EOFError, OSError, paramiko.SSHException):
-            close()
-
-    return closed
 
 
 def _question() -> paramiko.Message:

@@ -19,14 +19,12 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mnt.errors import MntError
-
-if TYPE_CHECKING:
-    from mnt.fleet.endpoint import Endpoint
+from mnt.fleet.login.destination import Destination
 
 _HASH_MARK = "|1|"
+_WILDCARDS = frozenset("*?!")
 
 
 @dataclass(frozen=True)
@@ -64,6 +62,8 @@ class KnownKey:
             return hmac.compare_digest(self.names, _hashed(name, salt))
         patterns = self.names.lower().split(",")
         name = name.lower()
+        if _WILDCARDS.isdisjoint(self.names):  # as nearly all are: each host looks at the lines of all others
+            return name in patterns
         if any(_fits(name, pattern[1:]) for pattern in patterns if pattern.startswith("!")):
             return False
         return any(_fits(name, pattern) for pattern in patterns if not pattern.startswith("!"))
@@ -110,50 +110,25 @@ def judge(known: Sequence[KnownKey], key: HostKey, *, strict: bool) -> bool:
     )
 
 
-class _File:
-    """The lines of a known_hosts file. Those with plain names alone are found without a look at the others.
-
-    For each of hundreds of hosts there are as many lines: a look at every one would be most of a login.
-    """
-
-    def __init__(self, lines: Iterable[KnownKey]) -> None:
-        self._by_name: dict[str, list[KnownKey]] = {}
-        self._others: list[KnownKey] = []
-        for line in lines:
-            self.add(line)
-
-    def add(self, line: KnownKey) -> None:
-        if line.names.startswith(_HASH_MARK) or any(letter in line.names for letter in "*?!"):
-            self._others.append(line)
-            return
-        for name in dict.fromkeys(line.names.lower().split(",")):
-            self._by_name.setdefault(name, []).append(line)
-
-    def lines_for(self, name: str) -> list[KnownKey]:
-        """In the order of the file."""
-        found = [*self._by_name.get(name.lower(), ()), *(line for line in self._others if line.is_for(name))]
-        return sorted(found, key=lambda line: line.line)
-
-
 class KnownHosts:
     """Known_hosts files, each parsed once and shared by all hosts of a fleet; for any number of threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._files: dict[str, _File] = {}
+        self._files: dict[str, list[KnownKey]] = {}
 
     def lines_for(self, name: str, files: Iterable[str]) -> list[KnownKey]:
         """The lines of `files` that speak of `name`. A file that cannot be read says nothing."""
         with self._lock:
-            return [line for file in files for line in self._read(file).lines_for(name)]
+            return [line for file in files for line in self._read(file) if line.is_for(name)]
 
-    def about(self, endpoint: Endpoint) -> list[KnownKey]:
+    def about(self, destination: Destination) -> list[KnownKey]:
         """The lines that speak of a server, in its own files and in those that are only read."""
-        files = (*endpoint.known_hosts, *endpoint.known_hosts_global)
-        known = self.lines_for(endpoint.key_name, files)
-        if not known and endpoint.key_name == f"[{endpoint.hostname}]:{endpoint.port}":
+        files = (*destination.known_hosts, *destination.known_hosts_global)
+        known = self.lines_for(destination.key_name, files)
+        if not known and destination.key_name == f"[{destination.hostname}]:{destination.port}":
             # As ssh does: a key known for the host without a port is good for any port of it.
-            known = self.lines_for(endpoint.hostname, files)
+            known = self.lines_for(destination.hostname, files)
         return known
 
     def record(self, name: str, key: HostKey, file: str, *, hashed: bool = False) -> None:
@@ -167,10 +142,10 @@ class KnownHosts:
         text = f"{names} {key.type} {base64.b64encode(key.blob).decode()}\n"
         with self._lock:
             known = self._read(file)
-            if any(line.key == key for line in known.lines_for(name)):
+            if any(line.key == key and line.is_for(name) for line in known):
                 return
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            known.add(KnownKey(names, key, False, file, _append(path, text)))
+            known.append(KnownKey(names, key, False, file, _append(path, text)))
 
     def forget(self, name: str, lines: Iterable[KnownKey]) -> None:
         """Take `name` out of lines that speak of it; other names of theirs stay.
@@ -191,13 +166,13 @@ class KnownHosts:
                     _replace(path, "".join(kept))
                 self._files.pop(file, None)
 
-    def _read(self, file: str) -> _File:
+    def _read(self, file: str) -> list[KnownKey]:
         if file not in self._files:
             try:
                 text = Path(file).expanduser().read_text(encoding="utf-8", errors="replace")
             except OSError:
                 text = ""
-            self._files[file] = _File(parse(text, file))
+            self._files[file] = parse(text, file)
         return self._files[file]
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from mnt.errors import HostError
 
-class Failure(Exception):
+
+class LoginFailure(Exception):
     """A login failed, in a phase of mnt.errors.HostError."""
 
     def __init__(self, phase: str, message: str, *, fix: str | None = None, again: bool = False) -> None:
@@ -13,10 +15,17 @@ class Failure(Exception):
         self.fix = fix
         self.again = again  # the server cut the connection before authentication: worth another try
 
-    def at_gateway(self, name: str) -> Failure:
+    def of(self, host: str) -> HostError:
+        """The failure as that of a host."""
+        return HostError(host, self.phase, self.message, fix=self.fix)
+
+    def at_gateway(self, name: str) -> LoginFailure:
         """The failure as the hosts behind a gateway see it."""
-        return Failure(self.phase, f"gateway {name}: {self.message}", fix=self.fix)
+        return LoginFailure(self.phase, f"gateway {name}: {self.message}", fix=self.fix)
 
 
-class Cancelled(Exception):
+class LoginCancelled(LoginFailure):
     """The connection was closed while it was being opened."""
+
+    def __init__(self, phase: str) -> None:
+        super().__init__(phase, "given up: the connection was closed")

@@ -10,24 +10,25 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import paramiko
 from paramiko.ssh_exception import IncompatiblePeer
 
-from mnt.fleet import tcp
-from mnt.fleet.endpoint import Endpoint
-from mnt.fleet.failures import Cancelled, Failure
-from mnt.fleet.hostkeys import HostKey, HostKeyRefused, KnownHosts, KnownKey, judge
-from mnt.fleet.identities import Identities, Identity, Unusable
-from mnt.fleet.timeouts import Timeouts
-from mnt.fleet.transport import HostTransport
+from mnt.errors import strerror
+from mnt.fleet.login import tcp
+from mnt.fleet.login.destination import Destination
+from mnt.fleet.login.failures import LoginCancelled, LoginFailure
+from mnt.fleet.login.hostkeys import HostKey, HostKeyRefused, KnownHosts, KnownKey, judge
+from mnt.fleet.login.identities import Identities, Identity, Unusable
+from mnt.fleet.wire.timeouts import Timeouts
+from mnt.fleet.wire.transport import HostTransport
 
 T = TypeVar("T")
 
 _PROXY_FIX = (
-    "ssh_config has a ProxyCommand for it, which only `mnt run --worker ssh` follows; "
-    "a ProxyJump there, or `gateway:` in the inventory, serves everything"
+    "write a ProxyJump in ssh_config, or `gateway:` in the inventory: "
+    "only `mnt run --worker ssh` follows the ProxyCommand that ssh_config has for it"
 )
 _ATTEMPTS = 5  # at a login that is cut off before authentication: what sshd does when MaxStartups is reached
 _CUT_OFF = (EOFError, ConnectionResetError, BrokenPipeError)
@@ -37,18 +38,18 @@ class Login:
     """A login, which another thread may cancel; `phase` is what it is at.
 
     Args:
-        endpoint: where and how.
+        destination: where and how.
         known_hosts, identities: shared by the whole fleet.
     """
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        destination: Destination,
         timeouts: Timeouts,
         known_hosts: KnownHosts,
         identities: Identities,
     ) -> None:
-        self._endpoint = endpoint
+        self._destination = destination
         self._timeouts = timeouts
         self._known_hosts = known_hosts
         self._identities = identities
@@ -58,7 +59,7 @@ class Login:
         self._transport: HostTransport | None = None
 
     def cancel(self) -> None:
-        """Make `run` end soon, with Cancelled."""
+        """Make `run` end soon, with LoginCancelled."""
         self._cancelled.set()
         if self._transport is not None:
             self._transport.close()
@@ -67,7 +68,7 @@ class Login:
                 self._socket.shutdown(socket.SHUT_RDWR)  # wakes a connect(); close() would not
 
     def run(self, via: HostTransport | None, password: str | None = None) -> HostTransport:
-        """An authenticated transport, through a gateway's if there is one. Raises Failure, Cancelled.
+        """An authenticated transport, through a gateway's if there is one. Raises LoginFailure.
 
         Args:
             password: to be used in place of keys; it is sent to no host whose key is not known.
@@ -77,7 +78,7 @@ class Login:
     def scan(self, via: HostTransport | None, algorithms: Sequence[str]) -> HostKey | None:
         """The host key of one of these algorithms that the server proves to have; None: it has none of them.
 
-        Nothing is judged or recorded, and nobody logs in. Raises Failure, Cancelled.
+        Nothing is judged or recorded, and nobody logs in. Raises LoginFailure.
         """
         return self._persist(lambda: self._show(via, algorithms))
 
@@ -86,29 +87,29 @@ class Login:
         for attempt in range(_ATTEMPTS):
             try:
                 return step()
-            except Failure as failure:
+            except LoginFailure as failure:
                 if self._cancelled.is_set():
-                    raise Cancelled from None
+                    raise LoginCancelled(self.phase) from None
                 if not failure.again or attempt == _ATTEMPTS - 1:
                     raise
             if self._cancelled.wait(random.uniform(0.1, 0.3) * 2**attempt):
-                raise Cancelled
+                raise LoginCancelled(self.phase)
         raise AssertionError("unreachable")
 
     def _log_in(self, via: HostTransport | None, password: str | None) -> HostTransport:
         with self._transport_to(via) as transport:
-            known = self._known_hosts.about(self._endpoint)
+            known = self._known_hosts.about(self._destination)
             algorithms = transport.get_security_options().key_types
             types = {line.key.type for line in known if not line.revoked}
             self._exchange_keys(transport, prefer(algorithms, types))
-            self._check_host_key(transport, known, strict=self._endpoint.strict or password is not None)
+            self._check_host_key(transport, known, strict=self._destination.strict or password is not None)
             if password is None:
                 self._authenticate(transport)
             else:
                 self._authenticate_by_password(transport, password)
         if self._cancelled.is_set():
             transport.close()
-            raise Cancelled
+            raise LoginCancelled(self.phase)
         transport.watch_life()
         return transport
 
@@ -116,7 +117,7 @@ class Login:
         with self._transport_to(via) as transport:
             try:
                 self._exchange_keys(transport, algorithms)
-            except Failure as failure:
+            except LoginFailure as failure:
                 if not (isinstance(failure.__cause__, IncompatiblePeer) and "host key" in failure.message):
                     raise
                 transport.close()
@@ -139,22 +140,25 @@ class Login:
 
     def _enter(self, phase: str) -> None:
         if self._cancelled.is_set():
-            raise Cancelled
+            raise LoginCancelled(self.phase)
         self.phase = phase
+
+    def _failure(self, message: str, *, fix: str | None = None, again: bool = False) -> LoginFailure:
+        return LoginFailure(self.phase, message, fix=fix, again=again)
 
     # -- resolve, connect
 
     def _connect(self) -> socket.socket:
         try:
             return self._connect_directly()
-        except Failure as failure:
-            fix = _PROXY_FIX if self._endpoint.proxied else failure.fix
-            raise Failure(failure.phase, failure.message, fix=fix, again=failure.again) from None
+        except LoginFailure as failure:
+            fix = _PROXY_FIX if self._destination.proxied else failure.fix
+            raise LoginFailure(failure.phase, failure.message, fix=fix, again=failure.again) from None
 
     def _connect_directly(self) -> socket.socket:
-        endpoint, timeouts = self._endpoint, self._timeouts
+        destination, timeouts = self._destination, self._timeouts
         self._enter("resolve")
-        addresses = tcp.resolve(endpoint.hostname, endpoint.port, timeouts.resolve)
+        addresses = tcp.resolve(destination.hostname, destination.port, timeouts.resolve)
         self._enter("connect")
         deadline = time.monotonic() + timeouts.connect
         errors: list[OSError] = []
@@ -172,26 +176,26 @@ class Login:
             else:
                 tcp.set_options(connection)
                 return connection
-        raise tcp.unconnected(f"{endpoint.hostname} port {endpoint.port}", errors, timeouts.connect)
+        raise tcp.unconnected(f"{destination.hostname} port {destination.port}", errors, timeouts.connect)
 
-    def _tunnel(self, via: HostTransport) -> Any:
+    def _tunnel(self, via: HostTransport) -> paramiko.Channel:
         """A channel through the gateway, which serves as a socket."""
         self._enter("connect")
-        where = f"{self._endpoint.hostname} port {self._endpoint.port}"
+        where = f"{self._destination.hostname} port {self._destination.port}"
         try:
             return via.open_channel(
                 "direct-tcpip",
-                dest_addr=(self._endpoint.hostname, self._endpoint.port),
+                dest_addr=(self._destination.hostname, self._destination.port),
                 src_addr=("", 0),
                 timeout=self._timeouts.connect,
             )
         except paramiko.ChannelException as error:
             if error.code == paramiko.common.OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED:
-                fix = "AllowTcpForwarding yes in the gateway's sshd_config"
-                raise Failure("connect", f"the gateway forwards nothing to {where}", fix=fix) from None
-            raise Failure("connect", f"the gateway cannot reach {where}: {error.text.lower()}") from None
+                fix = "set AllowTcpForwarding yes in the gateway's sshd_config"
+                raise self._failure(f"the gateway forwards nothing to {where}", fix=fix) from None
+            raise self._failure(f"the gateway cannot reach {where}: {error.text.lower()}") from None
         except (paramiko.SSHException, EOFError, OSError) as error:
-            raise Failure("connect", f"no way through the gateway to {where}: {error}") from None
+            raise self._failure(f"no way through the gateway to {where}: {error}") from None
 
     # -- banner, key exchange, host key
 
@@ -211,42 +215,41 @@ class Login:
         self._enter("key exchange")
         if not done.wait(self._timeouts.key_exchange):
             limit = f"{self._timeouts.key_exchange:g} s"
-            fix = "is the host overloaded, or the way to it bad? ssh -vv shows where it stops"
-            raise Failure("key exchange", f"not done within {limit}", fix=fix)
+            fix = "check the host's load, and the network; ssh -vv shows where it stops"
+            raise self._failure(f"not done within {limit}", fix=fix)
         if not transport.is_active() or not transport.initial_kex_done:
             error = transport.get_exception()
             if error is None or isinstance(error, _CUT_OFF):
-                fix = "sshd may be over its MaxStartups, or bar this address: see its log on the host"
-                raise Failure("key exchange", "the host closed the connection", fix=fix, again=True)
-            raise Failure("key exchange", str(error) or type(error).__name__) from error
+                fix = "read sshd's log on the host: it may be over its MaxStartups, or bar this address"
+                raise self._failure("the host closed the connection", fix=fix, again=True)
+            raise self._failure(strerror(error)) from error
 
-    def _no_banner(self, transport: HostTransport, in_time: bool) -> Failure:
+    def _no_banner(self, transport: HostTransport, in_time: bool) -> LoginFailure:
         error = transport.banner_error
-        fix = f"is it an SSH server that listens on port {self._endpoint.port}?"
+        fix = f"check that an SSH server listens on port {self._destination.port}"
         if not in_time or isinstance(error, TimeoutError):
-            return Failure("banner", f"no SSH banner within {self._timeouts.banner:g} s", fix=fix)
+            return self._failure(f"no SSH banner within {self._timeouts.banner:g} s", fix=fix)
         if error is None or isinstance(error, _CUT_OFF):
-            message = "the connection was closed before any SSH banner"
-            return Failure("banner", message, fix="sshd may be over its MaxStartups", again=True)
-        return Failure("banner", str(error), fix=fix)
+            fix = "read sshd's log on the host: it may be over its MaxStartups"
+            return self._failure("the connection was closed before any SSH banner", fix=fix, again=True)
+        return self._failure(str(error), fix=fix)
 
     def _check_host_key(self, transport: HostTransport, known: Sequence[KnownKey], *, strict: bool) -> None:
         self._enter("host key")
-        endpoint = self._endpoint
+        destination = self._destination
         key = _shown(transport)
         try:
             new = judge(known, key, strict=strict)
         except HostKeyRefused as refusal:
-            raise Failure("host key", refusal.message, fix=refusal.fix) from None
-        if new and endpoint.known_hosts[0] != "/dev/null":
+            raise self._failure(refusal.message, fix=refusal.fix) from None
+        file = destination.known_hosts[0]
+        if new and file != "/dev/null":
             try:
-                self._known_hosts.record(
-                    endpoint.key_name, key, endpoint.known_hosts[0], hashed=endpoint.hash_names
-                )
+                self._known_hosts.record(destination.key_name, key, file, hashed=destination.hash_names)
             except OSError as error:
-                message = f"it is new, and cannot be recorded in {endpoint.known_hosts[0]}: {error.strerror}"
+                message = f"it is new, and cannot be recorded in {file}: {error.strerror}"
                 fix = "name a file that can be written: ssh: {known_hosts: ..}"
-                raise Failure("host key", message, fix=fix) from None
+                raise self._failure(message, fix=fix) from None
 
     # -- authentication
 
@@ -254,7 +257,7 @@ class Login:
         self._enter("authentication")
         tried: list[str] = []
         unusable: list[Unusable] = []
-        for candidate in self._identities.candidates(self._endpoint):
+        for candidate in self._identities.candidates(self._destination):
             if isinstance(candidate, Unusable):
                 unusable.append(candidate)
                 continue
@@ -267,42 +270,40 @@ class Login:
             message += f"; {file.label}: {file.reason}"
         locked = [shlex.quote(os.path.expanduser(file.label)) for file in unusable if file.locked]
         fix = f"ssh-add {' '.join(locked)}" if locked else self._how_to_authorize(tried)
-        raise Failure("authentication", message, fix=fix)
+        raise self._failure(message, fix=fix)
 
     def _authenticate_by_password(self, transport: HostTransport, password: str) -> None:
         """By whichever of `password` and `keyboard-interactive` the host offers."""
         self._enter("authentication")
-        user = self._endpoint.user
+        user = self._destination.user
         try:
             more = transport.auth_password(user, password)
         except paramiko.BadAuthenticationType as error:
             message = f"the host takes no passwords of {user}, only {', '.join(error.allowed_types)}"
-            fix = "have the key put into ~/.ssh/authorized_keys there by who can"
-            raise Failure("authentication", message, fix=fix) from None
+            fix = "ask an administrator of the host to add the key to ~/.ssh/authorized_keys there"
+            raise self._failure(message, fix=fix) from None
         except (paramiko.SSHException, EOFError, OSError) as error:
             if transport.is_active() and "timeout" not in str(error).lower():
-                raise Failure("authentication", f"the password of {user} is not accepted") from None
-            raise Failure("authentication", "no answer about the password") from None
+                raise self._failure(f"the password of {user} is not accepted") from None
+            raise self._failure("no answer about the password") from None
         if more:
-            raise Failure("authentication", f"the host wants more than a password: {', '.join(more)}")
+            raise self._failure(f"the host wants more than a password: {', '.join(more)}")
 
     def _how_to_authorize(self, tried: Sequence[str]) -> str:
-        endpoint = self._endpoint
+        destination = self._destination
         files = [label for label in tried if not label.startswith("agent: ")]
         key = f"-i {files[0]} " if files else ""
-        return f"ssh-copy-id {key}-p {endpoint.port} {endpoint.login}"
+        return f"ssh-copy-id {key}-p {destination.port} {destination.user}@{destination.hostname}"
 
     def _try(self, transport: HostTransport, identity: Identity, tried: Sequence[str]) -> bool:
         """Whether the host lets us in with that key."""
-        user = self._endpoint.user
+        user = self._destination.user
         try:
             more = transport.auth_publickey(user, identity.key)
         except paramiko.BadAuthenticationType as error:
             allowed = ", ".join(error.allowed_types)
             message = f"the host takes no keys of {user}, only {allowed}"
-            raise Failure(
-                "authentication", message, fix="PubkeyAuthentication yes in its sshd_config"
-            ) from None
+            raise self._failure(message, fix="PubkeyAuthentication yes in its sshd_config") from None
         except paramiko.AuthenticationException as error:
             if transport.is_active() and "timeout" not in str(error).lower():
                 return False
@@ -313,16 +314,16 @@ class Login:
             raise self._cut_short(transport, error, tried) from None
         if more:
             message = f"{identity.label} is accepted, but the host wants more: {', '.join(more)}"
-            raise Failure("authentication", message)
+            raise self._failure(message)
         return True
 
-    def _cut_short(self, transport: HostTransport, error: Exception, tried: Sequence[str]) -> Failure:
+    def _cut_short(self, transport: HostTransport, error: Exception, tried: Sequence[str]) -> LoginFailure:
         if transport.is_active():
             limit = f"{self._timeouts.authentication:g} s"
-            return Failure("authentication", f"no answer within {limit}; tried {', '.join(tried)}")
+            return self._failure(f"no answer within {limit}; tried {', '.join(tried)}")
         message = f"the host closed the connection after {len(tried)} keys: {', '.join(tried)}"
         fix = "name the right one in the inventory, for sshd allows few tries: ssh: {identity: ..}"
-        return Failure("authentication", message, fix=fix if len(tried) > 1 else None)
+        return self._failure(message, fix=fix if len(tried) > 1 else None)
 
 
 def _shown(transport: HostTransport) -> HostKey:

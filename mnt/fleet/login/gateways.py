@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from mnt.fleet.endpoint import Endpoint
-from mnt.fleet.failures import Cancelled, Failure
+from mnt.fleet.login.destination import Destination
+from mnt.fleet.login.failures import LoginCancelled, LoginFailure
 
-Hops = tuple[Endpoint, ...]
+Hops = tuple[Destination, ...]
 
 _FAILURE_HOLDS = 5.0  # seconds for which a failed login stands for the hosts that wait for the same gateway
 
@@ -27,7 +27,7 @@ T = TypeVar("T", bound=Transport)
 
 
 class GatewayLogin(Protocol[T]):
-    """As mnt.fleet.login.Login."""
+    """As mnt.fleet.login.login.Login."""
 
     def run(self, via: T | None) -> T: ...
 
@@ -42,7 +42,7 @@ class Gateways(Generic[T]):
         for_good: nothing is opened after `close`.
     """
 
-    def __init__(self, login: Callable[[Endpoint], GatewayLogin[T]], *, for_good: bool = False) -> None:
+    def __init__(self, login: Callable[[Destination], GatewayLogin[T]], *, for_good: bool = False) -> None:
         self._login = login
         self._for_good = for_good
         self._closed = False
@@ -50,17 +50,17 @@ class Gateways(Generic[T]):
         self._open: dict[Hops, _Gateway[T]] = {}
 
     def through(self, hops: Hops) -> T | None:
-        """The transport of the last of `hops`; None if there are none. Raises Failure, Cancelled."""
+        """The transport of the last of `hops`; None if there are none. Raises LoginFailure."""
         if not hops:
             return None
         with self._lock:
             if self._closed and self._for_good:
-                raise Cancelled
+                raise LoginCancelled("connect")
             gateway = self._open.setdefault(hops, _Gateway(self._login(hops[-1]), hops[-1].name))
         return gateway.get(lambda: self.through(hops[:-1]))
 
     def close(self) -> None:
-        """Close all transports; logins under way end with Cancelled."""
+        """Close all transports; logins under way end with LoginCancelled."""
         with self._lock:
             self._closed = True
             gateways = list(self._open.values())
@@ -75,11 +75,11 @@ class _Gateway(Generic[T]):
         self._name = name
         self._lock = threading.Lock()
         self._transport: T | None = None
-        self._failure: Failure | None = None
+        self._failure: LoginFailure | None = None
         self._failed_at = 0.0
 
     def get(self, before: Callable[[], T | None]) -> T:
-        """The open transport; `before` gives that of the hop before. Raises Failure, Cancelled."""
+        """The open transport; `before` gives that of the hop before. Raises LoginFailure."""
         with self._lock:
             if self._transport is not None and self._transport.is_active():
                 return self._transport
@@ -88,7 +88,9 @@ class _Gateway(Generic[T]):
             via = before()
             try:
                 self._transport = self._login.run(via)
-            except Failure as failure:
+            except LoginCancelled:
+                raise
+            except LoginFailure as failure:
                 self._failure = failure.at_gateway(self._name)
                 self._failed_at = time.monotonic()
                 raise self._failure from None

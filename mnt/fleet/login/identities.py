@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import paramiko
 from paramiko.agent import AgentKey, AgentSSH
 
-from mnt.fleet.endpoint import DEFAULT_IDENTITIES, Endpoint
-from mnt.fleet.terminal import ask_secret, has_terminal
+from mnt.errors import strerror
+from mnt.fleet.login.destination import DEFAULT_IDENTITIES, Destination
+from mnt.fleet.login.terminal import ask_secret, has_terminal
 
 _AGENT_TIMEOUT = 10.0  # seconds for each answer of an agent; it may ask its user, but not for ever
 _TRIES = 3  # at a passphrase
@@ -46,36 +47,36 @@ class Identities:
         self._lock = threading.Lock()
         self._files: dict[str, paramiko.PKey | Unusable] = {}
         self._agents: dict[str, list[AgentKey]] = {}
-        self._sockets: list[Any] = []
+        self._sockets: list[socket.socket] = []
 
     def close(self) -> None:
         for connection in self._sockets:
             connection.close()
 
-    def unlock(self, endpoints: Iterable[Endpoint]) -> None:
-        """Ask at the terminal, once each, for the passphrases of files that `endpoints` will need.
+    def unlock(self, destinations: Iterable[Destination]) -> None:
+        """Ask at the terminal, once each, for the passphrases of files that `destinations` will need.
 
         A file that an agent holds needs none; nor do the default files, if there is an agent with any key:
         `ssh-add` is then the way. For the main thread, before anyone waits for an answer.
         """
-        for endpoint in endpoints:
-            agent = self._agent_keys(endpoint.agent)
-            paths = endpoint.identities
-            if not (paths or endpoint.only_identities or agent):
+        for destination in destinations:
+            agent = self._agent_keys(destination.agent)
+            paths = destination.identities
+            if not (paths or destination.only_identities or agent):
                 paths = DEFAULT_IDENTITIES
             for path in paths:
                 found = self._file(path, agent)
                 if isinstance(found, Unusable) and found.locked:
                     self._files[path] = _unlock(path)
 
-    def candidates(self, endpoint: Endpoint) -> Iterator[Identity | Unusable]:
-        """What to try on an endpoint, each key once: its files, the agent's keys, the default files.
+    def candidates(self, destination: Destination) -> Iterator[Identity | Unusable]:
+        """What to try on a destination, each key once: its files, the agent's keys, the default files.
 
         With `only_identities` just its files; an agent then serves for those of them that need a passphrase.
         Default files that do not exist are left out.
         """
         seen: set[bytes] = set()
-        for found in self._all(endpoint):
+        for found in self._all(destination):
             if isinstance(found, Identity):
                 blob = found.key.asbytes()
                 if blob in seen:
@@ -83,15 +84,15 @@ class Identities:
                 seen.add(blob)
             yield found
 
-    def _all(self, endpoint: Endpoint) -> Iterator[Identity | Unusable]:
-        agent = self._agent_keys(endpoint.agent)
-        for path in endpoint.identities:
+    def _all(self, destination: Destination) -> Iterator[Identity | Unusable]:
+        agent = self._agent_keys(destination.agent)
+        for path in destination.identities:
             yield self._file(path, agent)
-        if endpoint.only_identities:
+        if destination.only_identities:
             return
         for key in agent:
             yield Identity(f"agent: {key.comment or key.get_name()}", key)
-        if not endpoint.identities:
+        if not destination.identities:
             for path in DEFAULT_IDENTITIES:
                 if os.path.exists(os.path.expanduser(path)):
                     yield self._file(path, agent)
@@ -131,10 +132,19 @@ class Identities:
         return list(agent.get_keys())
 
 
-_Agent: Any = AgentSSH  # the stubs leave its private parts out
+if TYPE_CHECKING:
+
+    class _Agent(AgentSSH):
+        """What the stubs leave out, and is relied on here."""
+
+        def _connect(self, conn: socket.socket) -> None: ...
+        def _send_message(self, msg: object) -> tuple[int, paramiko.Message]: ...
+
+else:
+    _Agent = AgentSSH
 
 
-class _SharedAgent(_Agent):  # type: ignore[misc]
+class _SharedAgent(_Agent):
     """An agent that several threads ask: one question at a time. Paramiko's mixes them up."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -142,7 +152,7 @@ class _SharedAgent(_Agent):  # type: ignore[misc]
         self._one_at_a_time = threading.Lock()
         self._connect(connection)
 
-    def _send_message(self, msg: Any) -> Any:
+    def _send_message(self, msg: object) -> tuple[int, paramiko.Message]:
         with self._one_at_a_time:
             return super()._send_message(msg)
 
@@ -172,7 +182,7 @@ def _load(path: str) -> paramiko.PKey | Unusable:
     except FileNotFoundError:
         return Unusable(path, "missing")
     except OSError as error:
-        return Unusable(path, (error.strerror or str(error)).lower())
+        return Unusable(path, strerror(error))
     except (paramiko.PasswordRequiredException, TypeError):  # cryptography says TypeError
         return Unusable(path, "needs a passphrase, and no agent holds it", locked=True)
     except (paramiko.SSHException, ValueError):

@@ -9,7 +9,7 @@ import socket
 from dataclasses import dataclass, field, replace
 
 from mnt.errors import UsageError
-from mnt.fleet.sshconfig import Settings, SshConfig
+from mnt.fleet.login.sshconfig import Settings, SshConfig
 from mnt.inventory.model import Host, Ssh
 
 DEFAULT_IDENTITIES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
@@ -18,7 +18,7 @@ _GLOBAL_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class Destination:
     """One SSH server, and all that is needed to log in to it. Paths may begin with `~`."""
 
     name: str  # what messages call it
@@ -34,29 +34,25 @@ class Endpoint:
     hash_names: bool  # record names hashed
     agent: str | None = None  # socket of the agent; None: SSH_AUTH_SOCK; "none": no agent
     proxied: bool = False  # ssh_config has a ProxyCommand for it, which only ssh itself follows
-    jumps: tuple[Endpoint, ...] = ()  # gateways, the one next to the head first
+    jumps: tuple[Destination, ...] = ()  # gateways, the one next to the head first
     # What of this is not ssh_config's to say: for ssh itself, which reads that too.
     given: Ssh = field(default=Ssh(), compare=False)
 
-    @property
-    def login(self) -> str:
-        return f"{self.user}@{self.hostname}"
 
-
-def resolve(host: Host, config: SshConfig) -> Endpoint:
+def resolve(host: Host, config: SshConfig) -> Destination:
     """Where and how to log in to a host of the inventory. Raises UsageError for what cannot be understood."""
     found = config.lookup(host.name, host.address)
-    endpoint = _endpoint(host.name, host.address, host.ssh, found)
+    destination = _destination(host.name, host.address, host.ssh, found)
     jump = host.ssh.gateway if host.ssh.gateway is not None else " ".join(found.get("proxyjump", ()))
     return replace(
-        endpoint,
-        proxied=endpoint.proxied and host.ssh.gateway is None,
+        destination,
+        proxied=destination.proxied and host.ssh.gateway is None,
         jumps=_jumps(jump, host.ssh, config, seen=(host.address,)),
     )
 
 
-def _endpoint(name: str, address: str, ssh: Ssh, found: Settings) -> Endpoint:
-    """An endpoint without its jumps."""
+def _destination(name: str, address: str, ssh: Ssh, found: Settings) -> Destination:
+    """A destination without its jumps."""
     hostname = _first(found, "hostname", address).replace("%h", address).strip("[]")
     port = ssh.port if ssh.port is not None else _port(_first(found, "port", "22"), name)
     user = ssh.user or _first(found, "user", getpass.getuser())
@@ -72,7 +68,7 @@ def _endpoint(name: str, address: str, ssh: Ssh, found: Settings) -> Endpoint:
         known_hosts = found.get("userknownhostsfile", known_hosts)
     alias = _first(found, "hostkeyalias", "")
     strict = ssh.host_keys == "strict" or _first(found, "stricthostkeychecking", "") in ("yes", "true")
-    return Endpoint(
+    return Destination(
         name=name,
         hostname=hostname,
         port=port,
@@ -90,12 +86,12 @@ def _endpoint(name: str, address: str, ssh: Ssh, found: Settings) -> Endpoint:
     )
 
 
-def _jumps(spec: str, ssh: Ssh, config: SshConfig, seen: tuple[str, ...]) -> tuple[Endpoint, ...]:
+def _jumps(spec: str, ssh: Ssh, config: SshConfig, seen: tuple[str, ...]) -> tuple[Destination, ...]:
     """The gateways that a ProxyJump value names, after those that lead to the first of them.
 
     `seen` are the addresses on whose way this is: no host is reached through itself, as `Host *` may suggest.
     """
-    hops: list[Endpoint] = []
+    hops: list[Destination] = []
     if spec.strip().lower() in ("", "none"):
         return ()
     for index, word in enumerate(spec.replace(" ", "").split(",")):
@@ -115,7 +111,7 @@ def _jumps(spec: str, ssh: Ssh, config: SshConfig, seen: tuple[str, ...]) -> tup
             config=ssh.config,
             host_keys=ssh.host_keys,
         )
-        hops.append(_endpoint(address, address, own, found))
+        hops.append(_destination(address, address, own, found))
     return tuple(hops)
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mnt.errors import UsageError
+from mnt.errors import UsageError, strerror
 
 _USER_CONFIG = "~/.ssh/config"
 _SYSTEM_CONFIG = "/etc/ssh/ssh_config"
@@ -113,9 +113,7 @@ def parse(path: str, conditions: tuple[tuple[str, ...], ...] = (), depth: int = 
     try:
         text = Path(path).expanduser().read_text(encoding="utf-8", errors="surrogateescape")
     except OSError as error:
-        raise UsageError(
-            f"{path}: {(error.strerror or str(error)).lower()}", fix="ssh.config names it"
-        ) from None
+        raise UsageError(f"{path}: {strerror(error)}", fix="check ssh.config in the inventory") from None
     blocks = [Block(conditions)]
     for number, line in enumerate(text.splitlines(), start=1):
         keyword, words = _split(line, f"{path}:{number}")

@@ -1,0 +1,59 @@
+"""What the logins of one fleet share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from mnt.fleet.login.destination import Destination, resolve
+from mnt.fleet.login.gateways import Gateways
+from mnt.fleet.login.hostkeys import KnownHosts
+from mnt.fleet.login.identities import Identities
+from mnt.fleet.login.login import Login
+from mnt.fleet.login.masters import Masters
+from mnt.fleet.login.sshconfig import SshConfig
+from mnt.fleet.wire.timeouts import Timeouts
+from mnt.fleet.wire.transport import HostTransport
+from mnt.inventory.model import Host
+
+_LOGINS_AT_ONCE = 8  # at one server, or through one gateway; sshd's MaxStartups begins to drop at 10
+
+
+class Shared:
+    """Known hosts, keys, ssh_config, gateways, and a limit on logins at once. For any number of threads."""
+
+    def __init__(self, timeouts: Timeouts) -> None:
+        self.timeouts = timeouts
+        self.gateways: Gateways[HostTransport] = Gateways(self.login)
+        self.masters = Masters(timeouts)
+        self._known_hosts = KnownHosts()
+        self._identities = Identities()
+        self._lock = threading.Lock()
+        self._ssh_configs: dict[str | None, SshConfig] = {}
+        self._slots: dict[object, threading.BoundedSemaphore] = {}
+
+    def destination(self, host: Host) -> Destination:
+        """Where to log in for a host. Raises UsageError for an ssh_config that cannot be used."""
+        with self._lock:
+            config = self._ssh_configs.get(host.ssh.config)
+            if config is None:
+                config = self._ssh_configs[host.ssh.config] = SshConfig(host.ssh.config)
+        return resolve(host, config)
+
+    def login(self, destination: Destination) -> Login:
+        return Login(destination, self.timeouts, self._known_hosts, self._identities)
+
+    def unlock(self, logins: Iterable[Destination]) -> None:
+        """Ask for the passphrases that these logins need and nobody has; see Identities."""
+        self._identities.unlock(dict.fromkeys(logins))
+
+    def slot(self, destination: Destination) -> threading.BoundedSemaphore:
+        """Held while logging in, so that no server and no gateway sees too many logins at once."""
+        key = destination.jumps or (destination.hostname, destination.port)
+        with self._lock:
+            return self._slots.setdefault(key, threading.BoundedSemaphore(_LOGINS_AT_ONCE))
+
+    def close(self) -> None:
+        self.gateways.close()
+        self.masters.close()
+        self._identities.close()
