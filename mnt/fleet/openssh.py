@@ -150,6 +150,13 @@ class OpenSshCommand:
         code = self._process.poll()
         return code if code is not None and 0 <= code < _FAILED else None
 
+    @property
+    def stderr(self) -> str:
+        return self._said.decode(errors="replace")
+
+    def settle(self, timeout: float) -> bool:
+        return False  # nothing is kept for a further program
+
     def write(self, chunks: Iterable[bytes]) -> None:
         self._chunks.put(chunks)
 

@@ -12,7 +12,14 @@ from typing import Any, TypedDict
 from fabric.connection import Connection
 
 from mnt.errors import HostError
-from mnt.fleet.channel import ReadTimeout, RemoteCommand, host_name, remaining, timeouts_of
+from mnt.fleet.channel import (
+    ReadTimeout,
+    RemoteCommand,
+    RunningCommand,
+    host_name,
+    remaining,
+    timeouts_of,
+)
 from mnt.fleet.connection import HostConnection
 from mnt.fleet.shell import runs_nothing
 from mnt.tasks import bootstrap, bundle
@@ -104,7 +111,7 @@ def run_program(
     def attempt(words: Sequence[str], why: str = "", stale: int | None = None) -> dict[str, Any]:
         mark = bootstrap.new_mark()
         opening = bootstrap.opening(mark, words, why=why, stale=stale)
-        return ask(_Boot(RemoteCommand(connection, bootstrap.COMMAND), mark), opening)
+        return ask(_Boot(_start(connection), mark), opening)
 
     try:
         if own and (kept := own.take_kept()) is not None:
@@ -150,7 +157,7 @@ class _Error(TypedDict):
 class _Boot:
     """A boot.py on a host, and what it has been sent."""
 
-    def __init__(self, command: RemoteCommand, mark: str) -> None:
+    def __init__(self, command: RunningCommand, mark: str) -> None:
         self.command = command
         self.reader = FrameReader(mark)
         self._mark = mark
@@ -330,12 +337,19 @@ def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
     yield bootstrap.END_OF_STREAM
 
 
+def _start(connection: Connection) -> RunningCommand:
+    """The shell that boot.sh is sent to. Raises HostError."""
+    if isinstance(connection, HostConnection):
+        return connection.start(bootstrap.COMMAND)
+    return RemoteCommand(connection, bootstrap.COMMAND)
+
+
 def _kill(connection: Connection, group: int) -> None:
     """Kill the processes of an attempt that hangs, if the host lets us; sh does it before anything else."""
     opening = bootstrap.opening(bootstrap.new_mark(), (), stale=group)
     with (
         contextlib.suppress(HostError, ReadTimeout),
-        RemoteCommand(connection, bootstrap.COMMAND) as command,
+        _start(connection) as command,
     ):
         command.write([opening])
         command.read(timeouts_of(connection).channel)

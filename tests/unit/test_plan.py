@@ -13,8 +13,9 @@ from mnt.facts.host import HostFacts, Interface
 from mnt.facts.rdma import Device, Port, RdmaFacts
 from mnt.inventory.model import Host, Inventory, Network
 from mnt.launch.engines import ENGINES
+from mnt.launch.jobs import JobRecord
 from mnt.launch.plan import (
-    HeldRelease,
+    CodeTree,
     LaunchOptions,
     LaunchPlan,
     NodeFacts,
@@ -25,13 +26,11 @@ from mnt.launch.plan import (
 from mnt.network.decision import decide
 
 LOGS = "--log-dir=/home/ubuntu/.mnt/jobs/j/node1/ranks"
-HELD = HeldRelease(
-    "20261127-120000-abcd1234", "/home/ubuntu/mnt/releases/20261127-120000-abcd1234", "abcd1234"
-)
+HELD = CodeTree("/home/ubuntu/mnt/releases/20261127-120000-abcd1234", "20261127-120000-abcd1234", "abcd1234")
 FSDP = ENGINES["fsdp"]
 
 
-FACTS = dict.fromkeys(("node1", "node2"), NodeFacts(home="/home/ubuntu", release=HELD))
+FACTS = dict.fromkeys(("node1", "node2"), NodeFacts(home="/home/ubuntu", tree=HELD))
 
 
 def probed(nic: str, address: str, *hcas: Device) -> HostFacts:
@@ -54,7 +53,7 @@ def plan(
     inventory = Inventory("c", "c.yaml", hosts, network=network or Network(mode="tcp"))
     decided = decide(FleetFacts(inventory, hosts, probed))
     return plan_launch(
-        inventory, hosts, decided, facts, LaunchOptions(**{"engine": FSDP, **options}), job="j"
+        inventory, hosts, decided, facts, LaunchOptions(**{"engine": FSDP, **options}), JobRecord("j")
     )
 
 
@@ -170,13 +169,13 @@ def test_an_override_by_the_same_value_is_no_warning() -> None:
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
-        ({"node2": replace(FACTS["node2"], release=None)}, "node2: no release in"),
+        ({"node2": replace(FACTS["node2"], tree=None)}, "node2: no release in"),
         (
-            {"node2": replace(FACTS["node2"], release=replace(HELD, id="other"))},
+            {"node2": replace(FACTS["node2"], tree=replace(HELD, release="other"))},
             "node1 has 20261127-120000-abcd1234, node2 has other",
         ),
         (
-            {"node2": replace(FACTS["node2"], release=replace(HELD, manifest="0000"))},
+            {"node2": replace(FACTS["node2"], tree=replace(HELD, manifest="0000"))},
             "the hosts hold different releases",
         ),
     ],

@@ -7,16 +7,8 @@ from pathlib import Path
 import pytest
 
 from mnt.remote.job.channel import Event
-from mnt.remote.job.failures import (
-    Failure,
-    RankFiles,
-    error_time,
-    find_failure,
-    last_exception,
-    parse_summary,
-    read_ranks,
-    tail,
-)
+from mnt.remote.job.failures import Failure, last_exception, tail
+from mnt.remote.job.remains.torchrun import RankFiles, error_time, find_failure, parse_summary, read_ranks
 from mnt.remote.job.verdict import reason_of, verdict
 
 SAMPLES = Path(__file__).parent.parent / "data" / "torchrun"
