@@ -246,3 +246,36 @@ def test_a_host_that_is_off_hides_no_other(pair: Lab, run_mnt: RunMnt) -> None:
     done = run_mnt("net", "--shell", "node2", lab=pair)
     assert (done.returncode, done.stdout) == (1, "")
     assert "node2" in done.stderr
+
+
+def test_net_preflight_and_launch_blame_the_master_that_is_off_the_workers_subnet(
+    make_lab: MakeLab, run_mnt: RunMnt, tmp_path: Path
+) -> None:
+    lab = make_lab(count=3)
+    inventory = yaml.safe_load(lab.inventory_path.read_text())
+    inventory["network"] = {"exclude": ["mgmt*"]}  # no hint which NIC trains, but that it is not this one
+    for host in inventory["hosts"].values():
+        host.pop("nic", None)
+    path = tmp_path / "unhinted.yaml"
+    path.write_text(yaml.safe_dump(inventory, sort_keys=False))
+    master = lab.hosts[0]
+    moved = f"ip addr flush dev {master.spec.nic}; ip addr add 10.99.0.1/24 dev {master.spec.nic}"
+    assert master.exec(["sh", "-ec", moved]).returncode == 0
+
+    found = document(run_mnt("net", "-i", str(path), "--json"))
+    assert {name: host["status"] for name, host in found["hosts"].items()} == {
+        "node1": "fail",
+        "node2": "ok",
+        "node3": "ok",
+    }
+    done = run_mnt("preflight", "-i", str(path), "--json", "--only", "nic,nic-reach")
+    blamed = {finding["check"]: finding["hosts"] for finding in json.loads(done.stdout)["findings"]}
+    assert blamed == {"nic": ["node1"]}
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "train.py").write_text("")
+    assert run_mnt("push", "-i", str(path), str(tree)).returncode == 0
+    refused = run_mnt("launch", "-i", str(path), "--no-preflight", "train.py")
+    assert refused.returncode == 125
+    for said in (found["hosts"]["node1"]["problem"]["message"], refused.stderr):
+        assert "no NIC leads to every worker" in said
