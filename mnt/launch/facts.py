@@ -41,8 +41,13 @@ class LaunchFacts:
     unfit: tuple[Refusal, ...]  # what the checks say no to, as far as they judge what the probe found anyway
 
 
-def launch_facts(fleet: Fleet, inventory: Inventory, hosts: Sequence[Host]) -> LaunchFacts:
+def launch_facts(
+    fleet: Fleet, inventory: Inventory, hosts: Sequence[Host], *, preflight: bool = True
+) -> LaunchFacts:
     """What the plan needs of each host, the network of the job, and what speaks against it.
+
+    Args:
+        preflight: let the checks judge.
 
     Raises NeverStarted: a host cannot be reached, or did not answer.
     """
@@ -53,12 +58,14 @@ def launch_facts(fleet: Fleet, inventory: Inventory, hosts: Sequence[Host]) -> L
     nodes = {host.name: _node(found, host, _tree(held[host.name])) for host in hosts}
     refusals = (
         Refusal(f"{each.check}: {fold(each.hosts)}: {each.message}", each.fix)
-        for each in unfit(found, network)
+        for each in (unfit(found, network) if preflight else ())
     )
     return LaunchFacts(nodes, network, tuple(refusals))
 
 
-def facts_here(fleet: Fleet, inventory: Inventory, hosts: Sequence[Host]) -> LaunchFacts:
+def facts_here(
+    fleet: Fleet, inventory: Inventory, hosts: Sequence[Host], *, preflight: bool = True
+) -> LaunchFacts:
     """The same for a job on this machine alone: the tree runs where it stands, no check of a cluster holds.
 
     Raises NeverStarted: no Python answered.
@@ -69,15 +76,21 @@ def facts_here(fleet: Fleet, inventory: Inventory, hosts: Sequence[Host]) -> Lau
         host.name: _node(found, host, CodeTree(os.path.abspath(host.workdir)), count_gpus=True)
         for host in hosts
     }
-    without = [host for host in hosts if "torch" not in found.facts[host.name].packages]
-    refusals = (
-        Refusal(
-            f"{host.name}: {host.python[0]} has no torch",
-            f"{host.python[0]} -m pip install torch, or name an interpreter that has it: --python PATH",
+    unfit = (_unfit_here(host, found.facts[host.name]) for host in hosts) if preflight else ()
+    return LaunchFacts(nodes, network, tuple(refusal for refusal in unfit if refusal is not None))
+
+
+def _unfit_here(host: Host, facts: HostFacts) -> Refusal | None:
+    python = " ".join(host.python)
+    if facts.trains_with is None:
+        why = f": {facts.python.why}" if facts.python and facts.python.why else ""
+        return Refusal(f"{host.name}: {python} does not run{why}", "name another interpreter: --python PATH")
+    if "torch" not in facts.packages:
+        return Refusal(
+            f"{host.name}: {python} has no torch",
+            f"{python} -m pip install torch, or name an interpreter that has it: --python PATH",
         )
-        for host in without
-    )
-    return LaunchFacts(nodes, network, tuple(refusals))
+    return None
 
 
 def _require_answers(errors: Mapping[str, HostError]) -> None:

@@ -94,8 +94,9 @@ def draft(
     record = JobRecord(request.job, backend.name, reservation.outside_id)
     unfit: tuple[Refusal, ...] = ()
     try:
-        facts = (facts_here if backend.here else launch_facts)(fleet, inventory, hosts)
-        unfit = facts.unfit if preflight else ()
+        look = facts_here if backend.here else launch_facts
+        facts = look(fleet, inventory, hosts, preflight=preflight)
+        unfit = facts.unfit
         plan = plan_launch(inventory, hosts, facts.network, facts.nodes, options, record)
     except NeverStarted as error:
         refusals = (*unfit, Refusal(error.message, error.fix))

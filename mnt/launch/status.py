@@ -29,8 +29,9 @@ class JobHosts:
     """
 
     def __init__(self, hosts: Sequence[Host]) -> None:
+        # Both by whether their jobs are of this machine itself.
         self._hosts = {False: tuple(hosts), True: this_machine().hosts}
-        self._fleets: dict[bool, Fleet] = {}  # by whether its jobs are here
+        self._fleets: dict[bool, Fleet] = {}
         self._open = ExitStack()
 
     def __enter__(self) -> JobHosts:
@@ -55,7 +56,10 @@ class JobHosts:
     def jobs(self) -> tuple[list[Job], dict[str, HostError]]:
         """All jobs, newest first, and the hosts that could not be asked."""
         jobs, errors = self._jobs_of_hosts() if self._hosts[False] else ([], {})
-        jobs += _jobs_here(self._hosts[True][0])
+        try:
+            jobs += _jobs_here(self._hosts[True][0])
+        except HostError as error:
+            errors[error.host] = error
         return sorted(map(_as_it_stands, jobs), key=lambda job: (job.created, job.job), reverse=True), errors
 
     def _jobs_of_hosts(self) -> tuple[list[Job], dict[str, HostError]]:

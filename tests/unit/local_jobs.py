@@ -11,9 +11,9 @@ import venv
 from pathlib import Path
 from typing import Any
 
-from job_host import free_port, wait_for
+from job_host import free_port, wait_for, works_in
 
-from mnt.remote.job.procs import pids_with_environment
+from mnt.remote.job.procs import all_pids, pids_with_environment
 
 # Stands in for torch.distributed.run: the same options, environment, log files and summary.
 _TORCHRUN = """
@@ -115,9 +115,13 @@ class LocalMnt:
         return self(*self.launch_words(*words))
 
     def attached(self, *words: str) -> subprocess.Popen[str]:
-        """A launch that is under way, in a session of its own; standard error comes with its output."""
+        """A launch that is under way."""
+        return self.popen(*self.launch_words(*words))
+
+    def popen(self, *words: str) -> subprocess.Popen[str]:
+        """A command that is under way, in a session of its own; standard error comes with its output."""
         return subprocess.Popen(
-            [sys.executable, "-m", "mnt", *self.launch_words(*words)],
+            [sys.executable, "-m", "mnt", *words],
             cwd=self.cwd,
             env=self.env,
             stdin=subprocess.DEVNULL,
@@ -153,6 +157,8 @@ class LocalMnt:
         """Nothing is left of any job: neither processes nor what lies in /tmp."""
         self("stop", "--all", "--grace", "0")
         assert self.processes() == []
+        # What mnt itself has started on this machine ends with it.
+        wait_for(lambda: not any(works_in(pid, str(self.cwd)) for pid in all_pids()))
         mine = Path(f"/tmp/mnt-{os.getuid()}")
         directory = self.home / ".mnt" / "jobs"
         for job in os.listdir(directory) if directory.exists() else ():

@@ -157,6 +157,13 @@ def test_without_torch_one_line_says_so_and_how_to_get_it(mnt: LocalMnt, tmp_pat
     assert mnt(*words, "--dry-run", "--no-preflight", "train.py").returncode == 0
 
 
+def test_an_interpreter_that_is_not_there(mnt: LocalMnt) -> None:
+    mnt.script(SHOW)
+    refused = mnt("launch", "--via", "local", "--python", "/no/such/python", "train.py")
+    assert refused.returncode == 125
+    assert f"{HERE}: /no/such/python does not run: not found: /no/such/python" in refused.stderr
+
+
 def test_a_dry_run_starts_nothing(mnt: LocalMnt) -> None:
     done = mnt.launch("--dry-run", "--json", "--nproc", "3", "train.py")
     assert done.returncode == 0, done.stderr
@@ -223,13 +230,7 @@ def test_detached_jobs_are_followed_and_told_apart(mnt: LocalMnt) -> None:
     assert first in unnamed.stderr
     assert second["job"] in unnamed.stderr
     assert mnt("stop", second["job"], "--grace", "0.5").returncode == 0
-    follow = subprocess.Popen(
-        [sys.executable, "-m", "mnt", "logs", "-f", first],
-        cwd=mnt.cwd,
-        env=mnt.env,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    follow = mnt.popen("logs", "-f", first)
     read_until(follow, "waiting")
     (mnt.cwd / "go").touch()
     rest, _ = follow.communicate(timeout=60)
@@ -237,6 +238,17 @@ def test_detached_jobs_are_followed_and_told_apart(mnt: LocalMnt) -> None:
     assert "gone" in rest
     states = {job["job"]: job["state"] for job in mnt.jobs()}
     assert states == {first: "finished", second["job"]: "stopped"}
+
+
+def test_following_ends_with_a_ctrl_c_and_the_job_goes_on(mnt: LocalMnt) -> None:
+    mnt.script(WAIT)
+    assert mnt.launch("--detach", "train.py").returncode == 0
+    follow = mnt.popen("logs", "-f")
+    read_until(follow, "waiting")
+    os.killpg(follow.pid, signal.SIGINT)
+    follow.communicate(timeout=60)
+    assert follow.returncode == 130
+    assert [job["state"] for job in mnt.jobs()] == ["running"]
 
 
 def test_with_an_inventory_the_local_jobs_are_merged_in(mnt: LocalMnt, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from mnt.facts.host import HostFacts, Interface
 from mnt.facts.rdma import Device, Port, RdmaFacts
 from mnt.inventory.model import Host, Inventory, Network
 from mnt.launch.engines import ENGINES
+from mnt.launch.engines.api import Engine
 from mnt.launch.jobs import JobRecord
 from mnt.launch.plan import (
     CodeTree,
@@ -23,6 +24,7 @@ from mnt.launch.plan import (
     parse_env,
     plan_launch,
 )
+from mnt.launch.staging import node_specs
 from mnt.network.decision import decide
 
 LOGS = "--log-dir=/home/ubuntu/.mnt/jobs/j/node1/ranks"
@@ -133,6 +135,35 @@ def test_what_runs(options: dict[str, Any], end: tuple[str, ...]) -> None:
     assert plan(**options).nodes[0].argv[-len(end) :] == end
 
 
+def test_an_engine_builds_its_own_command() -> None:
+    engine = Engine(
+        "mine",
+        script="mine.py",
+        argv=lambda node: [*node.python, f"{node.node_rank}/{node.nodes}", node.ranks, *node.program.args],
+        remains="torchrun",
+    )
+    got = plan(engine=engine, args=("$x",))
+    assert got.nodes[1].argv == (
+        "/opt/env/bin/python",
+        "1/2",
+        "/home/ubuntu/.mnt/jobs/j/node2/ranks",
+        "$x",
+    )
+    assert (got.engine, got.script) == ("mine", "mine.py")
+
+
+def test_what_is_staged_names_backend_outside_id_and_reader() -> None:
+    specs = node_specs(
+        replace(plan(), record=JobRecord("j", "queue", "4711")), secret="a secret", created=1.0
+    )
+    assert list(specs) == ["node1", "node2"]
+    for rank, spec in enumerate(specs.values()):
+        assert (spec["job"], spec["node_rank"], spec["secret"]) == ("j", rank, "a secret")
+        assert (spec["backend"], spec["outside_id"], spec["remains"]) == ("queue", "4711", "torchrun")
+        assert spec["master"] == {"addr": "10.0.0.1", "port": 29500}
+    assert specs["node2"]["ranks"] == [8, 4]
+
+
 @pytest.mark.parametrize(
     ("python", "directory"),
     [
@@ -214,6 +245,7 @@ def test_tcp_turns_infiniband_off_and_rdma_does_not() -> None:
 
 def test_the_document_has_the_keys_that_scripts_rely_on() -> None:
     document = plan().document()
+    assert (document["backend"], document["outside_id"]) == ("ssh", None)
     assert document["master"] == {"host": "node1", "addr": "10.0.0.1", "port": 29500}
     assert {"job", "engine", "world_size"} <= document.keys()
     assert {"host", "node_rank", "nproc", "cwd", "env", "argv"} <= document["nodes"][0].keys()
