@@ -7,19 +7,36 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from mnt.cli.options import Selection, grace_option, json_option, selection_options
+from mnt.launch import backends, engines
 
 if TYPE_CHECKING:
     from mnt.fleet import Fleet
+    from mnt.inventory.model import Inventory
+    from mnt.launch.backends.api import Backend
     from mnt.launch.jobs import Job
     from mnt.launch.plan import LaunchPlan
-
-ENGINE_NAMES = ("fsdp", "deepspeed")
+    from mnt.launch.run import Draft, Launch
+    from mnt.ui import HostLines
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @selection_options
 @json_option
-@click.option("--engine", type=click.Choice(ENGINE_NAMES), default="fsdp", show_default=True)
+@click.option(
+    "--via",
+    type=click.Choice(list(backends.BACKENDS)),
+    default=backends.DEFAULT,
+    show_default=True,
+    help="How it is started; local: on this machine alone, in this directory, without an inventory.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(list(engines.ENGINES)),
+    default=engines.DEFAULT.name,
+    show_default=True,
+    help="What starts the processes of a node.",
+)
+@click.option("--python", metavar="PATH", help="With --via local: the interpreter; default: the one of mnt.")
 @click.option("--nproc", type=click.IntRange(min=1), help="Processes a node; default: its gpus, or 1.")
 @click.option("--master-port", type=click.IntRange(1024, 65535), help="Default: the inventory's.")
 @click.option(
@@ -38,7 +55,9 @@ ENGINE_NAMES = ("fsdp", "deepspeed")
 def launch(
     selection: Selection,
     as_json: bool,
+    via: str,
     engine: str,
+    python: str | None,
     nproc: int | None,
     master_port: int | None,
     assignments: tuple[str, ...],
@@ -58,19 +77,17 @@ def launch(
     stops it everywhere.
     """
     import os
-    from dataclasses import replace
 
     from mnt import ui
-    from mnt.fleet import Fleet
-    from mnt.launch.engines import ENGINES
-    from mnt.launch.facts import launch_facts
+    from mnt.launch import run
+    from mnt.launch.backends.api import Request, Reservation
     from mnt.launch.jobs import new_job_id
-    from mnt.launch.plan import LaunchOptions, parse_env, plan_launch
+    from mnt.launch.plan import LaunchOptions, parse_env
 
     if as_module and script is None:
         raise click.UsageError("-m needs the name of a module")
     options = LaunchOptions(
-        engine=ENGINES[engine],
+        engine=engines.ENGINES[engine],
         script=None if as_module else script,
         module=script if as_module else None,
         args=args,
@@ -78,98 +95,126 @@ def launch(
         env=parse_env(assignments, os.environ),
         grace=grace,
     )
-    inventory = selection.inventory
-    if master_port is not None:
-        inventory = replace(inventory, network=replace(inventory.network, master_port=master_port))
-    with Fleet(selection.hosts) as fleet:
-        judged = not (no_preflight or dry_run)
-        facts, network = launch_facts(fleet, inventory, selection.hosts, preflight=judged)
-        plan = plan_launch(inventory, selection.hosts, network, facts, options, job=new_job_id())
-        for warning in plan.warnings:
+    backend = backends.backend_named(via)
+    inventory = _inventory(backend, selection, python, master_port)
+    hosts = inventory.hosts if backend.here else selection.hosts
+    request = Request(new_job_id(), start_timeout)
+
+    def plan(fleet: Fleet, reservation: Reservation) -> Draft:
+        draft = run.draft(
+            fleet, backend, inventory, reservation, request, options, preflight=not no_preflight
+        )
+        for warning in draft.planned.plan.warnings if draft.planned else ():
             ui.warn(warning)
-        if dry_run:
-            _show_plan(plan, as_json)
-            return 0
-        offsets = {name: node.clock_offset for name, node in facts.items()}
-        return _run(fleet, selection, plan, offsets, start_timeout, detach, as_json)
+        return draft
+
+    if dry_run:  # which reserves nothing
+        with backend.open_fleet(hosts) as fleet:
+            draft = plan(fleet, Reservation(hosts))
+        _show_draft(draft, as_json)
+        return 1 if draft.refusals else 0
+    with (
+        run.reserved(backend, hosts, request, ui.note) as reservation,
+        backend.open_fleet(reservation.hosts or ()) as fleet,
+    ):
+        return _run(fleet, plan(fleet, reservation).launch(), detach, as_json)
 
 
-def _run(
-    fleet: Fleet,
-    selection: Selection,
-    plan: LaunchPlan,
-    clock_offsets: dict[str, float],
-    start_timeout: float,
-    detach: bool,
-    as_json: bool,
-) -> int:
-    """Start the plan; unless detached watch it, and stop it everywhere when interrupted."""
+def _inventory(
+    backend: Backend, selection: Selection, python: str | None, master_port: int | None
+) -> Inventory:
+    """The one selected, or that of this machine alone. Raises UsageError for options of the other."""
+    from dataclasses import replace
+
+    from mnt.errors import UsageError
+    from mnt.launch.backends.local import this_machine
+
+    if backend.here and selection.options:
+        given = " and ".join(selection.options)
+        raise UsageError(f"--via {backend.name} runs on this machine alone", fix=f"leave {given} out")
+    if python is not None and not backend.here:
+        raise UsageError("--python is for --via local", fix="set `python` of the hosts in the inventory")
+    inventory = this_machine(python=python) if backend.here else selection.inventory
+    if master_port is None:
+        return inventory
+    return replace(inventory, network=replace(inventory.network, master_port=master_port))
+
+
+def _run(fleet: Fleet, launch: Launch, detach: bool, as_json: bool) -> int:
+    """Start the job; unless detached watch it, and stop it everywhere when interrupted."""
     import sys
 
     from mnt import ui
-    from mnt.launch.backends import ssh
-    from mnt.launch.signals import HangUp, hang_up_guard
+    from mnt.launch import run
+    from mnt.launch.signals import HangUp
 
-    with hang_up_guard() as guard:
-        try:
-            ssh.start(fleet, plan, timeout=start_timeout, tell=ui.note)
-            if detach:
-                _show_started(plan, as_json)
-                return 0
-            guard.watch()
-            job = _watch(fleet, plan, clock_offsets, sys.stderr if as_json else sys.stdout)
-        except HangUp:
-            return 129
-        except BrokenPipeError:
-            ui.note(f"nobody reads the output any more; the job goes on: mnt logs -f {plan.job}")
-            raise
-        except KeyboardInterrupt:
-            guard.unwatch()
-            _stop_everywhere(selection, plan)
-            raise
+    def stop() -> None:
+        _stop_everywhere(launch)
+
+    plan = launch.plan
+    try:
+        if detach:
+            run.detach(launch, fleet, ui.note, on_interrupt=stop)
+            _show_started(plan, as_json)
+            return 0
+        lines = _output(plan, sys.stderr if as_json else sys.stdout)
+        job = run.attend(launch, fleet, lines.feed, ui.note, on_interrupt=stop)
+        lines.close()
+    except HangUp:
+        return 129
+    except BrokenPipeError:
+        ui.note(f"nobody reads the output any more; the job goes on: mnt logs -f {plan.job}")
+        raise
     _show_end(job, as_json)
     return job.exit_code or 0
 
 
-def _watch(fleet: Fleet, plan: LaunchPlan, clock_offsets: dict[str, float], output: TextIO) -> Job:
-    """Show what the nodes write until the job has ended."""
+def _output(plan: LaunchPlan, stream: TextIO) -> HostLines:
     from mnt import ui
-    from mnt.launch.watch import Watch
 
-    lines = ui.HostLines([node.host for node in plan.nodes], output, prefix=len(plan.nodes) > 1)
-    job = Watch(plan, output=lines.feed, tell=ui.note).follow(fleet, clock_offsets)
-    lines.close()
-    return job
+    return ui.HostLines([node.host for node in plan.nodes], stream, prefix=len(plan.nodes) > 1)
 
 
-def _stop_everywhere(selection: Selection, plan: LaunchPlan) -> None:
+def _stop_everywhere(launch: Launch) -> None:
     """End an interrupted job; a second interrupt leaves it to `mnt stop`."""
     from mnt import ui
     from mnt.cli.stop import show_stopped
-    from mnt.fleet import Fleet
-    from mnt.launch.backends import ssh
     from mnt.launch.stop import stop_document
 
-    ui.info(f"\ninterrupted: stopping {plan.job} on every node")
+    job = launch.plan.job
+    ui.info(f"\ninterrupted: stopping {job} on every node")
     try:
-        with Fleet(selection.hosts) as fleet:
-            for host, outcome in ssh.take_back(fleet, plan).items():
-                show_stopped(host, stop_document(outcome))
+        for host, outcome in launch.stop().items():
+            show_stopped(host, stop_document(outcome))
     except KeyboardInterrupt:
-        ui.warn(f"not waiting: {plan.job} may still run; mnt stop {plan.job} ends it")
+        ui.warn(f"not waiting: {job} may still run; mnt stop {job} ends it")
         raise
 
 
-def _show_plan(plan: LaunchPlan, as_json: bool) -> None:
+def _show_draft(draft: Draft, as_json: bool) -> None:
+    from mnt import ui
+    from mnt.errors import NeverStarted
+
+    plan = draft.planned.plan if draft.planned else None
+    if as_json:
+        refusals = [{"message": each.message, "fix": each.fix} for each in draft.refusals]
+        ui.document({**(plan.document() if plan else {}), "refusals": refusals})
+        return
+    if plan is not None:
+        _show_plan(plan)
+    for refusal in draft.refusals:
+        ui.error(NeverStarted(refusal.message, fix=refusal.fix))
+    if draft.refusals:
+        ui.failure("a launch would be refused")
+
+
+def _show_plan(plan: LaunchPlan) -> None:
     import shlex
 
     from mnt import ui
 
-    if as_json:
-        ui.document(plan.document())
-        return
     ui.plain(
-        f"job {plan.job}: {plan.engine}, release {plan.release}, world size {plan.world_size}, "
+        f"job {plan.job}: {plan.engine}, {_tree(plan.release)}, world size {plan.world_size}, "
         f"master {plan.master_host} at {plan.master_addr}:{plan.master_port}"
     )
     for node in plan.nodes:
@@ -205,6 +250,10 @@ def _show_end(job: Job, as_json: bool) -> None:
         ui.info(culprit.traceback.rstrip())
     why = f": {culprit.sentence()}" if culprit else ""
     ui.failure(f"job {job.job} {job.state}{why}")
+
+
+def _tree(release: str | None) -> str:
+    return "this tree" if release is None else f"release {release}"
 
 
 def _nodes(count: int) -> str:

@@ -21,16 +21,17 @@ def logs(selection: Selection, follow: bool, node: str | None, rank: int | None,
 
     from mnt import ui
     from mnt.errors import UsageError
-    from mnt.fleet import Fleet, raise_broken_pipe
+    from mnt.fleet import raise_broken_pipe
     from mnt.launch.jobs import host_of_rank, named_job
-    from mnt.launch.status import fetch_jobs
+    from mnt.launch.status import JobHosts
     from mnt.tasks.job import read_logs
 
-    with Fleet(selection.hosts) as fleet:
-        jobs, errors = fetch_jobs(fleet)
+    with JobHosts(selection.hosts_if_any) as job_hosts:
+        jobs, errors = job_hosts.jobs()
         for error in errors.values():
             ui.warn(error.message)
         wanted = named_job(jobs, job)
+        fleet = job_hosts.fleet_of(wanted)
         hosts = [member.host for member in wanted.nodes if member.entry is not None]
         if node is not None and node not in hosts:
             raise UsageError(

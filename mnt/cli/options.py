@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -15,12 +15,51 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True)
 class Selection:
-    """The inventory, and the hosts of it that the command is about, in the user's order."""
+    """The inventory, and the hosts of it that the command is about, in the user's order.
 
-    inventory: Inventory
-    hosts: tuple[Host, ...]
+    Both are found when they are first asked for, which raises UsageError and InventoryError.
+    """
+
+    def __init__(self, inventory: str | None, nodes: str | None, exclude: str | None) -> None:
+        self._name, self._nodes, self._exclude = inventory, nodes, exclude
+
+    @property
+    def options(self) -> list[str]:
+        """Those of -i, -n and -x that were given."""
+        given = {"-i": self._name, "-n": self._nodes, "-x": self._exclude}
+        return [option for option, value in given.items() if value is not None]
+
+    @cached_property
+    def inventory(self) -> Inventory:
+        from mnt.inventory import cache, find
+
+        return cache.load(find.locate(self._name))
+
+    @cached_property
+    def hosts(self) -> tuple[Host, ...]:
+        from mnt.inventory import hostlist
+        from mnt.run import failed
+
+        loaded = self.inventory
+        return hostlist.select(
+            loaded,
+            nodes=self._nodes,
+            exclude=self._exclude,
+            last_failed=lambda: failed.recall(loaded.file),
+        )
+
+    @property
+    def hosts_if_any(self) -> tuple[Host, ...]:
+        """The hosts; none where no inventory is named, and none is there."""
+        from mnt.inventory.find import NoInventory
+
+        try:
+            return self.hosts
+        except NoInventory:
+            if self.options:
+                raise
+            return ()
 
 
 def selection_options(command: F) -> F:
@@ -37,14 +76,7 @@ def selection_options(command: F) -> F:
     def wrapper(
         *args: Any, inventory: str | None, nodes: str | None, exclude: str | None, **kwargs: Any
     ) -> Any:
-        from mnt.inventory import cache, find, hostlist
-        from mnt.run import failed
-
-        loaded = cache.load(find.locate(inventory))
-        chosen = hostlist.select(
-            loaded, nodes=nodes, exclude=exclude, last_failed=lambda: failed.recall(loaded.file)
-        )
-        return command(*args, selection=Selection(loaded, chosen), **kwargs)
+        return command(*args, selection=Selection(inventory, nodes, exclude), **kwargs)
 
     return wrapper  # type: ignore[return-value]
 

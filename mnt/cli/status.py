@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from mnt.launch.jobs import Job
 
 _COLOURS = {
+    "pending": "cyan",
     "starting": "cyan",
     "running": "cyan",
     "finished": "green",
@@ -29,14 +30,16 @@ _COLOURS = {
 @json_option
 @click.argument("job", required=False)
 def status(selection: Selection, as_json: bool, job: str | None) -> int:
-    """Show the jobs that the hosts hold, newest first, or one JOB node by node."""
-    from mnt import ui
-    from mnt.fleet import Fleet
-    from mnt.launch.jobs import named_job
-    from mnt.launch.status import fetch_jobs
+    """Show the jobs that the hosts hold, newest first, or one JOB node by node.
 
-    with Fleet(selection.hosts) as fleet:
-        jobs, errors = fetch_jobs(fleet)
+    Your jobs of `mnt launch --via local` on this machine are among them, with or without an inventory.
+    """
+    from mnt import ui
+    from mnt.launch.jobs import named_job
+    from mnt.launch.status import JobHosts
+
+    with JobHosts(selection.hosts_if_any) as hosts:
+        jobs, errors = hosts.jobs()
     for error in errors.values():
         ui.warn(error.message)
     if job is not None:
@@ -63,20 +66,29 @@ def _show_jobs(jobs: list[Job]) -> None:
         [
             job.job,
             ui.Cell(job.state, _COLOURS[job.state]),
-            job.engine,
+            job.record.backend,
+            job.engine or "",
             fold([node.host for node in job.nodes]),
             time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.created)),
             job.culprit.sentence() if job.culprit else "",
         ]
         for job in jobs
     ]
-    ui.table(["JOB", "STATE", "ENGINE", "NODES", "STARTED", "CULPRIT"], rows)
+    ui.table(["JOB", "STATE", "VIA", "ENGINE", "NODES", "STARTED", "CULPRIT"], rows)
 
 
 def _show_job(job: Job) -> None:
     from mnt import ui
 
-    ui.plain(f"job {job.job}: {job.state}, {job.engine}, release {job.release}, master {job.master}")
+    about = [
+        job.state,
+        f"via {job.record.backend}",
+        job.record.outside_id,
+        job.engine,
+        job.release and f"release {job.release}",
+        f"master {job.master}",
+    ]
+    ui.plain(f"job {job.job}: {', '.join(filter(None, about))}")
     rows: list[list[str | ui.Cell]] = [
         [
             node.host,

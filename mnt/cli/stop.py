@@ -23,18 +23,17 @@ def stop(selection: Selection, as_json: bool, everything: bool, grace: float, jo
     """
     from mnt import ui
     from mnt.errors import UsageError
-    from mnt.fleet import Fleet
     from mnt.launch.jobs import jobs_to_stop
-    from mnt.launch.status import fetch_jobs
+    from mnt.launch.status import JobHosts
     from mnt.launch.stop import stop_jobs
 
     if job is not None and everything:
         raise UsageError("--all and a job were given", fix="mnt stop JOB, or mnt stop --all")
-    with Fleet(selection.hosts) as fleet:
-        jobs, errors = fetch_jobs(fleet)
+    with JobHosts(selection.hosts_if_any) as hosts:
+        jobs, errors = hosts.jobs()
         for error in errors.values():
             ui.warn(error.message)
-        document = stop_jobs(fleet, jobs_to_stop(jobs, job, everything=everything), grace=grace)
+        document = stop_jobs(hosts, jobs_to_stop(jobs, job, everything=everything), grace=grace)
     document["ok"] = document["ok"] and not errors
     if as_json:
         ui.document(document)

@@ -15,7 +15,7 @@ from mnt.fleet.connection import HostConnection
 from mnt.fleet.login.destination import Destination
 from mnt.fleet.login.failures import LoginCancelled, LoginFailure
 from mnt.fleet.login.shared import Shared
-from mnt.fleet.wire.sshprocess import OpenSshCommand
+from mnt.fleet.wire.process import OpenSshCommand
 from mnt.fleet.wire.sshwords import ssh_argv
 from mnt.inventory.model import Host
 

@@ -14,6 +14,10 @@ VARIABLE = "MNT_INVENTORY"
 DEFAULT = "default"
 
 
+class NoInventory(UsageError):
+    """None is named, and there is none."""
+
+
 def locate(name: str | None) -> str:
     """The file of an inventory.
 
@@ -54,7 +58,7 @@ def _without_name() -> str:
         return named()[DEFAULT]
     if labs():
         return _only_lab()
-    raise UsageError(
+    raise NoInventory(
         f"no inventory: no -i, no ${VARIABLE}, no {DIRECTORY}/{DEFAULT}.yaml and no running lab",
         fix=_what_there_is(),
     )

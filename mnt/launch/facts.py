@@ -1,13 +1,15 @@
-"""What a launch has to know of its hosts before it can plan: one probe and one look at the releases."""
+"""What a launch has to know of its hosts before it can plan: one probe, and one look at the releases."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mnt.errors import HostError, NeverStarted
 from mnt.inventory.hostlist import fold
-from mnt.launch.plan import HeldRelease, NodeFacts
+from mnt.launch.plan import CodeTree, NodeFacts
 from mnt.preflight.findings import Severity
 from mnt.preflight.look import first_look
 from mnt.preflight.registry import FURTHER_TRIPS, select
@@ -24,46 +26,83 @@ if TYPE_CHECKING:
     from mnt.tasks.push import FoundRelease
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """Why a job would not start."""
+
+    message: str
+    fix: str | None
+
+
+@dataclass(frozen=True)
+class LaunchFacts:
+    nodes: dict[str, NodeFacts]
+    network: NetworkDecision
+    unfit: tuple[Refusal, ...]  # what the checks say no to, as far as they judge what the probe found anyway
+
+
 def launch_facts(
     fleet: Fleet, inventory: Inventory, hosts: Sequence[Host], *, preflight: bool = True
-) -> tuple[dict[str, NodeFacts], NetworkDecision]:
-    """What the plan needs of each host, and the network of the job.
+) -> LaunchFacts:
+    """What the plan needs of each host, the network of the job, and what speaks against it.
 
     Args:
-        preflight: refuse what the checks say no to, as far as they judge what the probe found anyway.
+        preflight: let the checks judge.
 
-    Raises:
-        NeverStarted: a host cannot be reached, or did not answer, or a check fails.
+    Raises NeverStarted: a host cannot be reached, or did not answer.
     """
     found, network = first_look(fleet, inventory, hosts)
     releases = fleet.run(find_release, None)
-    errors = {**found.errors, **releases.errors(), **_without_home(found)}
+    _require_answers({**found.errors, **releases.errors(), **_without_home(found)})
+    held = releases.values_by_host()
+    nodes = {host.name: _node(found, host, _tree(held[host.name])) for host in hosts}
+    refusals = (
+        Refusal(f"{each.check}: {fold(each.hosts)}: {each.message}", each.fix)
+        for each in (unfit(found, network) if preflight else ())
+    )
+    return LaunchFacts(nodes, network, tuple(refusals))
+
+
+def facts_here(
+    fleet: Fleet, inventory: Inventory, hosts: Sequence[Host], *, preflight: bool = True
+) -> LaunchFacts:
+    """The same for a job on this machine alone: the tree runs where it stands, no check of a cluster holds.
+
+    Raises NeverStarted: no Python answered.
+    """
+    found, network = first_look(fleet, inventory, hosts)
+    _require_answers({**found.errors, **_without_home(found)})
+    nodes = {
+        host.name: _node(found, host, CodeTree(os.path.abspath(host.workdir)), count_gpus=True)
+        for host in hosts
+    }
+    unfit = (_unfit_here(host, found.facts[host.name]) for host in hosts) if preflight else ()
+    return LaunchFacts(nodes, network, tuple(refusal for refusal in unfit if refusal is not None))
+
+
+def _unfit_here(host: Host, facts: HostFacts) -> Refusal | None:
+    python = " ".join(host.python)
+    if facts.trains_with is None:
+        why = f": {facts.python.why}" if facts.python and facts.python.why else ""
+        return Refusal(f"{host.name}: {python} does not run{why}", "name another interpreter: --python PATH")
+    if "torch" not in facts.packages:
+        return Refusal(
+            f"{host.name}: {python} has no torch",
+            f"{python} -m pip install torch, or name an interpreter that has it: --python PATH",
+        )
+    return None
+
+
+def _require_answers(errors: Mapping[str, HostError]) -> None:
     if errors:
         first = next(iter(errors.values()))
         raise NeverStarted("; ".join(error.message for error in errors.values()), fix=first.fix)
-    if preflight:
-        _refuse_unfit(found, network)
-    held = releases.values_by_host()
-    nodes = {
-        host.name: NodeFacts(
-            home=_home(found.facts[host.name]) or "",
-            release=_held(held[host.name]),
-            clock_offset=found.facts[host.name].clock_offset,
-        )
-        for host in hosts
-    }
-    return nodes, network
 
 
-def _refuse_unfit(found: FleetFacts, network: NetworkDecision) -> None:
-    """Raises NeverStarted where preflight would answer no."""
-    failed = unfit(found, network)
-    if failed:
-        listed = "; ".join(f"{each.check}: {fold(each.hosts)}: {each.message}" for each in failed)
-        raise NeverStarted(
-            f"not fit to train: {listed}",
-            fix=f"{failed[0].fix}; mnt preflight says more, --no-preflight starts all the same",
-        )
+def _node(found: FleetFacts, host: Host, tree: CodeTree | None, *, count_gpus: bool = False) -> NodeFacts:
+    facts = found.facts[host.name]
+    gpus = len(facts.gpus.found) if count_gpus and facts.gpus else None
+    return NodeFacts(_home(facts) or "", tree, facts.clock_offset, gpus)
 
 
 def unfit(found: FleetFacts, network: NetworkDecision) -> list[Finding]:
@@ -73,10 +112,10 @@ def unfit(found: FleetFacts, network: NetworkDecision) -> list[Finding]:
     return [finding for finding in findings if finding.severity is Severity.FAIL]
 
 
-def _held(found: FoundRelease) -> HeldRelease | None:
+def _tree(found: FoundRelease) -> CodeTree | None:
     if found["current"] is None or found["path"] is None:
         return None
-    return HeldRelease(found["current"], found["path"], found["manifest_sha"])
+    return CodeTree(found["path"], found["current"], found["manifest_sha"])
 
 
 def _without_home(found: FleetFacts) -> dict[str, HostError]:

@@ -26,6 +26,18 @@ def new_job_id() -> str:
 
 
 @dataclass(frozen=True)
+class JobRecord:
+    """A job as its backend knows it."""
+
+    job: str
+    backend: str = "ssh"  # what started it
+    outside_id: str | None = None  # what it is called there (a Slurm job's id); None: nothing
+
+    def document(self) -> dict[str, Any]:
+        return {"job": self.job, "backend": self.backend, "outside_id": self.outside_id}
+
+
+@dataclass(frozen=True)
 class Culprit:
     """Where and why a job failed. `rank` is global; None: the host itself, not one of its processes."""
 
@@ -65,12 +77,16 @@ class Node:
 
 @dataclass(frozen=True)
 class Job:
-    job: str
-    engine: str
+    record: JobRecord
+    engine: str | None
     release: str | None
     created: float  # epoch seconds
     master: str | None  # host:port of the rendezvous, by its training address
     nodes: tuple[Node, ...]  # in rank order
+
+    @property
+    def job(self) -> str:
+        return self.record.job
 
     @property
     def active(self) -> bool:
@@ -79,18 +95,20 @@ class Job:
 
     @property
     def stoppable(self) -> bool:
-        """Whether anything of it may still be there: it runs, or a supervisor of it died."""
-        return self.active or any(node.state == "lost" for node in self.nodes)
+        """Whether anything of it may still be there: it runs, is staged, or a supervisor of it died."""
+        return self.active or any(node.state in ("pending", "lost") for node in self.nodes)
 
     @property
     def state(self) -> str:
-        """starting, running, finished, failed, stopped or lost."""
+        """pending (no node has started yet), starting, running, finished, failed, stopped or lost."""
         states = {node.state for node in self.nodes} - {"unknown"}
         if any(_heard_by(node) for node in self.nodes):
             states.add("failed")  # there, whether the node that failed can be asked or not
         for state in ("starting", "running", "failed", "lost", "stopped"):
             if state in states:
                 return state
+        if "pending" in states and states <= {"pending", "absent"}:
+            return "pending"
         return "finished" if states == {"finished"} else "lost"
 
     @property
@@ -100,11 +118,11 @@ class Job:
 
     @property
     def exit_code(self) -> int | None:
-        """What `mnt launch` exits with; None while the job runs.
+        """What `mnt launch` exits with; None while the job runs, or waits to.
 
         The culprit's own code; 1 where nobody saw it; 143, as after a TERM, for a job that was stopped.
         """
-        if self.active:
+        if self.active or self.state == "pending":
             return None
         if self.state == "finished":
             return 0
@@ -117,7 +135,7 @@ class Job:
         """The job as `mnt status --json` prints it."""
         culprit = self.culprit
         return {
-            "job": self.job,
+            **self.record.document(),
             "state": self.state,
             "engine": self.engine,
             "release": self.release,
@@ -170,13 +188,18 @@ def merge_job(
         nodes.append(Node(host, member["node_rank"], state, entry, offset))
     master = any_entry["master"]
     return Job(
-        job=any_entry["job"],
+        record=record_of(any_entry),
         engine=any_entry["engine"],
         release=any_entry["release"],
         created=any_entry["created"] or 0.0,
         master=f"{master['addr']}:{master['port']}" if master else None,
         nodes=tuple(nodes),
     )
+
+
+def record_of(entry: JobEntry) -> JobRecord:
+    """An older mnt's jobs say nothing of a backend: they are ssh's."""
+    return JobRecord(entry["job"], entry.get("backend") or "ssh", entry.get("outside_id"))
 
 
 def find_culprit(nodes: Sequence[Node]) -> Culprit | None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mnt.errors import NeverStarted, UsageError
 from mnt.inventory.model import Host, Inventory
-from mnt.launch.engines import Engine, torchrun
+from mnt.launch.engines import DEFAULT
+from mnt.launch.engines.api import Engine, NodeRole, Program
+from mnt.launch.jobs import JobRecord
 from mnt.network.decision import NetworkDecision
 from mnt.network.nic import NicChoice
+from mnt.remote.job.files import JobFiles
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -21,7 +24,7 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 class LaunchOptions:
     """What the command line asks for."""
 
-    engine: Engine
+    engine: Engine = DEFAULT
     script: str | None = None  # None: the engine's own
     module: str | None = None  # in place of a script, as in `python -m`
     args: tuple[str, ...] = ()  # of the script, byte for byte (surrogate escapes)
@@ -31,12 +34,12 @@ class LaunchOptions:
 
 
 @dataclass(frozen=True)
-class HeldRelease:
-    """The release that `current` points to on a host."""
+class CodeTree:
+    """The code that runs on a host: the release that `current` points to, or a directory as it stands."""
 
-    id: str
     path: str  # absolute
-    manifest: str | None  # hash of its content
+    release: str | None = None  # its id; None: nobody pushed it
+    manifest: str | None = None  # hash of its content
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,9 @@ class NodeFacts:
     """What the plan needs to know of a host, beside the inventory and the network."""
 
     home: str  # absolute home directory of the user who logs in
-    release: HeldRelease | None  # None: nothing was ever pushed there
+    tree: CodeTree | None  # None: nothing was ever pushed there
     clock_offset: float = 0.0  # seconds that the host's clock is ahead of the head's
+    gpus: int | None = None  # counted there; None: what the inventory says counts
 
 
 @dataclass(frozen=True)
@@ -61,13 +65,14 @@ class Place:
 class Work:
     """What is the same on every node of a job."""
 
-    engine: str  # its name
-    program: tuple[str, ...]  # what torchrun runs, with its arguments
-    script: str | None  # a path that must exist below `cwd`; None: a module is run
+    argv: Callable[[NodeRole], list[str]]  # a node's command
+    remains: str  # what reads what that leaves; see Engine
+    program: Program
     nproc: int | None  # processes a node; None: the host's slots
     env: Mapping[str, str]
     grace: float  # seconds between TERM and KILL
-    release: str | None  # its id; None: it runs none
+    engine: str | None = None  # its name; None: it is no engine's
+    release: str | None = None  # its id; None: it runs none
 
 
 @dataclass(frozen=True)
@@ -85,16 +90,21 @@ class NodePlan:
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    job: str
-    engine: str
+    record: JobRecord
+    engine: str | None
+    remains: str
     release: str | None
     master_host: str
     master_addr: str
     master_port: int
     nodes: tuple[NodePlan, ...]
-    script: str | None  # a path in the release; None: a module is run
+    script: str | None  # a file that must be there, seen from each node's `cwd`; None: a module is run
     grace: float
     warnings: tuple[str, ...] = ()
+
+    @property
+    def job(self) -> str:
+        return self.record.job
 
     @property
     def world_size(self) -> int:
@@ -104,7 +114,7 @@ class LaunchPlan:
     def document(self) -> dict[str, Any]:
         """The plan as `mnt launch --dry-run --json` prints it."""
         return {
-            "job": self.job,
+            **self.record.document(),
             "engine": self.engine,
             "release": self.release,
             "master": {"host": self.master_host, "addr": self.master_addr, "port": self.master_port},
@@ -149,8 +159,7 @@ def plan_launch(
     network: NetworkDecision,
     facts: Mapping[str, NodeFacts],
     options: LaunchOptions,
-    *,
-    job: str,
+    record: JobRecord,
 ) -> LaunchPlan:
     """Plan a job over `hosts`, in rank order; the first is the master.
 
@@ -158,25 +167,29 @@ def plan_launch(
         NeverStarted: a host has no usable NIC or, in mode rdma, no usable RDMA port; or the hosts do not
             hold one and the same release.
     """
-    releases = _one_release(hosts, facts)
+    trees = _one_tree(hosts, facts)
+    hosts = [_with_gpus(host, facts[host.name].gpus) for host in hosts]
     places = {
         host.name: Place(
             home=facts[host.name].home,
-            cwd=releases[host.name].path,
+            cwd=trees[host.name].path,
             jobs_dir=expand_home(host.jobs_dir, facts[host.name].home),
         )
         for host in hosts
     }
+    engine = options.engine
+    name = options.module or options.script or engine.script
     work = Work(
-        engine=options.engine.name,
-        program=tuple(_program(options)),
-        script=None if options.module else _script(options),
+        argv=engine.argv,
+        remains=engine.remains,
+        program=Program(name, options.args, module=options.module is not None),
         nproc=options.nproc,
         env=options.env,
         grace=options.grace,
-        release=releases[hosts[0].name].id,
+        engine=engine.name,
+        release=trees[hosts[0].name].release,
     )
-    return plan_job(hosts, network, inventory.network.master_port, places, work, job=job)
+    return plan_job(hosts, network, inventory.network.master_port, places, work, record)
 
 
 def plan_job(
@@ -185,8 +198,7 @@ def plan_job(
     master_port: int,
     places: Mapping[str, Place],
     work: Work,
-    *,
-    job: str,
+    record: JobRecord,
 ) -> LaunchPlan:
     """Plan any work on `hosts`, in rank order; the first is the master. `places` has each of them.
 
@@ -212,15 +224,15 @@ def plan_job(
         }
         env, overridden = merge_env(computed, host.env, work.env)
         warnings += [f"{host.name}: {text}" for text in overridden]
-        argv = torchrun(
-            python,
+        role = NodeRole(
+            python=python,
             nodes=len(hosts),
             node_rank=rank,
             nproc=nproc,
             master_addr=master_addr,
             master_port=master_port,
             local_addr=nic.address,
-            log_dir=rank_logs(place.jobs_dir, job, host.name),
+            ranks=JobFiles(place.jobs_dir, record.job, host.name).ranks,
             program=work.program,
         )
         nodes.append(
@@ -231,21 +243,22 @@ def plan_job(
                 first_rank=first_rank,
                 cwd=place.cwd,
                 env=env,
-                argv=tuple(argv),
+                argv=tuple(work.argv(role)),
                 path_prepend=_bin_directory(python),
                 jobs_dir=place.jobs_dir,
             )
         )
         first_rank += nproc
     return LaunchPlan(
-        job=job,
+        record=record,
         engine=work.engine,
+        remains=work.remains,
         release=work.release,
         master_host=hosts[0].name,
         master_addr=master_addr,
         master_port=master_port,
         nodes=tuple(nodes),
-        script=work.script,
+        script=work.program.script,
         grace=work.grace,
         warnings=tuple(warnings),
     )
@@ -272,21 +285,8 @@ def expand_home(path: str, home: str) -> str:
     return path
 
 
-def rank_logs(jobs_dir: str, job: str, host: str) -> str:
-    """Where a node's ranks write their own logs: one name, known to the supervisor too."""
-    return posixpath.join(jobs_dir, job, host, "ranks")
-
-
-def _program(options: LaunchOptions) -> list[str]:
-    if options.module is not None:
-        return ["--module", options.module, *options.args]
-    return [_script(options), *options.args]
-
-
-def _script(options: LaunchOptions) -> str:
-    script = options.script or options.engine.script
-    # torchrun would take a leading `-` for an option of its own.
-    return f"./{script}" if script.startswith("-") else script
+def _with_gpus(host: Host, counted: int | None) -> Host:
+    return host if counted is None else replace(host, gpus=counted)
 
 
 def _bin_directory(python: Sequence[str]) -> tuple[str, ...]:
@@ -305,16 +305,16 @@ def _fit(host: Host, network: NetworkDecision) -> tuple[NicChoice, dict[str, str
     return node.nic, {variable.name: variable.value for variable in node.variables}
 
 
-def _one_release(hosts: Sequence[Host], facts: Mapping[str, NodeFacts]) -> dict[str, HeldRelease]:
+def _one_tree(hosts: Sequence[Host], facts: Mapping[str, NodeFacts]) -> dict[str, CodeTree]:
     """What every host holds, when all hold the same."""
-    held = {host.name: release for host in hosts if (release := facts[host.name].release) is not None}
+    held = {host.name: tree for host in hosts if (tree := facts[host.name].tree) is not None}
     without = [host for host in hosts if host.name not in held]
     if without:
         names = ", ".join(host.name for host in without)
         raise NeverStarted(
             f"{names}: no release in {without[0].workdir}: the code was never pushed there", fix="mnt push"
         )
-    if len({(release.id, release.manifest) for release in held.values()}) > 1:
-        listed = ", ".join(f"{name} has {release.id}" for name, release in held.items())
+    if len({(tree.release, tree.manifest) for tree in held.values()}) > 1:
+        listed = ", ".join(f"{name} has {tree.release}" for name, tree in held.items())
         raise NeverStarted(f"the hosts hold different releases: {listed}", fix="mnt push")
     return held

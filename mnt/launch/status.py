@@ -1,24 +1,71 @@
-"""Asking hosts for the jobs that they hold."""
+"""The jobs that there are: those that the hosts of an inventory hold, and those of this machine itself."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from mnt.errors import HostError
-from mnt.launch.jobs import Job, merge_jobs
-from mnt.tasks.job import list_jobs
+from mnt.launch.backends import backend_named
+from mnt.launch.backends.api import BackendState
+from mnt.launch.backends.local import this_machine
+from mnt.launch.jobs import Job, merge_jobs, record_of
+from mnt.tasks.job import Jobs, list_jobs, list_jobs_here
 
 if TYPE_CHECKING:
     from mnt.fleet import Fleet, HostConnection
-    from mnt.tasks.job import Jobs
+    from mnt.inventory.model import Host
 
 
-def fetch_jobs(fleet: Fleet) -> tuple[list[Job], dict[str, HostError]]:
-    """All jobs of the fleet's hosts, newest first, and the hosts that could not be asked."""
-    results = fleet.run(_list_with_clock)
-    errors = results.errors()
-    return merge_jobs(results.values_by_host(), unreachable=errors), errors
+class JobHosts:
+    """The hosts on which jobs may be, and how each job's are reached. Closed by leaving the `with` block.
+
+    Args:
+        hosts: of an inventory; this machine counts besides.
+    """
+
+    def __init__(self, hosts: Sequence[Host]) -> None:
+        # Both by whether their jobs are of this machine itself.
+        self._hosts = {False: tuple(hosts), True: this_machine().hosts}
+        self._fleets: dict[bool, Fleet] = {}
+        self._open = ExitStack()
+
+    def __enter__(self) -> JobHosts:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    def fleet_of(self, job: Job) -> Fleet:
+        """Over the hosts among which the job's are."""
+        return self._fleet(job.record.backend)
+
+    def _fleet(self, backend_name: str) -> Fleet:
+        backend = backend_named(backend_name)
+        if backend.here not in self._fleets:
+            fleet = backend.open_fleet(self._hosts[backend.here])
+            self._fleets[backend.here] = self._open.enter_context(fleet)
+        return self._fleets[backend.here]
+
+    def jobs(self) -> tuple[list[Job], dict[str, HostError]]:
+        """All jobs, newest first, and the hosts that could not be asked."""
+        jobs, errors = self._jobs_of_hosts() if self._hosts[False] else ([], {})
+        try:
+            jobs += _jobs_here(self._hosts[True][0])
+        except HostError as error:
+            errors[error.host] = error
+        return sorted(map(_as_it_stands, jobs), key=lambda job: (job.created, job.job), reverse=True), errors
+
+    def _jobs_of_hosts(self) -> tuple[list[Job], dict[str, HostError]]:
+        results = self._fleet("ssh").run(_list_with_clock)
+        errors = results.errors()
+        return merge_jobs(results.values_by_host(), unreachable=errors), errors
 
 
 def _list_with_clock(connection: HostConnection) -> tuple[Jobs, float]:
@@ -27,4 +74,23 @@ def _list_with_clock(connection: HostConnection) -> tuple[Jobs, float]:
     connection.open()
     before = time.time()
     jobs = list_jobs(connection, host.jobs_dir, host.name)
-    return jobs, jobs["now"] - (before + time.time()) / 2
+    return _of_backends(jobs, here=False), jobs["now"] - (before + time.time()) / 2
+
+
+def _jobs_here(host: Host) -> list[Job]:
+    """This machine's local jobs."""
+    jobs = list_jobs_here(host.jobs_dir, host.name)
+    return merge_jobs({host.name: (_of_backends(jobs, here=True), 0.0)})
+
+
+def _of_backends(jobs: Jobs, *, here: bool) -> Jobs:
+    """A host of the inventory may be this machine: its local jobs are not the cluster's, nor the reverse."""
+    kept = [entry for entry in jobs["jobs"] if backend_named(record_of(entry).backend).here == here]
+    return {"now": jobs["now"], "jobs": kept}
+
+
+def _as_it_stands(job: Job) -> Job:
+    """A job of which no node has started is as its backend says."""
+    if job.state == "pending" and backend_named(job.record.backend).state(job.record) is BackendState.GONE:
+        return replace(job, nodes=tuple(replace(node, state="lost") for node in job.nodes))
+    return job

@@ -6,34 +6,38 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from mnt.launch.backends import backend_named
+from mnt.tasks.job import stop_node
+
 if TYPE_CHECKING:
-    from mnt.fleet import Fleet, Outcome
+    from mnt.fleet import Outcome
     from mnt.launch.jobs import Job
+    from mnt.launch.status import JobHosts
     from mnt.tasks.job import Stopped
 
 
-def stop_jobs(fleet: Fleet, jobs: Sequence[Job], *, grace: float) -> dict[str, Any]:
+def stop_jobs(hosts: JobHosts, jobs: Sequence[Job], *, grace: float) -> dict[str, Any]:
     """Stop jobs one after the other, all nodes of each at once. Returns what `mnt stop --json` prints.
 
     Args:
-        fleet: over the inventory's hosts; a node of a job whose host is not among them counts as unreachable.
+        hosts: a node of a job whose host is not among them counts as unreachable.
         grace: seconds between TERM and KILL.
     """
-    from mnt.tasks.job import stop_node
-
     ok = True
-    known = {host.name for host in fleet.hosts}
     documents: list[dict[str, Any]] = []
     for job in jobs:
+        backend_named(job.record.backend).cancel(job.record)
+        fleet = hosts.fleet_of(job)
+        jobs_dirs = {host.name: host.jobs_dir for host in fleet.hosts}
         targets = {
-            node.host: (fleet.host(node.host).jobs_dir, job.job, node.host)
+            node.host: (jobs_dirs[node.host], job.job, node.host)
             for node in job.nodes
-            if node.host in known
+            if node.host in jobs_dirs
         }
         outcomes = fleet.run_each(partial(stop_node, grace=grace), targets)
-        hosts = {node.host: stop_document(outcomes.get(node.host)) for node in job.nodes}
-        documents.append({"job": job.job, "hosts": hosts})
-        ok = ok and all(host["status"] == "stopped" for host in hosts.values())
+        stopped = {node.host: stop_document(outcomes.get(node.host)) for node in job.nodes}
+        documents.append({"job": job.job, "backend": job.record.backend, "hosts": stopped})
+        ok = ok and all(host["status"] == "stopped" for host in stopped.values())
     return {"ok": ok, "jobs": documents}
 
 

@@ -1,4 +1,4 @@
-"""Jobs on one host: start, list, read the logs, stop.
+"""Jobs on one host: stage, start, list, read the logs, stop.
 
 Each task runs `mnt/remote/job/jobctl.py` on the host. The files of a job lie in `<jobs_dir>/<job>/<host>/`
 (docs/architecture.md). The documents below are what travels; readers ignore keys that they do not know, so a
@@ -7,10 +7,12 @@ newer `mnt` can stop an older one's jobs.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, TypedDict
 
 from mnt.fleet import HostConnection
+from mnt.remote.job.entry import list_entries
 from mnt.tasks.bundle import script_source
 from mnt.tasks.glance import glance
 from mnt.tasks.program import run_program
@@ -19,7 +21,7 @@ from mnt.tasks.shape import granted, shaped
 OnFrame = Callable[[dict[str, Any]], None]
 
 
-class Endpoint(TypedDict):
+class SocketAddress(TypedDict):
     addr: str  # a numeric IP address
     port: int
 
@@ -36,13 +38,13 @@ class _RequiredSpec(TypedDict):
     host: str
     node_rank: int
     nodes: list[NodeOfJob]  # all nodes of the job, in rank order
-    engine: str
+    engine: str | None
     release: str | None
     cwd: str
     argv: list[str]
     env: dict[str, str]  # added to the session's HOME, USER, LOGNAME, SHELL, PATH, LANG; nothing else is kept
     jobs_dir: str  # may begin with "~"
-    master: Endpoint
+    master: SocketAddress
 
 
 class NodeSpec(_RequiredSpec, total=False):
@@ -53,11 +55,14 @@ class NodeSpec(_RequiredSpec, total=False):
     other.
     """
 
+    backend: str  # what starts the job; default ssh
+    outside_id: str | None  # what the job is called there: a Slurm job's id; None: nothing
+    remains: str  # what reads what its processes leave (mnt/remote/job/remains); default torchrun
     path_prepend: list[str]  # directories put first on PATH
     script: str | None  # a file relative to cwd that must exist; None where there is none (`-m MODULE`)
     ranks: list[int]  # [first global rank of this node, count]; default: counted from `nodes`
     grace: float  # seconds between TERM and KILL; default 10
-    peer: Endpoint | None
+    peer: SocketAddress | None
     secret: str
     created: float  # epoch seconds, the head's clock
 
@@ -82,11 +87,13 @@ class JobEntry(TypedDict):
     host: str
     node_rank: int
     nodes: list[NodeOfJob]
-    engine: str
+    engine: str | None
     release: str | None
-    master: Endpoint | None
+    backend: str | None  # None: that of a job of an mnt that had but one, ssh
+    outside_id: str | None
+    master: SocketAddress | None
     created: float | None
-    state: str  # starting | running | finished | failed | stopped | lost
+    state: str  # pending (staged) | starting | running | finished | failed | stopped | lost
     exit_code: int | None  # of the culprit on this node, 128+N for a signal; None: it runs, or nobody knows
     signal: str | None
     failure: Failure | None
@@ -99,10 +106,17 @@ class JobEntry(TypedDict):
     peer: str | None  # the link between the supervisors, in words: "connected", "unreachable: ...", ...
 
 
+class Staged(TypedDict):
+    """Absolute paths on the host; the supervisor is `python -I program spec FD`."""
+
+    spec: str
+    program: str
+
+
 class Started(TypedDict):
     pid: int  # of the supervisor
     listening: bool
-    peer: Endpoint | None  # node 0 of several: where the other nodes' supervisors report; for their spec
+    peer: SocketAddress | None  # node 0 of several: where the other nodes' supervisors report; for their spec
     node: JobEntry  # as of the answer; a job that ended at once says so here
 
 
@@ -132,6 +146,53 @@ class _Node(TypedDict):
     node: JobEntry
 
 
+def stage_node(connection: HostConnection, spec: NodeSpec) -> Staged:
+    """Put the files of one node of a job on its host, to be started by `spawn_node`, or from outside.
+
+    Raises HostError (phase `command`) when the job cannot start there: working directory, script or
+    interpreter missing, job name in use, no place for its files; on node 0 also if anything LISTENs on the
+    master port (the holder is named). Nothing is left then.
+    """
+    args = {**_staging("stage", spec), "check_port": spec["node_rank"] == 0}
+    answer = _ask(connection, args, timeout=60.0)
+    return shaped(connection.target.name, answer, Staged)
+
+
+def spawn_node(
+    connection: HostConnection,
+    jobs_dir: str,
+    job: str,
+    host: str,
+    *,
+    peer: SocketAddress | None = None,
+    wait_for_port: bool = False,
+    timeout: float = 60.0,
+    on_frame: OnFrame | None = None,
+) -> Started:
+    """Start a staged node of a job under its own supervisor, which outlives this connection.
+
+    With `wait_for_port` (node 0): return as soon as a process of the job LISTENs on the master port, or the
+    job has ended, or `timeout` seconds are over; `listening` tells. Frames: `{"started": {"pid", "peer"}}`,
+    then `{"listening": true}`.
+
+    Args:
+        peer: what node 0's start answered as its `peer`; None on node 0.
+
+    Raises HostError (phase `command`) when it was not started. Nothing is left then.
+    """
+    args = {
+        "action": "spawn",
+        "jobs_dir": jobs_dir,
+        "job": job,
+        "host": host,
+        "peer": peer,
+        "wait_for_port": wait_for_port,
+        "timeout": timeout,
+    }
+    answer = _ask(connection, args, timeout=timeout + 30, on_frame=on_frame)
+    return shaped(connection.target.name, answer, Started)
+
+
 def start_node(
     connection: HostConnection,
     spec: NodeSpec,
@@ -140,24 +201,17 @@ def start_node(
     timeout: float = 60.0,
     on_frame: OnFrame | None = None,
 ) -> Started:
-    """Start one node of a job under its own supervisor, which outlives this connection.
+    """Stage one node and start it, in one visit: see `stage_node` and `spawn_node`.
 
-    With `wait_for_port` (node 0): refuse if anything LISTENs on the master port already, and return as soon
-    as a process of the job LISTENs there, or the job has ended, or `timeout` seconds are over; `listening`
-    tells. Frames: `{"started": {"pid", "peer"}}`, then `{"listening": true}`.
-
-    Raises HostError (phase `command`) when the job was not started: working directory, script or interpreter
-    missing, port taken (the holder is named), job name in use, no place for its files. Nothing is left then.
+    `wait_for_port` also refuses a master port that is taken.
     """
-    args = {
-        "action": "start",
-        "spec": spec,
-        "supervisor": script_source("job.supervisor"),
-        "wait_for_port": wait_for_port,
-        "timeout": timeout,
-    }
+    args = {**_staging("start", spec), "wait_for_port": wait_for_port, "timeout": timeout}
     answer = _ask(connection, args, timeout=timeout + 30, on_frame=on_frame)
     return shaped(connection.target.name, answer, Started)
+
+
+def _staging(action: str, spec: NodeSpec) -> dict[str, Any]:
+    return {"action": action, "spec": spec, "supervisor": script_source("job.supervisor")}
 
 
 def stop_node(
@@ -165,7 +219,8 @@ def stop_node(
 ) -> Stopped:
     """End one node's part of a job: TERM, then KILL after `grace` seconds; and prove that nothing is left.
 
-    Works with the supervisor alive, dead or frozen. Touches no process that is not of this job.
+    Works with the supervisor alive, dead or frozen. Touches no process that is not of this job. Where it was
+    only staged, its files are removed: "none".
     """
     args = {"action": "stop", "jobs_dir": jobs_dir, "job": job, "host": host, "grace": grace}
     return shaped(connection.target.name, _ask(connection, args, timeout=grace + 60), Stopped)
@@ -178,6 +233,11 @@ def list_jobs(connection: HostConnection, jobs_dir: str, host: str, *, timeout: 
         args = {"action": "list", "jobs_dir": jobs_dir, "host": host}
         answer = _ask(connection, args, timeout=timeout)
     return shaped(connection.target.name, answer, Jobs)
+
+
+def list_jobs_here(jobs_dir: str, host: str) -> Jobs:
+    """The same of this very machine, by its own eyes."""
+    return shaped(host, {"now": time.time(), "jobs": list_entries(jobs_dir, host)}, Jobs)
 
 
 def read_logs(

@@ -10,9 +10,9 @@ from functools import cache
 from typing import Any, TypedDict
 
 from mnt.errors import HostError
-from mnt.fleet import HostConnection, RemoteCommand
+from mnt.fleet import HostConnection
 from mnt.fleet.shell import runs_nothing
-from mnt.fleet.wire.command import ReadTimeout, remaining
+from mnt.fleet.wire.command import ReadTimeout, RunningCommand, remaining
 from mnt.tasks import bootstrap, bundle
 from mnt.tasks.bootstrap import BadFrame, Frame, FrameReader
 from mnt.tasks.shape import shaped
@@ -97,7 +97,7 @@ def run_program(
     def attempt(words: Sequence[str], why: str = "", stale: int | None = None) -> dict[str, Any]:
         mark = bootstrap.new_mark()
         opening = bootstrap.opening(mark, words, why=why, stale=stale)
-        return ask(_Boot(_start(connection), mark), opening)
+        return ask(_Boot(connection.start(bootstrap.COMMAND), mark), opening)
 
     try:
         if (kept := connection.take_kept()) is not None:
@@ -143,7 +143,7 @@ class _Error(TypedDict):
 class _Boot:
     """A boot.py on a host, and what it has been sent."""
 
-    def __init__(self, command: RemoteCommand, mark: str) -> None:
+    def __init__(self, command: RunningCommand, mark: str) -> None:
         self.command = command
         self.reader = FrameReader(mark)
         self._mark = mark
@@ -323,17 +323,12 @@ def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
     yield bootstrap.END_OF_STREAM
 
 
-def _start(connection: HostConnection) -> RemoteCommand:
-    """The shell that boot.sh is sent to. Raises HostError."""
-    return RemoteCommand(connection.target.name, connection.open_session(), bootstrap.COMMAND)
-
-
 def _kill(connection: HostConnection, group: int) -> None:
     """Kill the processes of an attempt that hangs, if the host lets us; sh does it before anything else."""
     opening = bootstrap.opening(bootstrap.new_mark(), (), stale=group)
     with (
         contextlib.suppress(HostError, ReadTimeout),
-        _start(connection) as command,
+        connection.start(bootstrap.COMMAND) as command,
     ):
         command.write([opening])
         command.read(connection.timeouts.channel)

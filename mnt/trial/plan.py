@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from mnt.facts.fleet import FleetFacts
 from mnt.inventory.model import Host
+from mnt.launch.engines.api import Program
+from mnt.launch.engines.torchrun import REMAINS, torchrun
+from mnt.launch.jobs import JobRecord
 from mnt.launch.plan import LaunchPlan, Place, Work, plan_job
 from mnt.network.decision import NetworkDecision
 
@@ -47,12 +50,11 @@ def plan_trial(
         for host in hosts
     }
     work = Work(
-        engine="trial",
-        program=(SCRIPT, mark),
-        script=SCRIPT,
+        argv=torchrun,
+        remains=REMAINS,
+        program=Program(SCRIPT, (mark,)),
         nproc=None,
         env=_ENVIRONMENT,
         grace=_GRACE,
-        release=None,
     )
-    return plan_job(hosts, network, facts.master_port, places, work, job=job)
+    return plan_job(hosts, network, facts.master_port, places, work, JobRecord(job))

@@ -15,10 +15,12 @@ from mnt.facts.trial import Failed, Trial
 from mnt.fleet import Fleet, HostConnection
 from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host
-from mnt.launch.backends import ssh
+from mnt.launch.backends.api import Request
+from mnt.launch.backends.ssh import SshBackend
 from mnt.launch.facts import unfit
 from mnt.launch.jobs import Job, new_job_id
 from mnt.launch.plan import LaunchPlan
+from mnt.launch.staging import take_back
 from mnt.launch.watch import Watch
 from mnt.network.decision import NetworkDecision
 from mnt.preflight.findings import Severity
@@ -132,17 +134,17 @@ def _run(
 
     def give_up() -> None:
         late.set()
-        ssh.take_back(fleet, plan)
+        take_back(fleet, plan)
 
     timer = threading.Timer(_RUN_SECONDS, give_up)
     try:
-        ssh.start(fleet, plan, timeout=_START_SECONDS, tell=progress)
+        SshBackend().start(fleet, plan, Request(plan.job, _START_SECONDS), progress)
         timer.start()
         offsets = {name: seen.clock_offset for name, seen in facts.facts.items()}
         job = Watch(plan, output=collect, tell=progress).follow(fleet, offsets)
     finally:
         timer.cancel()
-        ssh.take_back(fleet, plan)
+        take_back(fleet, plan)
     if late.is_set():
         return output, Failed(plan.master_host, f"it was not done within {_RUN_SECONDS:g} s")
     return output, _failure(job)

@@ -307,6 +307,47 @@ def test_launch_from_a_tree_that_was_never_pushed(run_mnt: Mnt, make_lab: Callab
     assert "mnt push" in done.stderr
 
 
+def test_a_dry_run_shows_what_a_launch_would_refuse(
+    run_mnt: Mnt, make_lab: Callable[..., Lab], tree: Path
+) -> None:
+    lab = make_lab(count=2)
+    unpushed = run_mnt("launch", "--dry-run", "--json", "show.py", lab=lab)
+    assert unpushed.returncode == 1, unpushed.stderr
+    (refusal,) = json.loads(unpushed.stdout)["refusals"]
+    assert "never pushed" in refusal["message"]
+    assert refusal["fix"] == "mnt push"
+    assert run_mnt("push", str(tree), lab=lab).returncode == 0
+    with port_taken(lab.host("node1"), 29500):
+        taken = run_mnt("launch", "--dry-run", "--json", "show.py", lab=lab)
+        shown = run_mnt("launch", "--dry-run", "show.py", lab=lab)
+        unjudged = run_mnt("launch", "--dry-run", "--no-preflight", "show.py", lab=lab)
+    assert taken.returncode == 1
+    document = json.loads(taken.stdout)
+    assert [node["host"] for node in document["nodes"]] == ["node1", "node2"]
+    assert [refusal["message"].split(":")[0] for refusal in document["refusals"]] == ["port-free"]
+    assert shown.returncode == 1
+    assert "torch.distributed.run" in shown.stdout
+    assert "port-free: node1: " in shown.stderr
+    assert unjudged.returncode == 0
+
+
+def test_the_script_of_the_api_page(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
+    """docs/api.md: preflight, push and launch from Python."""
+    lab = make_lab(count=2)
+    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    (tmp_path / "train.py").write_text("import os; print('trained by rank', os.environ['RANK'])")
+    done = subprocess.run(
+        [sys.executable, "-c", page.split("```python\n")[1].split("```")[0]],
+        cwd=tmp_path,
+        env={**os.environ, "MNT_INVENTORY": str(lab.inventory_path)},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {f"trained by rank {rank}" in done.stdout for rank in (0, 1)} == {True}
+
+
 def test_a_mix_of_releases_is_refused(
     run_mnt: Mnt, make_lab: Callable[..., Lab], tree: Path, tmp_path: Path
 ) -> None:

@@ -187,7 +187,7 @@ class JobHost:
         """
         found: set[int] = set()
         for _ in range(10):
-            found.update(pid for pid in all_pids() if _works_in(pid, str(self.directory)))
+            found.update(pid for pid in all_pids() if works_in(pid, str(self.directory)))
             time.sleep(0.005)
         return found
 
@@ -213,7 +213,7 @@ def alive(pid: int) -> bool:
     return process is not None and process.alive
 
 
-def _works_in(pid: int, directory: str) -> bool:
+def works_in(pid: int, directory: str) -> bool:
     try:
         return os.readlink(f"/proc/{pid}/cwd").startswith(directory) and alive(pid)
     except OSError:  # it has ended

@@ -68,6 +68,32 @@ def test_start_waits_no_longer_than_told(host: JobHost) -> None:
     assert (answer["listening"], answer["node"]["state"]) == (False, "starting")
 
 
+def test_a_staged_job_is_pending_until_it_is_started(host: JobHost) -> None:
+    host.script(SLEEPER)
+    spec = host.spec(backend="queue", outside_id="4711")
+    host.jobs.append(spec["job"])
+    staged = host.call("stage", spec=spec, check_port=True)
+    assert os.path.isfile(staged["spec"])
+    assert os.path.isfile(staged["program"])
+    entry = host.entry(spec["job"])
+    assert (entry["state"], entry["backend"], entry["outside_id"]) == ("pending", "queue", "4711")
+    spawn = {"job": spec["job"], "peer": None, "wait_for_port": False, "timeout": 20.0}
+    assert alive(host.call("spawn", **spawn)["pid"])
+    assert host.entry(spec["job"])["state"] == "starting"
+    assert refusal(host.call("spawn", **spawn)) == f"nothing is staged here for job {spec['job']}"
+    assert host.stop(spec["job"])["status"] == "stopped"
+
+
+def test_a_staged_job_that_is_stopped_leaves_nothing(host: JobHost) -> None:
+    host.script(SLEEPER)
+    spec = host.spec()
+    host.call("stage", spec=spec, check_port=True)
+    answer = host.stop(spec["job"])
+    assert (answer["status"], answer["killed"], answer["left"], answer["port_free"]) == ("none", 0, [], True)
+    assert os.listdir(host.jobs_dir) == []
+    assert not host.local(spec["job"]).parent.exists()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -226,7 +252,7 @@ def test_list_shows_this_hosts_jobs_newest_first(host: JobHost) -> None:
     assert listed[0] == {
         **{name: new[name] for name in ("job", "host", "node_rank", "nodes", "engine", "release", "master")},
         **{"created": 2000.0, "state": "finished", "exit_code": 0, "signal": None, "failure": None},
-        **{"reason": None, "listening": False, "peer": None},
+        **{"reason": None, "listening": False, "peer": None, "backend": None, "outside_id": None},
         **{name: listed[0][name] for name in ("started", "ended")},
     }
     other.clean_up()

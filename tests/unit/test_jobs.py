@@ -74,6 +74,10 @@ def merged(
         (("finished", "stopped", "finished"), "stopped", 143),
         (("failed", "stopped", "stopped"), "failed", 1),
         (("lost", "stopped", "stopped"), "lost", 1),
+        (("pending", "pending", "pending"), "pending", None),
+        (("running", "pending", "pending"), "running", None),
+        (("failed", "pending", "pending"), "failed", 1),
+        (("finished", "pending", "pending"), "lost", 1),
     ],
 )
 def test_state_of_the_whole(states: tuple[str, ...], state: str, code: int | None) -> None:
@@ -217,3 +221,17 @@ def test_the_host_of_a_rank() -> None:
 
 def test_an_id_is_fit_for_a_directory_and_sorts_by_time() -> None:
     assert re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{6}", new_job_id())
+
+
+def test_a_jobs_record_is_in_its_document_and_an_older_mnts_jobs_are_sshs() -> None:
+    old = merged(entry("node1", "running")).document()
+    assert (old["backend"], old["outside_id"]) == ("ssh", None)
+    new = merged(entry("node1", "running", backend="queue", outside_id="4711")).document()
+    assert (new["job"], new["backend"], new["outside_id"]) == ("j1", "queue", "4711")
+
+
+def test_a_job_that_is_only_staged_may_be_stopped() -> None:
+    job = merged(entry("node1", "pending"))
+    assert job.state == "pending"
+    assert not job.active
+    assert jobs_to_stop([job], None, everything=False) == [job]

@@ -13,8 +13,10 @@ from mnt.facts.host import HostFacts, Interface
 from mnt.facts.rdma import Device, Port, RdmaFacts
 from mnt.inventory.model import Host, Inventory, Network
 from mnt.launch.engines import ENGINES
+from mnt.launch.engines.api import Engine
+from mnt.launch.jobs import JobRecord
 from mnt.launch.plan import (
-    HeldRelease,
+    CodeTree,
     LaunchOptions,
     LaunchPlan,
     NodeFacts,
@@ -22,16 +24,15 @@ from mnt.launch.plan import (
     parse_env,
     plan_launch,
 )
+from mnt.launch.staging import node_specs
 from mnt.network.decision import decide
 
 LOGS = "--log-dir=/home/ubuntu/.mnt/jobs/j/node1/ranks"
-HELD = HeldRelease(
-    "20261127-120000-abcd1234", "/home/ubuntu/mnt/releases/20261127-120000-abcd1234", "abcd1234"
-)
+HELD = CodeTree("/home/ubuntu/mnt/releases/20261127-120000-abcd1234", "20261127-120000-abcd1234", "abcd1234")
 FSDP = ENGINES["fsdp"]
 
 
-FACTS = dict.fromkeys(("node1", "node2"), NodeFacts(home="/home/ubuntu", release=HELD))
+FACTS = dict.fromkeys(("node1", "node2"), NodeFacts(home="/home/ubuntu", tree=HELD))
 
 
 def probed(nic: str, address: str, *hcas: Device) -> HostFacts:
@@ -54,7 +55,7 @@ def plan(
     inventory = Inventory("c", "c.yaml", hosts, network=network or Network(mode="tcp"))
     decided = decide(FleetFacts(inventory, hosts, probed))
     return plan_launch(
-        inventory, hosts, decided, facts, LaunchOptions(**{"engine": FSDP, **options}), job="j"
+        inventory, hosts, decided, facts, LaunchOptions(**{"engine": FSDP, **options}), JobRecord("j")
     )
 
 
@@ -134,6 +135,35 @@ def test_what_runs(options: dict[str, Any], end: tuple[str, ...]) -> None:
     assert plan(**options).nodes[0].argv[-len(end) :] == end
 
 
+def test_an_engine_builds_its_own_command() -> None:
+    engine = Engine(
+        "mine",
+        script="mine.py",
+        argv=lambda node: [*node.python, f"{node.node_rank}/{node.nodes}", node.ranks, *node.program.args],
+        remains="torchrun",
+    )
+    got = plan(engine=engine, args=("$x",))
+    assert got.nodes[1].argv == (
+        "/opt/env/bin/python",
+        "1/2",
+        "/home/ubuntu/.mnt/jobs/j/node2/ranks",
+        "$x",
+    )
+    assert (got.engine, got.script) == ("mine", "mine.py")
+
+
+def test_what_is_staged_names_backend_outside_id_and_reader() -> None:
+    specs = node_specs(
+        replace(plan(), record=JobRecord("j", "queue", "4711")), secret="a secret", created=1.0
+    )
+    assert list(specs) == ["node1", "node2"]
+    for rank, spec in enumerate(specs.values()):
+        assert (spec["job"], spec["node_rank"], spec["secret"]) == ("j", rank, "a secret")
+        assert (spec["backend"], spec["outside_id"], spec["remains"]) == ("queue", "4711", "torchrun")
+        assert spec["master"] == {"addr": "10.0.0.1", "port": 29500}
+    assert specs["node2"]["ranks"] == [8, 4]
+
+
 @pytest.mark.parametrize(
     ("python", "directory"),
     [
@@ -170,13 +200,13 @@ def test_an_override_by_the_same_value_is_no_warning() -> None:
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
-        ({"node2": replace(FACTS["node2"], release=None)}, "node2: no release in"),
+        ({"node2": replace(FACTS["node2"], tree=None)}, "node2: no release in"),
         (
-            {"node2": replace(FACTS["node2"], release=replace(HELD, id="other"))},
+            {"node2": replace(FACTS["node2"], tree=replace(HELD, release="other"))},
             "node1 has 20261127-120000-abcd1234, node2 has other",
         ),
         (
-            {"node2": replace(FACTS["node2"], release=replace(HELD, manifest="0000"))},
+            {"node2": replace(FACTS["node2"], tree=replace(HELD, manifest="0000"))},
             "the hosts hold different releases",
         ),
     ],
@@ -215,6 +245,7 @@ def test_tcp_turns_infiniband_off_and_rdma_does_not() -> None:
 
 def test_the_document_has_the_keys_that_scripts_rely_on() -> None:
     document = plan().document()
+    assert (document["backend"], document["outside_id"]) == ("ssh", None)
     assert document["master"] == {"host": "node1", "addr": "10.0.0.1", "port": 29500}
     assert {"job", "engine", "world_size"} <= document.keys()
     assert {"host", "node_rank", "nproc", "cwd", "env", "argv"} <= document["nodes"][0].keys()

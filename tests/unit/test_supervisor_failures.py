@@ -6,17 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from mnt.launch.engines import ENGINES
+from mnt.remote.common.refusal import Refused
 from mnt.remote.job.channel import Event
-from mnt.remote.job.failures import (
-    Failure,
-    RankFiles,
-    error_time,
-    find_failure,
-    last_exception,
-    parse_summary,
-    read_ranks,
-    tail,
-)
+from mnt.remote.job.failures import Failure, last_exception, tail
+from mnt.remote.job.remains.readers import READERS, remains_of
+from mnt.remote.job.remains.torchrun import RankFiles, error_time, find_failure, parse_summary, read_ranks
 from mnt.remote.job.verdict import reason_of, verdict
 
 SAMPLES = Path(__file__).parent.parent / "data" / "torchrun"
@@ -212,3 +207,13 @@ def test_the_nodes_verdict(
     assert (ended["state"], ended["exit_code"]) == (state, exit_code)
     if event == "lost":
         assert (ended["failure"]["message"], ended["failure"]["time"]) == (lost, 11.0)
+
+
+def test_what_an_unknown_engine_left_is_not_guessed_at() -> None:
+    assert remains_of({}) is READERS["torchrun"]  # an older mnt's jobs name no reader
+    with pytest.raises(Refused, match="what mpirun leaves"):
+        remains_of({"remains": "mpirun"})
+
+
+def test_every_engine_has_a_reader() -> None:
+    assert {engine.remains for engine in ENGINES.values()} <= READERS.keys()

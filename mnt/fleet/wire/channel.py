@@ -127,10 +127,6 @@ class RemoteCommand(RunningCommand):
         status = self._channel.exit_status
         return status if self._channel.status_event.is_set() and status >= 0 else None
 
-    def has_sent_all(self, timeout: float) -> bool:
-        """See Writer."""
-        return self._writer.has_sent_all(timeout)
-
     def _end_input(self) -> None:
         with contextlib.suppress(*CHANNEL_ERRORS):
             self._channel.shutdown_write()

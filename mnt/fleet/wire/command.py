@@ -113,6 +113,11 @@ class RunningCommand(ABC):
     def exit_code(self) -> int | None:
         """128+N for a signal, None while it runs or where the host did not say."""
 
+    @property
+    @abstractmethod
+    def stderr(self) -> str:
+        """The beginning of standard error, as far as it was read."""
+
     @abstractmethod
     def read(self, timeout: float | None = None) -> bytes:
         """The next piece of standard output; empty at its end.
@@ -136,3 +141,7 @@ class RunningCommand(ABC):
     def end_input(self) -> None:
         """Close standard input, after what was written before."""
         self._writer.end()
+
+    def has_sent_all(self, timeout: float) -> bool:
+        """See Writer."""
+        return self._writer.has_sent_all(timeout)

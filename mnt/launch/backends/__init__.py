@@ -1,1 +1,25 @@
-"""Ways to start a plan on its hosts. Each backend is one module with `start(...)`."""
+"""The backends there are. A new one is a module here, and its line in BACKENDS; the first is the default.
+
+The modules load late: the command line wants only the names.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mnt.launch.backends.api import Backend
+
+BACKENDS = {  # name -> module in this package, class there
+    "ssh": "ssh.SshBackend",
+    "local": "local.LocalBackend",
+}
+DEFAULT = next(iter(BACKENDS))
+
+
+def backend_named(name: str) -> Backend:
+    """The backend of that name; for a name that only a newer mnt knows, ssh."""
+    module, _, kind = BACKENDS.get(name, BACKENDS["ssh"]).partition(".")
+    backend: Backend = getattr(import_module(f"mnt.launch.backends.{module}"), kind)()
+    return backend

@@ -11,7 +11,18 @@ from mnt.remote.job.files import FINAL_STATES, JobPaths, read_json
 from mnt.remote.job.procs import Process, boot_id, find, pids_with_environment
 from mnt.remote.job.spec import marks
 
-_OF_SPEC = ("job", "host", "node_rank", "nodes", "engine", "release", "master", "created")
+_OF_SPEC = (
+    "job",
+    "host",
+    "node_rank",
+    "nodes",
+    "engine",
+    "release",
+    "backend",
+    "outside_id",
+    "master",
+    "created",
+)
 _OF_STATE = (
     "state",
     "exit_code",
@@ -27,7 +38,8 @@ _OF_STATE = (
 def describe(paths: JobPaths) -> dict[str, Any] | None:
     """The node's entry (`mnt.tasks.job.JobEntry`). None: there is no such job here.
 
-    A job that should run and whose supervisor does not live is "lost".
+    One that is staged and not started is "pending"; one that should run and whose supervisor does not live is
+    "lost".
     """
     spec, state = read_json(paths.spec), read_json(paths.state)
     if not isinstance(spec, dict):
@@ -35,13 +47,19 @@ def describe(paths: JobPaths) -> dict[str, Any] | None:
     if not isinstance(state, dict):
         # Its supervisor has not come so far as to write one.
         starting = any(True for _ in pids_with_environment(marks(spec["job"], spec["host"])))
-        state = {"state": "starting" if starting else "lost"}
+        state = {"state": "starting" if starting else "pending" if is_staged(paths) else "lost"}
     elif state.get("state") not in FINAL_STATES and living_supervisor(state) is None:
         # It may have written its last words between our two looks.
         state = read_json(paths.state) or state
         if state.get("state") not in FINAL_STATES:
             state["state"] = "lost"
     return merged(spec, state)
+
+
+def is_staged(paths: JobPaths) -> bool:
+    """Whether its files are all there, and no supervisor was ever started by them."""
+    spawned = os.path.exists(paths.state) or os.path.exists(paths.processes)
+    return not spawned and os.path.exists(paths.spec) and os.path.exists(paths.program)
 
 
 def about(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,17 +1,10 @@
-"""Which process of a node failed first, and why: from what torchrun and the processes left behind.
-
-torchrun itself always ends with 1. The truth lies in the summary that its agent prints (`ChildFailedError`),
-in the `error.json` of ranks whose entry point is wrapped in torch's `record`, and in the ranks' stderr.
-Formats as torch 2.13 writes them; recorded samples are in tests/data/torchrun/.
-"""
+"""Why a process failed, and what its own words tell of that, whatever started it. Pure, but for `tail`."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
-import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,15 +12,12 @@ TRACEBACK_BYTES = 8 * 1024
 MESSAGE_CHARACTERS = 500
 TAIL_BYTES = 256 * 1024
 
-_REPORT = re.compile(r"^\[\d+\]:$")
-_FIELD = re.compile(r"^  (time|rank|exitcode)\s*: (.*)$")
-_RANK = re.compile(r"(\d+) \(local_rank: (\d+)\)")
-_LINE_PREFIX = re.compile(r"^(?:\[\w+\]:? ?)+")  # "[rank1]: " of torch's excepthook, "[default1]:" of --tee
+LINE_PREFIX = re.compile(r"^(?:\[\w+\]:? ?)+")  # "[rank1]: " of torch's excepthook, "[default1]:" of --tee
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:: |$)")
 
 # What a process says that dies of another's death. Plain "Connection reset by peer" is no sign of it: it may
 # be the reading of the data that failed.
-_VICTIM = re.compile(
+VICTIM = re.compile(
     r"gloo.*(?:Connection closed by peer|Connection reset by peer|Connection refused|Broken pipe|Timed out)"
     r"|gloo.*(?:Read|Write) error|Gloo connectFullMesh failed"
     r"|ncclRemoteError|NCCL communicator was aborted|remote process exited or there was a network error"
@@ -55,90 +45,9 @@ class Failure:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class Reported:
-    """One process in the agent's summary."""
-
-    rank: int
-    local_rank: int
-    code: int  # as Python's subprocess has it: -N for signal N
-    time: float | None  # whole seconds, epoch
-
-
-@dataclass(frozen=True)
-class RankFiles:
-    """What one local rank left: the text of its error.json and the end of its stderr, with their times."""
-
-    error: str | None = None
-    error_time: float | None = None
-    stderr: str = ""
-    stderr_time: float | None = None
-
-
-# --- deciding: pure ----------------------------------------------------------------------------------------
-
-
-def find_failure(
-    output: str, ranks: dict[int, RankFiles], first_rank: int, code: int, before: float | None = None
-) -> Failure:
-    """The first process of this node that failed; of several the one that is nobody's victim.
-
-    Args:
-        output: the end of torchrun's own output.
-        ranks: what the local ranks left, of the last attempt.
-        first_rank: the global rank of local rank 0.
-        code: how torchrun ended, -N for a signal.
-        before: when the job was told to end; what the ranks wrote later does not count.
-    """
-    reports = {report.local_rank: report for report in parse_summary(output)}
-    candidates = []
-    for local_rank in sorted(set(reports) | set(ranks)):
-        files = _until(ranks.get(local_rank, RankFiles()), before)
-        failure = _of_rank(reports.get(local_rank), files, local_rank, first_rank)
-        if failure is not None:
-            candidates.append(failure)
-    if not candidates:
-        return _of_agent(output, code)
-    return min(candidates, key=lambda failure: (failure.victim, failure.time or float("inf")))
-
-
-def parse_summary(output: str) -> list[Reported]:
-    """The processes in the summary that torchrun's agent prints when one fails, in its order."""
-    _, found, summary = output.rpartition("ChildFailedError:")
-    reports: list[Reported] = []
-    fields: dict[str, str] = {}
-    for line in summary.splitlines() if found else ():
-        if _REPORT.match(line):
-            fields = {}
-        match = _FIELD.match(line)
-        if match is None:
-            continue
-        fields[match[1]] = match[2]
-        rank = _RANK.match(fields.get("rank", ""))
-        if match[1] == "exitcode" and rank is not None:
-            code = re.match(r"-?\d+", match[2])
-            reports.append(
-                Reported(int(rank[1]), int(rank[2]), int(code[0]) if code else 1, _clock(fields.get("time")))
-            )
-    return reports
-
-
-def error_time(text: str, modified: float) -> float:
-    """When an error.json says that it was written, epoch seconds.
-
-    Its own timestamp is of this host's clock but in whole seconds; the time of the file is finer, but of the
-    file server's clock, and counts only where the two agree.
-    """
-    try:
-        timestamp = float(json.loads(text)["message"]["extraInfo"]["timestamp"])
-    except (ValueError, KeyError, TypeError):
-        return modified
-    return modified if timestamp <= modified < timestamp + 2 else timestamp
-
-
 def last_exception(stderr: str) -> tuple[str, str] | None:
     """The last Python exception in a process's stderr: its line, and the whole traceback."""
-    lines = [_LINE_PREFIX.sub("", line) for line in stderr.splitlines()]
+    lines = [LINE_PREFIX.sub("", line) for line in stderr.splitlines()]
     starts = [i for i, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
     if not starts:
         return None
@@ -164,34 +73,8 @@ def signal_of(code: int) -> str | None:
         return f"signal {-code}"
 
 
-def _of_rank(report: Reported | None, files: RankFiles, local_rank: int, first_rank: int) -> Failure | None:
-    recorded = _parse_error_file(files.error)
-    if report is None and recorded is None:
-        return None
-    exception = recorded or last_exception(files.stderr)
-    # Without the agent's word: `record` raises the exception again, and Python then exits with 1.
-    code = 1 if report is None else report.code
-    rank = first_rank + local_rank if report is None else report.rank
-    if exception is not None and code > 0:
-        message, traceback = exception[0], exception[1][-TRACEBACK_BYTES:]
-        when = files.error_time if recorded else files.stderr_time
-    else:
-        message, traceback = _last_words(rank, code, files.stderr), None
-        when = report.time if report else None
-    return Failure(
-        rank=rank,
-        local_rank=local_rank,
-        exit_code=exit_code_of(code),
-        signal=signal_of(code),
-        message=message[:MESSAGE_CHARACTERS],
-        traceback=traceback,
-        time=when,
-        victim=code == -signal.SIGTERM or bool(_VICTIM.search(message)) or _aborted(code, files.stderr),
-    )
-
-
-def _of_agent(output: str, code: int) -> Failure:
-    """torchrun itself failed, or there is no torchrun: its own last words."""
+def failure_of_program(output: str, code: int) -> Failure:
+    """A program that failed itself, by the end of its output: the last exception, or its last words."""
     exception = last_exception(output)
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     said = exception[0] if exception else lines[-1] if lines else ""
@@ -204,87 +87,8 @@ def _of_agent(output: str, code: int) -> Failure:
         message=message[:MESSAGE_CHARACTERS],
         traceback=exception[1][-TRACEBACK_BYTES:] if exception else None,
         time=None,
-        victim=code == -signal.SIGTERM or bool(_VICTIM.search(message)),
+        victim=code == -signal.SIGTERM or bool(VICTIM.search(message)),
     )
-
-
-def _last_words(rank: int, code: int, stderr: str) -> str:
-    name = signal_of(code)
-    how = f"exited with code {code}" if name is None else f"was killed by {name}"
-    lines = [line for line in stderr.splitlines() if line.strip()]
-    # Other signals come from outside: the process had no say in them.
-    said = f": {_LINE_PREFIX.sub('', lines[-1])}" if lines and name in (None, "SIGABRT") else ""
-    return f"rank {rank} {how}{said}"
-
-
-def _aborted(code: int, stderr: str) -> bool:
-    """NCCL's watchdog aborts a process whose collective failed: the reason is in its stderr."""
-    return code == -signal.SIGABRT and bool(_VICTIM.search(stderr))
-
-
-def _until(files: RankFiles, before: float | None) -> RankFiles:
-    if before is None:
-        return files
-    error_counts = files.error_time is not None and files.error_time < before
-    stderr_counts = files.stderr_time is not None and files.stderr_time < before
-    return RankFiles(
-        error=files.error if error_counts else None,
-        error_time=files.error_time if error_counts else None,
-        stderr=files.stderr if stderr_counts else "",
-        stderr_time=files.stderr_time if stderr_counts else None,
-    )
-
-
-def _parse_error_file(text: str | None) -> tuple[str, str] | None:
-    """Message and call stack of an error.json: a mapping, or (torch.multiprocessing) text."""
-    if text is None:
-        return None
-    try:
-        message = json.loads(text)["message"]
-    except (ValueError, KeyError, TypeError):
-        return None
-    if isinstance(message, str):
-        return message.strip().rpartition("\n")[2], message
-    if not isinstance(message, dict):
-        return None
-    extra = message.get("extraInfo")
-    stack = extra.get("py_callstack", "") if isinstance(extra, dict) else ""
-    first_line = str(message.get("message", "")).strip().partition("\n")[0]
-    return first_line, str(stack)
-
-
-def _clock(text: str | None) -> float | None:
-    try:
-        return time.mktime(time.strptime(text or "", "%Y-%m-%d_%H:%M:%S"))
-    except ValueError:
-        return None
-
-
-# --- reading -----------------------------------------------------------------------------------------------
-
-
-def read_ranks(directory: str) -> dict[int, RankFiles]:
-    """What the local ranks of the last attempt left below torchrun's `--log-dir`."""
-    attempt = last_attempt(directory)
-    if attempt is None:
-        return {}
-    return {
-        int(name): _read_rank(os.path.join(attempt, name)) for name in os.listdir(attempt) if name.isdigit()
-    }
-
-
-def last_attempt(directory: str) -> str | None:
-    """`<directory>/<run>/attempt_<N>` of the newest run and the largest N; None before there is one."""
-    attempts = []
-    try:
-        for run in os.scandir(directory):
-            for entry in os.scandir(run.path):
-                prefix, _, number = entry.name.partition("_")
-                if prefix == "attempt" and number.isdigit():
-                    attempts.append((run.stat().st_mtime, int(number), entry.path))
-    except OSError:
-        return None
-    return max(attempts)[2] if attempts else None
 
 
 def tail(path: str, size: int = TAIL_BYTES) -> str:
@@ -295,22 +99,3 @@ def tail(path: str, size: int = TAIL_BYTES) -> str:
             return file.read(size).decode("utf-8", "replace")
     except OSError:
         return ""
-
-
-def _read_rank(directory: str) -> RankFiles:
-    error, stderr = os.path.join(directory, "error.json"), os.path.join(directory, "stderr.log")
-    modified = _modified(error)
-    text = None if modified is None else tail(error)
-    return RankFiles(
-        error=text,
-        error_time=None if text is None or modified is None else error_time(text, modified),
-        stderr=tail(stderr),
-        stderr_time=_modified(stderr),
-    )
-
-
-def _modified(path: str) -> float | None:
-    try:
-        return os.stat(path).st_mtime
-    except OSError:
-        return None

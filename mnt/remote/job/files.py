@@ -20,19 +20,15 @@ _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:@%-]{0,254}")
 
 
-class JobPaths:
-    """The names of one node's job files.
+class JobFiles:
+    """The names of one node's job files below a directory for jobs: pure, and the same for host and head.
 
     `directory` may be on a file system that all nodes share: nothing in it means anything on another host,
-    and nothing is locked there. `local` is on this host only.
+    and nothing is locked there.
     """
 
     def __init__(self, jobs_dir: str, job: str, host: str) -> None:
-        if not _JOB.fullmatch(job):
-            raise Refused(f"{job!r} is not a job's name", "use letters, digits, '.', '_' and '-'")
-        if not _HOST.fullmatch(host):
-            raise Refused(f"{host!r} is not a host's name")
-        self.job_directory = os.path.join(os.path.expanduser(jobs_dir), job)
+        self.job_directory = os.path.join(jobs_dir, job)
         self.directory = os.path.join(self.job_directory, host)
         self.spec = os.path.join(self.directory, "spec.json")
         self.about = os.path.join(self.directory, "about.json")
@@ -40,6 +36,20 @@ class JobPaths:
         self.output = os.path.join(self.directory, "output.log")
         self.ranks = os.path.join(self.directory, "ranks")
         self.supervisor_log = os.path.join(self.directory, "supervisor.log")
+
+
+class JobPaths(JobFiles):
+    """The names of one node's job files on that node; `local` is on this host only.
+
+    Raises Refused for what is no name of a job or a host.
+    """
+
+    def __init__(self, jobs_dir: str, job: str, host: str) -> None:
+        if not _JOB.fullmatch(job):
+            raise Refused(f"{job!r} is not a job's name", "use letters, digits, '.', '_' and '-'")
+        if not _HOST.fullmatch(host):
+            raise Refused(f"{host!r} is not a host's name")
+        super().__init__(os.path.expanduser(jobs_dir), job, host)
         self.local = os.path.join(f"/tmp/mnt-{os.getuid()}", job, host)
         self.program = os.path.join(self.local, "supervisor.py")
         self.processes = os.path.join(self.local, "processes.json")
@@ -66,6 +76,12 @@ class JobPaths:
             return
         raise Refused(f"cannot make {self.local}: the directory above it vanishes again and again")
 
+    def remove_directory(self) -> None:
+        """Remove this node's directory, and the job's if no other node has one."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+        with contextlib.suppress(OSError):  # other nodes' files are in it
+            os.rmdir(self.job_directory)
+
     def remove_local(self) -> None:
         """Remove the node-local directory, and those above it that are empty then."""
         shutil.rmtree(self.local, ignore_errors=True)
@@ -77,6 +93,12 @@ class JobPaths:
         """This user's directory, and the job's in it."""
         of_job = os.path.dirname(self.local)
         return os.path.dirname(of_job), of_job
+
+
+def remove_files(paths: JobPaths) -> None:
+    """Of a job that did not start here: as if it had never been."""
+    paths.remove_local()
+    paths.remove_directory()
 
 
 def _check_private(path: str) -> None:

@@ -1,4 +1,4 @@
-"""Start, list, stop and read one host's part of jobs. The head calls it through `mnt.tasks.job`.
+"""Stage, start, list, stop and read one host's part of jobs. The head calls it through `mnt.tasks.job`.
 
 Arguments: `action` and that action's own, as `mnt.tasks.job` sends them. What cannot be done is answered as
 `{"refused": {"message", "fix"}}`.
@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job.entry import list_entries
 from mnt.remote.job.logs import read_logs
-from mnt.remote.job.start import start_node
+from mnt.remote.job.start import spawn_node, stage_node, start_node
 from mnt.remote.job.stop import stop_node
 
 
@@ -28,6 +28,10 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
 def _do(action: str, args: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     if action == "start":
         return start_node(args, emit)
+    if action == "stage":
+        return stage_node(args)
+    if action == "spawn":
+        return spawn_node(args, emit)
     if action == "stop":
         return stop_node(args)
     if action == "list":

@@ -10,8 +10,8 @@ from typing import Any
 
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job.entry import require
-from mnt.remote.job.failures import last_attempt
 from mnt.remote.job.files import FINAL_STATES, JobPaths, read_json
+from mnt.remote.job.remains.readers import remains_of
 from mnt.remote.job.spec import first_rank, rank_count
 
 FRAME_BYTES = 256 * 1024
@@ -47,14 +47,12 @@ def _streams(paths: JobPaths, rank: int | None, offset: int) -> list[_Stream]:
     if not first <= rank < first + count:
         raise Refused(f"rank {rank} is not on {spec['host']}: it has {first} to {first + count - 1}")
 
-    def log(name: str) -> Callable[[], str | None]:
-        def path() -> str | None:
-            attempt = last_attempt(paths.ranks)
-            return None if attempt is None else os.path.join(attempt, str(rank - first), f"{name}.log")
+    remains, local_rank = remains_of(spec), rank - first
 
-        return path
+    def stream(name: str) -> _Stream:
+        return _Stream(name, lambda: remains.rank_log(paths.ranks, local_rank, name))
 
-    return [_Stream(name, log(name)) for name in ("stdout", "stderr")]
+    return [stream("stdout"), stream("stderr")]
 
 
 class _Stream:

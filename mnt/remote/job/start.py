@@ -1,8 +1,7 @@
-"""Start one node's part of a job: check, make its files, start its supervisor, wait for its port."""
+"""Start one node's part of a job: check and make its files (stage), then start its supervisor (spawn)."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pwd
@@ -17,8 +16,8 @@ from typing import Any
 from mnt.remote.common.files import read
 from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
-from mnt.remote.job.entry import about, describe, living_supervisor
-from mnt.remote.job.files import FINAL_STATES, JobPaths, read_json, write_json
+from mnt.remote.job.entry import about, describe, is_staged, living_supervisor
+from mnt.remote.job.files import FINAL_STATES, JobPaths, read_json, remove_files, write_json
 from mnt.remote.job.spec import SESSION_VARIABLES, marks
 from mnt.remote.job.stop import stop_node
 
@@ -28,14 +27,36 @@ LOOK_EVERY = 0.05
 
 def start_node(args: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """See `mnt.tasks.job.start_node`. Raises Refused; then nothing is left."""
-    deadline = time.monotonic() + float(args["timeout"])
     spec = args["spec"]
-    environment = _session_environment()
-    _check(spec, environment)
-    if args["wait_for_port"]:
-        _check_port(int(spec["master"]["port"]))
-    paths = JobPaths(spec["jobs_dir"], spec["job"], spec["host"])
-    started = _start(paths, spec, args["supervisor"], environment)
+    _stage(spec, args["supervisor"], check_port=args["wait_for_port"])
+    names = {name: spec[name] for name in ("jobs_dir", "job", "host")}
+    return spawn_node({**args, **names, "peer": spec.get("peer")}, emit)
+
+
+def stage_node(args: dict[str, Any]) -> dict[str, Any]:
+    """See `mnt.tasks.job.stage_node`. Raises Refused; then nothing is left."""
+    paths = _stage(args["spec"], args["supervisor"], check_port=args["check_port"])
+    return {"spec": paths.spec, "program": paths.program}
+
+
+def spawn_node(args: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """See `mnt.tasks.job.spawn_node`. Raises Refused; then nothing is left."""
+    deadline = time.monotonic() + float(args["timeout"])
+    paths = JobPaths(args["jobs_dir"], args["job"], args["host"])
+    if not is_staged(paths):
+        raise Refused(f"nothing is staged here for job {args['job']}", "start it again: mnt launch")
+    spec = read_json(paths.spec)
+    try:
+        if args["peer"] != spec.get("peer"):
+            spec["peer"] = args["peer"]
+            write_json(paths.spec, spec)
+        started = _spawn(paths, spec, _session_environment())
+    except OSError as error:
+        remove_files(paths)
+        raise Refused(f"cannot start: {error}") from error
+    except Refused:
+        remove_files(paths)
+        raise
     emit({"started": started})
     if args["wait_for_port"]:
         _await_port(paths, deadline)
@@ -45,6 +66,15 @@ def start_node(args: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> 
     if entry["listening"]:
         emit({"listening": True})
     return {**started, "listening": bool(entry["listening"]), "node": entry}
+
+
+def _stage(spec: Mapping[str, Any], program: str, *, check_port: bool) -> JobPaths:
+    _check(spec, _session_environment())
+    if check_port:
+        _check_port(int(spec["master"]["port"]))
+    paths = JobPaths(spec["jobs_dir"], spec["job"], spec["host"])
+    _write_files(paths, spec, program)
+    return paths
 
 
 # --- before ------------------------------------------------------------------------------------------------
@@ -93,12 +123,10 @@ def _describe_holder(holder: Mapping[str, Any]) -> str:
     return f"pid {holder['pid']} of user {user}{job}: {holder['command']}"
 
 
-# --- the start ---------------------------------------------------------------------------------------------
+# --- the files ---------------------------------------------------------------------------------------------
 
 
-def _start(
-    paths: JobPaths, spec: Mapping[str, Any], program: str, environment: dict[str, str]
-) -> dict[str, Any]:
+def _write_files(paths: JobPaths, spec: Mapping[str, Any], program: str) -> None:
     try:
         mask = os.umask(0o077)  # the mode of makedirs is for the last of them alone
         try:
@@ -114,27 +142,24 @@ def _start(
         raise Refused(f"cannot make {paths.directory}: {error.strerror}") from error
     try:
         paths.make_local()
-        try:
-            write_json(paths.spec, spec)
-            write_json(paths.about, about(spec))
-            _write_program(paths.program, program)
-            return _spawn(paths, spec, environment)
-        except OSError as error:
-            paths.remove_local()
-            raise Refused(f"cannot start: {error}") from error
-        except Refused:
-            paths.remove_local()
-            raise
     except Refused:
-        shutil.rmtree(paths.directory, ignore_errors=True)
-        with contextlib.suppress(OSError):  # other nodes' files are in it
-            os.rmdir(paths.job_directory)
+        paths.remove_directory()
         raise
+    try:
+        write_json(paths.spec, spec)
+        write_json(paths.about, about(spec))
+        _write_program(paths.program, program)
+    except OSError as error:
+        remove_files(paths)
+        raise Refused(f"cannot start: {error}") from error
 
 
 def _write_program(path: str, source: str) -> None:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         file.write(source)
+
+
+# --- the supervisor ----------------------------------------------------------------------------------------
 
 
 def _spawn(paths: JobPaths, spec: Mapping[str, Any], environment: dict[str, str]) -> dict[str, Any]:

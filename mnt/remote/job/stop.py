@@ -9,8 +9,8 @@ import time
 from typing import Any
 
 from mnt.remote.common.sockets import listeners
-from mnt.remote.job.entry import living_supervisor
-from mnt.remote.job.files import FINAL_STATES, FORMAT, JobPaths, read_json, write_json
+from mnt.remote.job.entry import is_staged, living_supervisor
+from mnt.remote.job.files import FINAL_STATES, FORMAT, JobPaths, read_json, remove_files, write_json
 from mnt.remote.job.procs import (
     SWEEP,
     Ending,
@@ -38,6 +38,7 @@ def stop_node(args: dict[str, Any]) -> dict[str, Any]:
     before = read_json(paths.state) or {}
     record = read_json(paths.processes) or {}
     recorded = _recorded(record)
+    staged = is_staged(paths)
 
     by_supervisor = 0
     supervisor = living_supervisor(before or record)  # somebody may have deleted the job's directory
@@ -48,13 +49,17 @@ def stop_node(args: dict[str, Any]) -> dict[str, Any]:
         recorded += [identify(process) for process in members(read_processes(), root=supervisor.pid)]
         by_supervisor = _ask(paths, supervisor, grace)
     ending = _end_rest(args["job"], args["host"], recorded, grace)
-    paths.remove_local()
+    port = _master_port(paths)
+    if staged and not ending.ended and is_staged(paths):  # nothing of it ever ran here
+        ran = False
+        remove_files(paths)
+    else:
+        paths.remove_local()
 
     state = read_json(paths.state) or {}
     if ran and state.get("state") not in FINAL_STATES:
         _write_end(paths, state, ending)
     killed = by_supervisor + ending.ended
-    port = _master_port(paths)
     return {
         "status": "left" if ending.left else "stopped" if ran or killed else "none",
         "killed": killed,

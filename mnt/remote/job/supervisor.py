@@ -26,7 +26,7 @@ from mnt.remote.common.files import strerror
 from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.channel import Event
-from mnt.remote.job.failures import Failure, find_failure, read_ranks, tail
+from mnt.remote.job.failures import Failure, tail
 from mnt.remote.job.files import FORMAT, JobPaths, read_json, write_json
 from mnt.remote.job.peers import Hub, Spoke
 from mnt.remote.job.procs import (
@@ -41,6 +41,7 @@ from mnt.remote.job.procs import (
     read_process,
     read_processes,
 )
+from mnt.remote.job.remains.readers import remains_of
 from mnt.remote.job.spec import encode, first_rank, job_environment, marks
 from mnt.remote.job.verdict import reason_of, verdict
 
@@ -263,9 +264,9 @@ class Supervisor:
 
     def _examine(self, before: float | None) -> Failure:
         """What went wrong on this node, by what was left behind until then."""
-        failure = find_failure(
+        failure = remains_of(self._spec).failure(
             tail(self._paths.output),
-            read_ranks(self._paths.ranks),
+            self._paths.ranks,
             first_rank(self._spec),
             0 if self._code is None else self._code,
             before,

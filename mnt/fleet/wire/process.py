@@ -1,4 +1,4 @@
-"""A command on a host over a process of OpenSSH's client."""
+"""A command that is a process of this machine: OpenSSH's client, or what runs here itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import select
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import IO, Any
 
@@ -18,36 +18,29 @@ from mnt.fleet.wire.sshwords import NO_SSH_FIX, failure_of
 _READ = 1 << 16  # bytes
 _FAILED = 255  # exit status of ssh itself
 _SAID_KEPT = 1 << 14  # bytes
-_END_GRACE = 1.0  # seconds for ssh to end once its input is closed and it was told to
+_END_GRACE = 1.0  # seconds for the process to end once its input is closed and it was told to
 
 
-class OpenSshCommand(RunningCommand):
-    """A command over an `ssh` process.
-
-    Raises:
-        HostError: there is no ssh. `read` raises one where ssh ends by itself, of the phase it was in.
-    """
+class ProcessCommand(RunningCommand):
+    """A process of this machine, in a session of its own. Raises OSError where it cannot be started."""
 
     def __init__(
         self,
         host: str,
-        words: list[str],
+        words: Sequence[str],
         on_stderr: Callable[[bytes], object] | None,
     ) -> None:
         self.host = host
         self._on_stderr = on_stderr
         self._said = bytearray()  # the beginning of standard error
-        try:
-            self._process = subprocess.Popen(
-                words,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                start_new_session=True,  # the terminal's Ctrl-C is ours to pass on
-            )
-        except OSError as error:
-            raise HostError(self.host, "connect", f"ssh: {strerror(error)}", fix=NO_SSH_FIX) from None
+        self._process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,  # the terminal's Ctrl-C is ours to pass on
+        )
         process: Any = self._process  # its pipes are there
         self._stdin: IO[bytes] = process.stdin
         self._streams: dict[int, IO[bytes]] = {
@@ -78,7 +71,11 @@ class OpenSshCommand(RunningCommand):
     @property
     def exit_code(self) -> int | None:
         code = self._process.poll()
-        return code if code is not None and 0 <= code < _FAILED else None
+        return code if code is None or code >= 0 else 128 - code
+
+    @property
+    def stderr(self) -> str:
+        return self._said.decode(errors="replace")
 
     def _send(self, chunk: bytes) -> None:
         view = memoryview(chunk)
@@ -116,8 +113,33 @@ class OpenSshCommand(RunningCommand):
             self._on_stderr(data)
 
     def _check_end(self) -> None:
-        """Raise what went wrong: with what was to be written, or with ssh, before the command or in it."""
+        """Raise what went wrong with what was to be written."""
+        self._process.wait()
         self._writer.check()
-        if self._process.wait() == _FAILED:
-            phase, message = failure_of(self._said.decode(errors="replace"))
+
+
+class OpenSshCommand(ProcessCommand):
+    """A command over an `ssh` process.
+
+    Raises:
+        HostError: there is no ssh. `read` raises one where ssh ends by itself, of the phase it was in.
+    """
+
+    def __init__(self, host: str, words: Sequence[str], on_stderr: Callable[[bytes], object] | None) -> None:
+        try:
+            super().__init__(host, words, on_stderr)
+        except OSError as error:
+            raise HostError(host, "connect", f"ssh: {strerror(error)}", fix=NO_SSH_FIX) from None
+
+    @property
+    def exit_code(self) -> int | None:
+        """As of any command; None, too, where it was ssh itself that failed or was ended."""
+        code = self._process.poll()
+        return code if code is not None and 0 <= code < _FAILED else None
+
+    def _check_end(self) -> None:
+        """Raise what went wrong: with what was to be written, or with ssh, before the command or in it."""
+        super()._check_end()
+        if self._process.returncode == _FAILED:
+            phase, message = failure_of(self.stderr)
             raise HostError(self.host, phase, message)

@@ -1,0 +1,45 @@
+"""What an engine is: it builds a node's command, and names what reads what that leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Program:
+    """What every rank runs."""
+
+    name: str  # a script's path, relative to the working directory or absolute; or the name of a module
+    args: tuple[str, ...] = ()  # byte for byte (surrogate escapes)
+    module: bool = False  # as in `python -m`
+
+    @property
+    def script(self) -> str | None:
+        """The file that must be there; None for a module."""
+        return None if self.module else self.name
+
+
+@dataclass(frozen=True)
+class NodeRole:
+    """What a node's command depends on. Paths are absolute."""
+
+    python: tuple[str, ...]  # words that start the interpreter
+    nodes: int  # of the job
+    node_rank: int
+    nproc: int  # processes on this node
+    master_addr: str  # numeric
+    master_port: int
+    local_addr: str  # of this node, on the training network
+    ranks: str  # the directory for the ranks' own logs
+    program: Program
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A way to start the ranks of a node."""
+
+    name: str
+    script: str  # what runs when no SCRIPT is given: a path in the code tree
+    argv: Callable[[NodeRole], list[str]]  # the node's command: pure
+    remains: str  # its reader, by its name in mnt/remote/job/remains/readers.py

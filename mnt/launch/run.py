@@ -1,0 +1,220 @@
+"""A launch, from its request to the end of the job: for `mnt launch` and for Python scripts. Prints nothing.
+
+    with backend.open_fleet(hosts) as fleet:
+        launch = draft(fleet, backend, inventory, Reservation(hosts), request, options).launch()
+        launch.start(fleet)
+        job = launch.watch(fleet, output=show)
+
+`attend` starts and watches as a program at a terminal does: it leaves the job alone when the terminal goes
+away, and stops it everywhere when it is interrupted. `run` is all of that in one call.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from mnt.errors import NeverStarted
+from mnt.fleet import Fleet, Results
+from mnt.inventory.model import Host, Inventory
+from mnt.launch.backends import backend_named
+from mnt.launch.backends.api import Backend, Request, Reservation, Tell
+from mnt.launch.facts import Refusal, facts_here, launch_facts
+from mnt.launch.jobs import Job, JobRecord, new_job_id
+from mnt.launch.plan import LaunchOptions, LaunchPlan, plan_launch
+from mnt.launch.signals import HangUp, HangUpGuard, hang_up_guard
+from mnt.launch.staging import take_back
+from mnt.launch.watch import Watch
+from mnt.tasks.job import Started, Stopped
+
+Output = Callable[[str, str], None]  # takes (host, text) as it comes; text may hold surrogate escapes
+
+_ASK_EVERY = 2.0  # seconds between two questions for a reservation
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A job that is planned."""
+
+    backend: Backend
+    plan: LaunchPlan
+    hosts: tuple[Host, ...]  # in rank order
+    request: Request
+    clock_offsets: Mapping[str, float]  # by host, seconds that its clock is ahead of ours
+
+    def start(self, fleet: Fleet, tell: Tell = lambda text: None) -> Started:
+        """Start every node. Raises NeverStarted; nothing runs then."""
+        return self.backend.start(fleet, self.plan, self.request, tell)
+
+    def watch(self, fleet: Fleet, output: Output, tell: Tell = lambda text: None) -> Job:
+        """Follow the started job to its end, through lost connections. Raises HostError, BrokenPipeError."""
+        return Watch(self.plan, output=output, tell=tell).follow(fleet, self.clock_offsets)
+
+    def stop(self) -> Results[Stopped]:
+        """End it everywhere, over connections of its own: an interrupted fleet has closed its."""
+        with self.backend.open_fleet(self.hosts) as fleet:
+            return take_back(fleet, self.plan)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a launch comes to, as far as there is a plan, and what speaks against starting it."""
+
+    planned: Launch | None
+    refusals: tuple[Refusal, ...]
+    error: NeverStarted | None  # what a launch ends with, if anything was refused
+
+    def launch(self) -> Launch:
+        """Raises NeverStarted where anything was refused."""
+        if self.error is not None:
+            raise self.error
+        assert self.planned is not None
+        return self.planned
+
+
+def draft(
+    fleet: Fleet,
+    backend: Backend,
+    inventory: Inventory,
+    reservation: Reservation,
+    request: Request,
+    options: LaunchOptions,
+    *,
+    preflight: bool = True,
+) -> Draft:
+    """Look at the hosts and plan. Nothing is raised for a job that cannot start: `Draft.launch` does that.
+
+    Args:
+        fleet: over the reservation's hosts.
+        preflight: refuse what the checks say no to, as far as they judge what the probe found anyway.
+    """
+    hosts = reservation.hosts or ()
+    record = JobRecord(request.job, backend.name, reservation.outside_id)
+    unfit: tuple[Refusal, ...] = ()
+    try:
+        look = facts_here if backend.here else launch_facts
+        facts = look(fleet, inventory, hosts, preflight=preflight)
+        unfit = facts.unfit
+        plan = plan_launch(inventory, hosts, facts.network, facts.nodes, options, record)
+    except NeverStarted as error:
+        refusals = (*unfit, Refusal(error.message, error.fix))
+        return Draft(None, refusals, _not_fit(backend, unfit) or error)
+    offsets = {name: node.clock_offset for name, node in facts.nodes.items()}
+    launch = Launch(backend, plan, hosts, request, offsets)
+    return Draft(launch, unfit, _not_fit(backend, unfit))
+
+
+def _not_fit(backend: Backend, refusals: Sequence[Refusal]) -> NeverStarted | None:
+    """All of them in one; None where there is none."""
+    if not refusals:
+        return None
+    message, fix = "; ".join(refusal.message for refusal in refusals), refusals[0].fix
+    if backend.here:
+        return NeverStarted(message, fix=fix)
+    more = "mnt preflight says more, --no-preflight starts all the same"
+    return NeverStarted(f"not fit to train: {message}", fix=f"{fix}; {more}")
+
+
+@contextmanager
+def reserved(
+    backend: Backend, hosts: Sequence[Host], request: Request, tell: Tell = lambda text: None
+) -> Iterator[Reservation]:
+    """Hosts for a job, once there are some; given back where the block ends without a job.
+
+    Raises NeverStarted: there will be none.
+    """
+    outside_id = None
+    try:
+        reason = None
+        while (reservation := backend.reserve(hosts, request)).hosts is None:
+            outside_id = reservation.outside_id
+            if reservation.reason != reason:
+                reason = reservation.reason
+                tell(f"job {request.job} is pending: {reason}")
+            time.sleep(_ASK_EVERY)
+        outside_id = reservation.outside_id
+        yield reservation
+    except HangUp:
+        raise
+    except (NeverStarted, KeyboardInterrupt):
+        backend.cancel(JobRecord(request.job, backend.name, outside_id))
+        raise
+
+
+def attend(
+    launch: Launch,
+    fleet: Fleet,
+    output: Output,
+    tell: Tell = lambda text: None,
+    *,
+    on_interrupt: Callable[[], object] | None = None,
+) -> Job:
+    """Start a job and watch it to its end. For the main thread: it handles signals.
+
+    Args:
+        on_interrupt: called in place of `launch.stop` when a Ctrl-C (or TERM) comes; has to stop the job.
+
+    Raises:
+        NeverStarted: see `Launch.start`.
+        HangUp: the terminal is gone; the job goes on.
+        BrokenPipeError: nobody reads what `output` writes; the job goes on.
+        KeyboardInterrupt: interrupted, and the job was stopped.
+        HostError: no node could be followed at all.
+    """
+    with _signals(on_interrupt or launch.stop) as guard:
+        launch.start(fleet, tell)
+        guard.watch()
+        return launch.watch(fleet, output, tell)
+
+
+def detach(
+    launch: Launch,
+    fleet: Fleet,
+    tell: Tell = lambda text: None,
+    *,
+    on_interrupt: Callable[[], object] | None = None,
+) -> None:
+    """Start a job and leave it to itself. Raises NeverStarted, KeyboardInterrupt: see `attend`."""
+    with _signals(on_interrupt or launch.stop):
+        launch.start(fleet, tell)
+
+
+@contextmanager
+def _signals(on_interrupt: Callable[[], object]) -> Iterator[HangUpGuard]:
+    with hang_up_guard() as guard:
+        try:
+            yield guard
+        except HangUp:
+            raise
+        except KeyboardInterrupt:
+            guard.unwatch()
+            on_interrupt()
+            raise
+
+
+def run(
+    inventory: Inventory,
+    options: LaunchOptions,
+    output: Output,
+    tell: Tell = lambda text: None,
+    *,
+    hosts: Sequence[Host] | None = None,
+    backend: str = "ssh",
+    preflight: bool = True,
+) -> Job:
+    """Launch a job and attend to it until it ends; its `exit_code` is that of `mnt launch`.
+
+    Args:
+        hosts: in rank order, the first is the master; None: all of the inventory.
+
+    Raises what `attend` raises.
+    """
+    way, request = backend_named(backend), Request(new_job_id())
+    with (
+        reserved(way, hosts or inventory.hosts, request, tell) as reservation,
+        way.open_fleet(reservation.hosts or ()) as fleet,
+    ):
+        planned = draft(fleet, way, inventory, reservation, request, options, preflight=preflight)
+        return attend(planned.launch(), fleet, output, tell)

@@ -1,0 +1,88 @@
+"""The first step of every start: each node's spec and the supervisor, put on all hosts. And the way back."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Collection, Mapping
+from functools import partial
+from typing import TypeVar
+
+from mnt.errors import NeverStarted
+from mnt.fleet import Fleet, Results
+from mnt.launch.plan import LaunchPlan, NodePlan
+from mnt.tasks.job import NodeSpec, Staged, Stopped, stage_node, stop_node
+
+T = TypeVar("T")
+
+
+def stage(fleet: Fleet, plan: LaunchPlan) -> dict[str, Staged]:
+    """Put every node's part of a plan on its host: nothing runs yet.
+
+    Raises NeverStarted: a node refuses; `take_back` has to follow.
+    """
+    specs = node_specs(plan, secret=secrets.token_hex(16), created=time.time())
+    return all_of(fleet.run_each(stage_node, {host: (spec,) for host, spec in specs.items()}))
+
+
+def take_back(fleet: Fleet, plan: LaunchPlan, hosts: Collection[str] | None = None) -> Results[Stopped]:
+    """End whatever of a plan was staged or started, on all its hosts or on these.
+
+    Hosts that cannot be reached are left to `mnt stop`.
+    """
+    return fleet.run_each(
+        partial(stop_node, grace=plan.grace),
+        {
+            node.host: (node.jobs_dir, plan.job, node.host)
+            for node in plan.nodes
+            if hosts is None or node.host in hosts
+        },
+    )
+
+
+def all_of(results: Results[T]) -> dict[str, T]:
+    """What all hosts answered. Raises NeverStarted unless all did."""
+    errors = list(results.errors().values())
+    if errors:
+        raise NeverStarted(
+            "the job did not start: " + "; ".join(error.message for error in errors),
+            fix=next((error.fix for error in errors if error.fix), None),
+        )
+    return results.values_by_host()
+
+
+def node_specs(plan: LaunchPlan, *, secret: str, created: float) -> Mapping[str, NodeSpec]:
+    """By host, what its supervisor has to run: pure.
+
+    Args:
+        secret: by which the nodes' supervisors know each other.
+        created: epoch seconds.
+    """
+    return {node.host: _spec(plan, node, secret, created) for node in plan.nodes}
+
+
+def _spec(plan: LaunchPlan, node: NodePlan, secret: str, created: float) -> NodeSpec:
+    return {
+        "format": 1,
+        "job": plan.job,
+        "host": node.host,
+        "node_rank": node.node_rank,
+        "nodes": [{"host": n.host, "node_rank": n.node_rank, "nproc": n.nproc} for n in plan.nodes],
+        "engine": plan.engine,
+        "release": plan.release,
+        "backend": plan.record.backend,
+        "outside_id": plan.record.outside_id,
+        "remains": plan.remains,
+        "cwd": node.cwd,
+        "argv": list(node.argv),
+        "env": node.env,
+        "path_prepend": list(node.path_prepend),
+        "script": plan.script,
+        "ranks": [node.first_rank, node.nproc],
+        "jobs_dir": node.jobs_dir,
+        "master": {"addr": plan.master_addr, "port": plan.master_port},
+        "grace": plan.grace,
+        "peer": None,
+        "secret": secret,
+        "created": created,
+    }

@@ -1,0 +1,93 @@
+"""A backend that has to wait for its hosts: reserved, told why not yet, given back; and its pending jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from mnt.errors import NeverStarted
+from mnt.inventory.model import Host
+from mnt.launch import run, status
+from mnt.launch.backends import BACKENDS, backend_named
+from mnt.launch.backends.api import Backend, BackendState, Request, Reservation
+from mnt.launch.backends.local import LocalBackend
+from mnt.launch.jobs import Job, JobRecord, Node
+
+NODE1, NODE2 = Host("node1", "node1"), Host("node2", "node2")
+REQUEST = Request("j")
+
+
+class Queue(LocalBackend):
+    """A scheduler that answers what it was made with, one answer a question."""
+
+    name = "queue"
+
+    def __init__(self, *answers: Reservation, state: BackendState = BackendState.PENDING) -> None:
+        self.answers = list(answers)
+        self.cancelled: list[JobRecord] = []
+        self._state = state
+
+    def reserve(self, hosts: Sequence[Host], request: Request) -> Reservation:
+        return self.answers.pop(0)
+
+    def state(self, job: JobRecord) -> BackendState:
+        return self._state
+
+    def cancel(self, job: JobRecord) -> None:
+        self.cancelled.append(job)
+
+
+def pending(reason: str) -> Reservation:
+    return Reservation(None, "4711", reason)
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_ASK_EVERY", 0.0)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_backend_is_named_as_its_table_says(name: str) -> None:
+    backend: Backend = backend_named(name)
+    assert backend.name == name
+
+
+def test_hosts_come_once_they_are_reserved_in_the_order_of_the_backend() -> None:
+    queue = Queue(
+        pending("Resources"), pending("Resources"), pending("Priority"), Reservation((NODE2,), "4711")
+    )
+    told: list[str] = []
+    with run.reserved(queue, (NODE1, NODE2), REQUEST, told.append) as reservation:
+        assert (reservation.hosts, reservation.outside_id) == ((NODE2,), "4711")
+    assert told == ["job j is pending: Resources", "job j is pending: Priority"]
+    assert queue.cancelled == []
+
+
+def test_a_reservation_is_given_back_where_no_job_starts() -> None:
+    queue = Queue(pending("Resources"), Reservation((NODE1,), "4711"))
+    with pytest.raises(NeverStarted), run.reserved(queue, (NODE1,), REQUEST):
+        raise NeverStarted("not fit")
+    assert queue.cancelled == [JobRecord("j", "queue", "4711")]
+
+
+def test_an_interrupt_while_it_is_pending_takes_the_request_back() -> None:
+    queue = Queue(pending("Resources"))
+
+    def interrupt(text: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), run.reserved(queue, (NODE1,), REQUEST, interrupt):
+        pass
+    assert queue.cancelled == [JobRecord("j", "queue", "4711")]
+
+
+@pytest.mark.parametrize(("state", "shown"), [(BackendState.PENDING, "pending"), (BackendState.GONE, "lost")])
+def test_a_job_that_nobody_has_started_is_as_its_backend_says(
+    monkeypatch: pytest.MonkeyPatch, state: BackendState, shown: str
+) -> None:
+    monkeypatch.setattr(status, "backend_named", lambda name: Queue(state=state))
+    nodes: tuple[Any, ...] = (Node("node1", 0, "pending"), Node("node2", 1, "absent"))
+    job = Job(JobRecord("j", "queue", "4711"), "fsdp", None, 1.0, None, nodes)
+    assert status._as_it_stands(job).state == shown

@@ -1,0 +1,317 @@
+"""`mnt launch --via local`, then status, logs and stop: as any user, with no host and no inventory."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from local_jobs import LocalMnt, make_python
+
+HERE = socket.gethostname()
+
+SHOW = """
+import json, os, sys
+env = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "GLOO_SOCKET_IFNAME", "MINE")}
+print("SHOWN", json.dumps({"args": sys.argv[1:], "cwd": os.getcwd(), **env}), flush=True)
+"""
+FAIL = """
+import os, sys, time
+if os.environ["RANK"] == "1":
+    raise ValueError("bad batch") if len(sys.argv) == 1 else SystemExit(int(sys.argv[1]))
+time.sleep(300)
+"""
+SLEEP = """
+import os, signal, subprocess, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen(["sleep", "300"], start_new_session=True)
+print("sleeping", os.environ["RANK"], flush=True)
+time.sleep(300)
+"""
+# Ends when a file appears in the working directory.
+WAIT = """
+import os, time
+print("waiting", flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.05)
+print("gone", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return make_python(tmp_path_factory.mktemp("python") / "env")
+
+
+@pytest.fixture
+def mnt(tmp_path: Path, python: str) -> Iterator[LocalMnt]:
+    local = LocalMnt(tmp_path, python)
+    yield local
+    local.clean_up()
+
+
+def read_until(process: subprocess.Popen[str], wanted: str, times: int = 1) -> str:
+    """What the process says until `wanted` has come so many times."""
+    assert process.stdout is not None
+    said = ""
+    for line in process.stdout:
+        said += line
+        if said.count(wanted) >= times:
+            return said
+    raise AssertionError(f"{wanted!r} never came:\n{said}")
+
+
+def test_a_job_runs_here_in_the_callers_directory(mnt: LocalMnt) -> None:
+    mnt.script(SHOW)
+    odd = ["a b", "", "-x", "$HOME", "é"]
+    done = mnt.launch("--nproc", "2", "train.py", *odd)
+    assert done.returncode == 0, done.stderr
+    shown = [json.loads(line.split("SHOWN ")[1]) for line in done.stdout.splitlines() if "SHOWN" in line]
+    assert sorted(each["RANK"] for each in shown) == ["0", "1"]
+    for each in shown:
+        assert (each["args"], each["cwd"], each["WORLD_SIZE"]) == (odd, str(mnt.cwd), "2")
+        assert (each["GLOO_SOCKET_IFNAME"], each["MINE"]) == ("lo", None)
+    assert "finished on 1 node" in done.stderr
+    (job,) = mnt.jobs()
+    assert (job["state"], job["backend"], job["outside_id"], job["release"]) == (
+        "finished",
+        "local",
+        None,
+        None,
+    )
+    assert job["nodes"] == [{"host": HERE, "node_rank": 0, "state": "finished", "exit_code": 0}]
+    table = mnt("status").stdout.splitlines()
+    assert table[0].split()[:3] == ["JOB", "STATE", "VIA"]
+    assert table[1].split()[:3] == [job["job"], "finished", "local"]
+    assert mnt("logs").stdout.count("SHOWN") == 2
+    assert mnt("logs", "--rank", "1").stdout.count('"RANK": "1"') == 1
+    assert mnt("logs", "--rank", "2").returncode == 2
+
+
+def test_a_module_and_a_variable_that_is_passed_on(mnt: LocalMnt) -> None:
+    mnt.script(SHOW)
+    done = mnt.launch("--env", "MINE", "-m", "train", "x")
+    assert done.returncode == 0, done.stderr
+    assert '"args": ["x"]' in done.stdout
+    assert '"MINE": "no"' in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [((), 1, "ValueError: bad batch"), (("7",), 7, "rank 1 exited with code 7")],
+)
+def test_the_culprits_rank_words_and_code(
+    mnt: LocalMnt, args: tuple[str, ...], code: int, message: str
+) -> None:
+    mnt.script(FAIL)
+    done = mnt.launch("--nproc", "2", "--json", "train.py", *args)
+    assert done.returncode == code, done.stderr
+    job = json.loads(done.stdout)
+    culprit = {"host": HERE, "rank": 1, "exit_code": code, "message": message}
+    assert (job["state"], job["backend"], job["culprit"]) == ("failed", "local", culprit)
+    assert f"{HERE}, rank 1: {message}" in done.stderr
+    assert mnt.processes() == []
+
+
+def test_a_missing_script_and_a_taken_port_never_start(mnt: LocalMnt) -> None:
+    missing = mnt.launch("no such.py")
+    assert missing.returncode == 125
+    assert f"script missing: no such.py (in {mnt.cwd})" in missing.stderr
+    mnt.script(SHOW)
+    with socket.create_server(("127.0.0.1", mnt.port)):
+        taken = mnt.launch("train.py")
+    assert taken.returncode == 125
+    assert f"master port {mnt.port} is taken by pid {os.getpid()} " in taken.stderr
+    assert "--master-port" in taken.stderr
+    assert mnt.jobs() == []
+
+
+def test_without_torch_one_line_says_so_and_how_to_get_it(mnt: LocalMnt, tmp_path: Path) -> None:
+    bare = make_python(tmp_path / "bare")
+    for path in (tmp_path / "bare").glob("lib/python*/site-packages/torch-*/METADATA"):
+        path.unlink()
+        path.parent.rmdir()
+    mnt.script(SHOW)
+    words = ["launch", "--via", "local", "--python", bare]
+    refused = mnt(*words, "train.py")
+    assert refused.returncode == 125
+    assert f"{HERE}: {bare} has no torch" in refused.stderr
+    assert f"{bare} -m pip install torch, or name an interpreter that has it: --python PATH" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 2
+    dry = mnt(*words, "--dry-run", "--json", "train.py")
+    assert dry.returncode == 1
+    document = json.loads(dry.stdout)
+    assert [refusal["message"] for refusal in document["refusals"]] == [f"{HERE}: {bare} has no torch"]
+    assert document["refusals"][0]["fix"].startswith(f"{bare} -m pip install torch")
+    assert document["world_size"] == 1
+    shown = mnt(*words, "--dry-run", "train.py")
+    assert shown.returncode == 1
+    assert "torch.distributed.run" in shown.stdout
+    assert "a launch would be refused" in shown.stderr
+    assert mnt(*words, "--dry-run", "--no-preflight", "train.py").returncode == 0
+
+
+def test_an_interpreter_that_is_not_there(mnt: LocalMnt) -> None:
+    mnt.script(SHOW)
+    refused = mnt("launch", "--via", "local", "--python", "/no/such/python", "train.py")
+    assert refused.returncode == 125
+    assert f"{HERE}: /no/such/python does not run: not found: /no/such/python" in refused.stderr
+
+
+def test_a_dry_run_starts_nothing(mnt: LocalMnt) -> None:
+    done = mnt.launch("--dry-run", "--json", "--nproc", "3", "train.py")
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    assert (plan["backend"], plan["release"], plan["world_size"]) == ("local", None, 3)
+    assert plan["master"] == {"host": HERE, "addr": "127.0.0.1", "port": mnt.port}
+    (node,) = plan["nodes"]
+    assert (node["host"], node["cwd"], node["argv"][0]) == (HERE, str(mnt.cwd), mnt.python)
+    assert plan["refusals"] == []
+    assert mnt.jobs() == []
+
+
+def test_ctrl_c_ends_the_job(mnt: LocalMnt) -> None:
+    mnt.script(SLEEP)
+    launch = mnt.attached("--nproc", "2", "--grace", "0.5", "train.py")
+    read_until(launch, "sleeping", 2)
+    os.killpg(launch.pid, signal.SIGINT)  # as a terminal does: to all of its foreground processes
+    said, _ = launch.communicate(timeout=60)
+    assert launch.returncode == 130, said
+    assert f"{HERE}: stopped" in said
+    assert mnt.processes() == []
+    assert mnt.jobs()[0]["state"] == "stopped"
+
+
+def test_a_hang_up_leaves_the_job_to_stop(mnt: LocalMnt) -> None:
+    mnt.script(SLEEP)
+    launch = mnt.attached("train.py")
+    read_until(launch, "sleeping")
+    os.killpg(launch.pid, signal.SIGHUP)
+    launch.communicate(timeout=60)
+    assert launch.returncode == 129
+    assert [job["state"] for job in mnt.jobs()] == ["running"]
+    stopped = mnt("stop", "--json", "--grace", "0.5")
+    assert stopped.returncode == 0, stopped.stderr
+    (job,) = json.loads(stopped.stdout)["jobs"]
+    assert job["backend"] == "local"
+    assert job["hosts"][HERE]["status"] == "stopped"
+    assert job["hosts"][HERE]["port_free"]
+
+
+def test_a_killed_launch_leaves_a_job_that_goes_on(mnt: LocalMnt) -> None:
+    mnt.script(WAIT)
+    launch = mnt.attached("train.py")
+    read_until(launch, "waiting")
+    launch.kill()
+    launch.communicate()
+    (mnt.cwd / "go").touch()
+    assert mnt.ended(mnt.jobs()[0]["job"])["state"] == "finished"
+
+
+def test_detached_jobs_are_followed_and_told_apart(mnt: LocalMnt) -> None:
+    mnt.script(WAIT)
+    started = mnt.launch("--detach", "train.py")
+    assert started.returncode == 0, started.stderr
+    first = started.stdout.strip()
+    same_port = mnt.launch("train.py")
+    assert same_port.returncode == 125
+    assert f", of job {first}: " in same_port.stderr
+    second = json.loads(
+        mnt.launch("--master-port", str(mnt.port - 1), "--detach", "--json", "train.py").stdout
+    )
+    unnamed = mnt("stop")
+    assert unnamed.returncode == 2
+    assert first in unnamed.stderr
+    assert second["job"] in unnamed.stderr
+    assert mnt("stop", second["job"], "--grace", "0.5").returncode == 0
+    follow = mnt.popen("logs", "-f", first)
+    read_until(follow, "waiting")
+    (mnt.cwd / "go").touch()
+    rest, _ = follow.communicate(timeout=60)
+    assert follow.returncode == 0
+    assert "gone" in rest
+    states = {job["job"]: job["state"] for job in mnt.jobs()}
+    assert states == {first: "finished", second["job"]: "stopped"}
+
+
+def test_following_ends_with_a_ctrl_c_and_the_job_goes_on(mnt: LocalMnt) -> None:
+    mnt.script(WAIT)
+    assert mnt.launch("--detach", "train.py").returncode == 0
+    follow = mnt.popen("logs", "-f")
+    read_until(follow, "waiting")
+    os.killpg(follow.pid, signal.SIGINT)
+    follow.communicate(timeout=60)
+    assert follow.returncode == 130
+    assert [job["state"] for job in mnt.jobs()] == ["running"]
+
+
+def test_with_an_inventory_the_local_jobs_are_merged_in(mnt: LocalMnt, tmp_path: Path) -> None:
+    mnt.script(SHOW)
+    assert mnt.launch("train.py").returncode == 0
+    inventory = tmp_path / "c.yaml"
+    inventory.write_text(
+        f"cluster: c\nhosts:\n  node1: {{address: 127.0.0.1}}\nssh: {{port: {mnt.port}, user: nobody}}\n"
+    )
+    listed = mnt("status", "-i", str(inventory), "--json")
+    assert listed.returncode == 1  # node1 cannot be asked
+    assert "node1: " in listed.stderr
+    assert [job["backend"] for job in json.loads(listed.stdout)["jobs"]] == ["local"]
+
+
+def test_an_inventory_that_is_named_has_to_be_there(mnt: LocalMnt) -> None:
+    assert mnt("status").returncode == 0
+    assert mnt("status", "-n", "node1").returncode == 2
+    assert mnt("status", "-i", "nope").returncode == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--via", "local", "-n", "node1"),
+        ("--via", "local", "-i", "lab"),
+        ("--python", "python3"),
+        ("--via", "x"),
+    ],
+)
+def test_options_that_do_not_go_together(mnt: LocalMnt, words: tuple[str, ...]) -> None:
+    done = mnt("launch", *words, "train.py")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_the_script_of_the_api_page(mnt: LocalMnt) -> None:
+    """docs/api.md: a launch on this machine from Python."""
+    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    script = page.split("```python\n")[2].split("```")[0]
+    mnt.script(FAIL)
+    # The script's interpreter is the one that trains; what mnt needs comes from ours.
+    done = subprocess.run(
+        [mnt.python, "-c", script.replace("this_machine()", f"this_machine(master_port={mnt.port})")],
+        cwd=mnt.cwd,
+        env={**mnt.env, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "ValueError: bad batch" in done.stdout
+    assert [job["state"] for job in mnt.jobs()] == ["failed"]
+
+
+@pytest.mark.train
+def test_the_real_torchrun(tmp_path: Path) -> None:
+    python = Path(os.environ.get("MNT_CACHE", "/var/cache/mnt")) / "train-venv" / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"no training environment at {python}: run scripts/train-venv.sh")
+    local = LocalMnt(tmp_path, str(python))
+    local.script("import torch.distributed as d; d.init_process_group('gloo'); d.barrier(); print('met')")
+    done = local.launch("--nproc", "2", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("met") == 2
+    local.clean_up()
