@@ -1,0 +1,83 @@
+"""What is written to a command's standard input, by a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from mnt.fleet.wire.command import Writer
+
+
+class Pipe:
+    """Keeps what is sent, and what else the writer reports."""
+
+    def __init__(self, send: Callable[[bytes], object] | None = None) -> None:
+        self.sent: list[bytes] = []
+        self.ended = threading.Event()
+        self.failed = threading.Event()
+        self.writer = Writer(send or self.sent.append, self.ended.set, self.failed.set)
+
+
+def test_pieces_go_in_the_order_in_which_they_were_given() -> None:
+    pipe = Pipe()
+    more = threading.Event()
+
+    def slow() -> Iterator[bytes]:
+        more.wait(10)
+        yield b"1"
+        yield b"2"
+
+    pipe.writer.write(slow())
+    pipe.writer.write([b"3"])
+    pipe.writer.end()
+    assert not pipe.sent
+    more.set()
+    assert pipe.ended.wait(10)
+    assert pipe.sent == [b"1", b"2", b"3"]
+
+
+def test_whether_all_is_sent() -> None:
+    pipe = Pipe()
+    more = threading.Event()
+    pipe.writer.write([b"1"])
+    assert pipe.writer.has_sent_all(10)
+
+    def held() -> Iterator[bytes]:
+        more.wait(10)
+        yield b"2"
+
+    pipe.writer.write(held())
+    assert not pipe.writer.has_sent_all(0.01)
+    more.set()
+    assert pipe.writer.has_sent_all(10)
+    pipe.writer.close(10)
+    assert pipe.ended.is_set()
+
+
+@pytest.mark.parametrize("kind", [OSError, ValueError])
+def test_what_iterating_raises_is_the_readers(kind: type[Exception]) -> None:
+    pipe = Pipe()
+    pipe.writer.check()
+
+    def broken() -> Iterator[bytes]:
+        yield b"1"
+        raise kind("the file is gone")
+
+    pipe.writer.write(broken())
+    assert pipe.failed.wait(10)
+    with pytest.raises(kind, match="the file is gone"):
+        pipe.writer.check()
+    assert pipe.ended.wait(10)
+
+
+def test_a_command_that_has_ended_takes_no_more_and_is_no_error() -> None:
+    def refuse(chunk: bytes) -> None:
+        raise BrokenPipeError
+
+    pipe = Pipe(refuse)
+    pipe.writer.write([b"1", b"2"])
+    assert pipe.ended.wait(10)
+    pipe.writer.check()
+    assert not pipe.failed.is_set()
