@@ -287,14 +287,15 @@ def test_options_that_do_not_go_together(mnt: LocalMnt, words: tuple[str, ...]) 
 
 def test_the_script_of_the_api_page(mnt: LocalMnt) -> None:
     """docs/api.md: a launch on this machine from Python."""
-    page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "api.md").read_text()
     script = page.split("```python\n")[2].split("```")[0]
     mnt.script(FAIL)
     # The script's interpreter is the one that trains; what mnt needs comes from ours.
     done = subprocess.run(
         [mnt.python, "-c", script.replace("this_machine()", f"this_machine(master_port={mnt.port})")],
         cwd=mnt.cwd,
-        env={**mnt.env, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        env={**mnt.env, "PYTHONPATH": os.pathsep.join([str(root), *filter(None, sys.path)])},
         capture_output=True,
         text=True,
         timeout=90,
