@@ -11,8 +11,8 @@ import psutil
 
 T = TypeVar("T")
 
-PATIENCE = 120.0  # seconds: far longer than anything here takes, so that only what never comes takes so long
-HANG = 600  # seconds that whatever hangs in a test hangs: `at_most` tells whether it was waited for
+PATIENCE = 180.0  # seconds: far longer than anything here takes, so that only what never comes takes so long
+HANG = 1000  # seconds that whatever hangs in a test hangs: `at_most` tells whether it was waited for
 
 
 def wait_for(look: Callable[[], T | None], within: float = PATIENCE, every: float = 0.02) -> T:

@@ -39,10 +39,10 @@ print(json.dumps({"answer": module.main(request["args"], emit, None)}), flush=Tr
 class Call:
     """One run of jobctl that is under way."""
 
-    def __init__(self, process: subprocess.Popen[str], request: dict[str, Any]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
         self.process = process
         assert process.stdin is not None
-        process.stdin.write(json.dumps(request))
+        process.stdin.write(json.dumps(request).encode())
         process.stdin.close()
         process.stdin = None
 
@@ -55,7 +55,7 @@ class Call:
     def answer(self) -> dict[str, Any]:
         """The answer, with the frames that were not yet taken as "frames"."""
         output, errors = self.process.communicate(timeout=PATIENCE)
-        lines = [json.loads(line) for line in output.splitlines()]
+        lines = [json.loads(line) for line in output.decode().splitlines()]
         assert lines, errors
         assert "answer" in lines[-1], errors
         return {**lines[-1]["answer"], "frames": [line["frame"] for line in lines[:-1]]}
@@ -91,7 +91,7 @@ class JobHost:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
+            bufsize=0,  # so that what `frame` has not taken is there for `answer`
             env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": str(self.directory), "CALLERS": "own"},
             user=self.uid if os.getuid() == 0 else None,
             extra_groups=[] if os.getuid() == 0 else None,

@@ -17,7 +17,7 @@ from mnt.errors import MntError
 from mnt.lab import processes
 from mnt.lab.processes import Process
 
-SLEEP = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
+SLEEP = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
 
 
 def start(**environment: str) -> subprocess.Popen[bytes]:
