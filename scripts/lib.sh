@@ -40,7 +40,7 @@ install_lab_packages() {
 }
 
 # What the tests need beyond that: a browser for the pages, other login shells, another time for a clock.
-TEST_PACKAGES="chromium fish libfaketime sudo tcsh zsh"
+TEST_PACKAGES="busybox chromium fish ksh libfaketime sudo tcsh zsh"
 
 # What real NFS needs, for the tests: scripts/nfs-packages.sh unpacks these, nobody installs them.
 NFS_PACKAGES="user-mode-linux nfs-kernel-server nfs-common rpcbind kmod"

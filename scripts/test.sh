@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Runs the whole test suite through tox: style, types, unit tests on each Python found, lab tests on real hosts.
+# Runs the whole test suite through tox: style, types, unit tests on the oldest and the newest Python that there is,
+# short trainings, lab tests on real hosts.
 #
 #   bash scripts/test.sh                     all of it
-#   bash scripts/test.sh -e unit-py311       one tox environment; arguments are tox's own
+#   bash scripts/test.sh -m pythons          the unit tests on every Python that there is
+#   bash scripts/test.sh -e lab              one tox environment; arguments are tox's own
 #
 # Root is needed for lab hosts (namespaces, mounts and links, all of them removed again) and to install what is
 # missing. What it installs: the Debian packages named below, and Python environments and a Linux kernel for NFS
@@ -34,6 +36,15 @@ if command -v pyenv >/dev/null; then
     # Offer tox, and the tests of host programs, every version that pyenv has; the current one stays `python3`.
     PYENV_VERSION=$(pyenv version-name):$(pyenv versions --bare | paste -sd:)
     export PYENV_VERSION
+fi
+
+if [ $# -eq 0 ]; then
+    found=()
+    for version in 3.10 3.11 3.12 3.13; do
+        "python$version" -c 'import ensurepip' 2>/dev/null && found+=("unit-py${version/./}")
+    done
+    [ "${#found[@]}" -le 1 ] || found=("${found[0]}" "${found[-1]}")
+    set -- -e "$(IFS=,; echo "lint,types${found[*]:+,${found[*]}},train,lab,timing")"
 fi
 
 say "running tox"

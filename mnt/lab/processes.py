@@ -34,7 +34,7 @@ class Process:
 def start_time(pid: int) -> int | None:
     """When the process started, in clock ticks since boot (field 22 of proc(5) stat); None: there is none."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # a name is cut after 15 bytes
     except OSError:
         return None
     state, *fields = stat.rpartition(")")[2].split()

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import sessions
+from waiting import PATIENCE
 
 from mnt.errors import MntError
 from mnt.lab import Lab, LabRequest, down, system
@@ -64,7 +65,7 @@ def run_mnt() -> Callable[..., subprocess.CompletedProcess[str]]:
         input: str | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
-        timeout: float = 120.0,
+        timeout: float = PATIENCE,
     ) -> subprocess.CompletedProcess[str]:
         inventory = {"MNT_INVENTORY": str(lab.inventory_path)} if lab is not None else {}
         return subprocess.run(

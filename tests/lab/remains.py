@@ -17,13 +17,18 @@ def of_lab(name: str) -> list[str]:
         try:
             if f"mnt-lab-{name}\0".encode() in (process / "environ").read_bytes():
                 found.append(f"process {process.name}")
-            if f"mnt-lab-{name} " in (process / "mountinfo").read_text():
+            if f"mnt-lab-{name} ".encode() in (process / "mountinfo").read_bytes():
                 found.append(f"mounts in the namespace of process {process.name}")
         except OSError:
             continue  # it ended
-    recorded = {record.spec.head_link for record in store.records()}
-    links = {link for _, link in socket.if_nameindex() if link.startswith("mntlab")}
-    return found + [f"link {link}" for link in links - recorded]
+    # A lab is recorded before it has a link, and longer. Others may come and go between these looks.
+    links = _links()
+    links -= {record.spec.head_link for record in store.records()}
+    return found + [f"link {link}" for link in links & _links()]
+
+
+def _links() -> set[str]:
+    return {link for _, link in socket.if_nameindex() if link.startswith("mntlab")}
 
 
 def network_namespaces(lab: Lab) -> set[str]:

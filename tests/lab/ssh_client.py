@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 
+from waiting import PATIENCE
+
 from mnt.lab import Lab
 
 
@@ -12,7 +14,7 @@ def ssh(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command on a host by SSH, without a prompt. `identity`: a key file, the lab's own if None."""
     options = (
-        *("BatchMode=yes", "ConnectTimeout=5", "IdentitiesOnly=yes", "StrictHostKeyChecking=yes"),
+        *("BatchMode=yes", "ConnectTimeout=60", "IdentitiesOnly=yes", "StrictHostKeyChecking=yes"),
         f"IdentityFile={identity or lab.directory / 'identity'}",
         f"UserKnownHostsFile={lab.directory / 'known_hosts'}",
     )
@@ -21,6 +23,6 @@ def ssh(
         ["ssh", "-F", "none", *(f"-o{option}" for option in options), f"{user}@{address}", *command],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE,
         stdin=subprocess.DEVNULL,
     )

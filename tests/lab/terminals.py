@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-_PATIENCE = 60.0  # seconds of silence
+from waiting import PATIENCE
 
 
 class Said(NamedTuple):
@@ -49,7 +49,7 @@ def on_a_terminal(
 
 
 def _read(terminal: int) -> str:
-    if not select.select([terminal], [], [], _PATIENCE)[0]:
+    if not select.select([terminal], [], [], PATIENCE)[0]:
         raise TimeoutError
     try:
         return os.read(terminal, 65536).decode(errors="replace")
@@ -67,6 +67,6 @@ def without_a_terminal(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         start_new_session=True,
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import faults
 import pytest
 import sessions
 import yaml
+from waiting import at_most
 
 from mnt.lab import Lab, LabHost, LabRequest, down
 
@@ -27,8 +27,7 @@ Break = Callable[[Lab, LabHost], AbstractContextManager[Any]]
 
 PYTHON = "/usr/local/bin/train-python"
 TORCH = "2.13.0+cpu"
-SECONDS = 30.0  # for hosts that answer, on a busy machine; each takes 2 on an idle one
-UNREACHABLE_SECONDS = 45.0  # 10 of them for the phase in which the host hangs
+SECONDS = 90  # 2 for hosts that answer, 10 for the phase in which one hangs; on a busy machine more
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,6 @@ class Fault:
     host: str = "node2"
     severity: str = "fail"
     says: str = ""  # in the finding's message
-    seconds: float = SECONDS
 
 
 def master_port_closed(lab: Lab, host: LabHost) -> AbstractContextManager[None]:
@@ -100,21 +98,9 @@ REST = [
     Fault("firewall-port-of-a-worker", "nic-reach", master_port_closed, "node3", "warn", says="is closed"),
     Fault("partition", "nic-reach", lambda lab, host: faults.partitioned(lab, host), "node3", says=CUT_OFF),
     Fault("partition-of-the-master", "nic-reach", lambda lab, host: faults.partitioned(lab, host), "node1"),
-    Fault(
-        "ssh-silent",
-        "ssh",
-        lambda lab, host: faults.ssh_silent(host),
-        says="banner",
-        seconds=UNREACHABLE_SECONDS,
-    ),
-    Fault(
-        "host-off",
-        "ssh",
-        lambda lab, host: faults.host_off(host),
-        says="connect",
-        seconds=UNREACHABLE_SECONDS,
-    ),
-    Fault("master-off", "ssh", lambda lab, host: faults.host_off(host), "node1", seconds=UNREACHABLE_SECONDS),
+    Fault("ssh-silent", "ssh", lambda lab, host: faults.ssh_silent(host), says="banner"),
+    Fault("host-off", "ssh", lambda lab, host: faults.host_off(host), says="connect"),
+    Fault("master-off", "ssh", lambda lab, host: faults.host_off(host), "node1"),
     Fault("master-locked-out", "ssh-mesh", master_lockout, "node3"),
     Fault(
         "slow-shell", "shell-slow", lambda lab, host: faults.start_up_file(host, "sleep 3\n"), severity="warn"
@@ -207,14 +193,11 @@ def preflight(run_mnt: RunMnt, inventory: Path) -> Callable[[], dict[str, Any]]:
 def test_a_fault_is_found_where_it_is_and_nowhere_else(
     hosts: Lab, preflight: Callable[[], dict[str, Any]], fault: Fault
 ) -> None:
-    with fault.inject(hosts, hosts.host(fault.host)):
-        start = time.monotonic()
+    with fault.inject(hosts, hosts.host(fault.host)), at_most(SECONDS):
         document = preflight()
-        seconds = time.monotonic() - start
     findings = [(each["check"], each["severity"], each["hosts"]) for each in document["findings"]]
     assert findings == [(fault.check, fault.severity, [fault.host])], document["findings"]
     assert fault.says in document["findings"][0]["message"]
     assert document["ok"] == (fault.severity != "fail")
-    assert seconds < fault.seconds
 
     assert preflight()["findings"] == []

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import faults
 import pytest
 from ssh_client import ssh
+from waiting import PATIENCE
 
 from mnt.lab import Lab, LabHost
 
@@ -28,7 +29,7 @@ def other_host_is_well(lab: Lab) -> Iterator[None]:
     assert ssh(lab, "node2", "hostname; ls -d /shared").stdout.split() == ["node2", "/shared"]
 
 
-def connect(host: LabHost, port: int = 22, timeout: float = 1.0) -> socket.socket:
+def connect(host: LabHost, port: int = 22, timeout: float = PATIENCE) -> socket.socket:
     return socket.create_connection((host.spec.management, port), timeout=timeout)
 
 
@@ -36,7 +37,7 @@ def test_power_off(lab: Lab, broken: LabHost) -> None:
     faults.power_off(broken)
     assert not broken.alive
     with pytest.raises(OSError, match=r"timed out|No route to host"):
-        connect(broken)
+        connect(broken, timeout=1)
 
 
 def test_no_sshd(lab: Lab, broken: LabHost) -> None:
@@ -50,14 +51,16 @@ def test_no_sshd(lab: Lab, broken: LabHost) -> None:
 
 def test_silent_sshd(broken: LabHost) -> None:
     faults.silence_sshd(broken)
-    with connect(broken) as stream, pytest.raises(TimeoutError):
-        stream.recv(1)
+    with connect(broken) as stream:
+        stream.settimeout(1)
+        with pytest.raises(TimeoutError):
+            stream.recv(1)
 
 
 def test_further_sshd(broken: LabHost) -> None:
     faults.start_sshd(broken, "-p", "2222", "-oPidFile=none")
     for port in (22, 2222):
-        with connect(broken, port, timeout=5) as stream:
+        with connect(broken, port) as stream:
             assert stream.recv(4) == b"SSH-"
 
 
@@ -84,4 +87,4 @@ def test_a_noisy_start_up_file(lab: Lab, broken: LabHost) -> None:
 def test_firewall(lab: Lab, broken: LabHost) -> None:
     faults.firewall(broken, "tcp dport 22 drop")
     with pytest.raises(TimeoutError):
-        connect(broken)
+        connect(broken, timeout=1)

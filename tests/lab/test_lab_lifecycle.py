@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 import signal
 import socket
@@ -18,6 +17,7 @@ import pytest
 import remains
 import sessions
 from ssh_client import ssh
+from waiting import PATIENCE, at_most, wait_for
 
 from mnt.errors import MntError
 from mnt.lab import Lab, LabRequest, down, processes, store, system
@@ -32,7 +32,7 @@ def mnt_lab(*args: str) -> list[str]:
 @pytest.fixture
 def name(lab_support: None) -> Iterator[str]:
     """A lab's name, free at the start and at the end."""
-    name = f"pytest-{secrets.token_hex(4)}"
+    name = sessions.new_name()
     yield name
     down(name)
 
@@ -44,11 +44,11 @@ def machine() -> tuple[str, str, set[Path]]:
     return Path("/proc/self/mounts").read_text(), named, files
 
 
+@pytest.mark.timing
 def test_up_is_quick_and_down_leaves_nothing(name: str, run_mnt: Run) -> None:
     before = machine()
-    started = time.monotonic()
-    done = run_mnt("lab", "up", "--name", name)
-    assert time.monotonic() - started < 6
+    with at_most(6):
+        done = run_mnt("lab", "up", "--name", name)
     assert done.returncode == 0, done.stderr
     assert "4 hosts up" in done.stderr
 
@@ -65,10 +65,10 @@ def test_up_is_quick_and_down_leaves_nothing(name: str, run_mnt: Run) -> None:
     assert machine() == before
 
 
+@pytest.mark.timing
 def test_many_hosts_come_up(name: str) -> None:
-    started = time.monotonic()
-    lab = Lab.up(LabRequest(name=name, count=64))
-    assert time.monotonic() - started < 15
+    with at_most(15):
+        lab = Lab.up(LabRequest(name=name, count=64))
     assert ssh(lab, "node64", "ssh -oBatchMode=yes node1 hostname").stdout == "node1\n"
     lab.down()
     assert remains.of_lab(name) == []
@@ -93,8 +93,7 @@ def hosts_are_there(record: store.Record) -> bool:
 
 
 def await_state(name: str, reached: Callable[[store.Record], bool]) -> None:
-    while (record := store.read(name)) is None or not reached(record):
-        time.sleep(0.001)
+    wait_for(lambda: (record := store.read(name)) is not None and reached(record), every=0.001)
 
 
 @pytest.mark.parametrize("reached", [anchor_is_there, hosts_are_there])
@@ -103,10 +102,7 @@ def test_a_lab_whose_up_is_killed_falls_by_itself(name: str, reached: Callable[[
     with subprocess.Popen(mnt_lab("up", "16", "--name", name), stderr=subprocess.DEVNULL) as up:
         await_state(name, reached)
         up.kill()
-    deadline = time.monotonic() + 10
-    while remains.of_lab(name) != [f"directory {store.directory(name)}"] and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert remains.of_lab(name) == [f"directory {store.directory(name)}"]
+    wait_for(lambda: remains.of_lab(name) == [f"directory {store.directory(name)}"])
     lab = Lab.up(LabRequest(name=name, count=1))
     assert ssh(lab, "node1", "hostname").stdout == "node1\n"
 
@@ -116,7 +112,7 @@ def test_up_that_is_interrupted_cleans_up_itself(name: str, stop: signal.Signals
     with subprocess.Popen(mnt_lab("up", "32", "--name", name), stderr=subprocess.DEVNULL) as up:
         await_state(name, anchor_is_there)
         up.send_signal(stop)
-        assert up.wait(timeout=30) == 130
+        assert up.wait(PATIENCE) == 130
     assert remains.of_lab(name) == []
 
 
@@ -128,7 +124,7 @@ def test_up_notices_that_the_lab_dies_under_it(name: str, seconds: float) -> Non
         record = store.read(name)
         assert record is not None
         processes.end_all(record.spec.token)
-        said = up.communicate(timeout=30)[1]
+        said = up.communicate(timeout=PATIENCE)[1]
     assert up.returncode == 1
     assert said.startswith("mnt: "), said
     assert remains.of_lab(name) == []
@@ -159,7 +155,7 @@ def test_a_name_is_taken_once(name: str) -> None:
         subprocess.Popen(mnt_lab("up", "2", "--name", name), stderr=subprocess.PIPE, text=True)
         for _ in range(3)
     ]
-    said = [up.communicate(timeout=30)[1] for up in ups]
+    said = [up.communicate(timeout=PATIENCE)[1] for up in ups]
     assert sorted(up.returncode for up in ups) == [0, 1, 1]
     assert sum(f"lab '{name}' is up already, with 2 hosts" in text for text in said) == 2
     assert ssh(Lab.find(name), "node2", "hostname").stdout == "node2\n"
@@ -213,13 +209,15 @@ def test_status_tells_who_is_alive(make_lab: Callable[..., Lab], run_mnt: Run) -
 def test_a_lab_of_a_test_session_that_was_killed_is_reclaimed(lab_support: None) -> None:
     """This session's labs are not."""
     script = (
-        "from mnt.lab import Lab, LabRequest; import sessions; Lab.up(LabRequest(name=sessions.new_name()))"
+        "from mnt.lab import Lab, LabRequest; import sessions; name = sessions.new_name(); print(name);"
+        "Lab.up(LabRequest(name=name))"
     )
     here = os.path.dirname(__file__)
-    subprocess.run([sys.executable, "-c", script], cwd=here, check=True)
+    command = [sys.executable, "-c", script]
+    told = subprocess.run(command, cwd=here, stdout=subprocess.PIPE, text=True, check=True)
+    abandoned = told.stdout.strip()
     own = Lab.up(LabRequest(name=sessions.new_name(), count=1))
     try:
-        (abandoned,) = sessions.abandoned()
         sessions.reclaim()
         assert remains.of_lab(abandoned) == []
         assert ssh(own, "node1", "hostname").stdout == "node1\n"

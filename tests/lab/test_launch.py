@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from faults import port_taken, power_off
+from waiting import PATIENCE, wait_for
 
 from mnt.lab import Lab
 
@@ -67,8 +68,14 @@ def pushed(mnt: Mnt, tree: Path) -> Mnt:
 def nothing_left(lab: Lab) -> Iterator[None]:
     """After every test: no process of any job on any host."""
     yield
-    for name in ("node1", "node2", "node3", "node4"):
-        assert processes_of_jobs(lab, name) == [], name
+    nothing_is_left(lab)
+
+
+def nothing_is_left(lab: Lab) -> None:
+    """No process of any job on any host; a supervisor ends soon after it has told how its job did."""
+    for host in lab.hosts:
+        if host.alive:
+            wait_for(lambda name=host.name: processes_of_jobs(lab, name) == [])  # type: ignore[misc]
 
 
 def processes_of_jobs(lab: Lab, host: str) -> list[str]:
@@ -174,12 +181,10 @@ def test_dry_run_starts_nothing(pushed: Mnt) -> None:
 
 
 def test_a_script_that_raises_its_rank_its_traceback_its_code(pushed: Mnt) -> None:
-    begun = time.monotonic()
     done = pushed("launch", "-n", "node[1-2]", "fail.py")
     assert done.returncode == 1
     assert "node2, rank 1: ValueError: bad batch" in done.stderr
     assert "Traceback" in done.stdout
-    assert time.monotonic() - begun < 60
     job = json.loads(pushed("status", "--json").stdout)["jobs"][0]
     assert job["state"] == "failed"
     assert (job["culprit"]["host"], job["culprit"]["rank"]) == ("node2", 1)
@@ -193,10 +198,7 @@ def test_the_culprits_exit_code_is_kept(pushed: Mnt) -> None:
 def test_a_detached_job_fails_as_a_whole_with_nobody_watching(pushed: Mnt, lab: Lab) -> None:
     done = pushed("launch", "--detach", "-n", "node[1-2]", "--env", "CODE=9", "fail.py")
     assert done.returncode == 0, done.stderr
-    deadline = time.monotonic() + 60
-    while processes_of_jobs(lab, "node1") or processes_of_jobs(lab, "node2"):
-        assert time.monotonic() < deadline, "node1 was left running"
-        time.sleep(0.5)
+    wait_for(lambda: not any(processes_of_jobs(lab, name) for name in ("node1", "node2")), every=0.5)
     job = json.loads(pushed("status", "--json", done.stdout.strip()).stdout)["jobs"][0]
     assert (job["state"], job["culprit"]["exit_code"]) == ("failed", 9)
 
@@ -221,7 +223,7 @@ def test_ctrl_c_stops_the_job_everywhere(pushed: Mnt, lab: Lab) -> None:
     launch = start_attached(lab, "-n", "node[1-2]", "--grace", "1", "sleeper.py")
     read_until(launch, "sleeping", 2)
     launch.send_signal(signal.SIGINT)
-    said, _ = launch.communicate(timeout=60)
+    said, _ = launch.communicate(timeout=PATIENCE)
     assert launch.returncode == 130, said
     assert "node1: stopped" in said
     assert "node2: stopped" in said
@@ -231,7 +233,7 @@ def test_a_hang_up_detaches(pushed: Mnt, lab: Lab) -> None:
     launch = start_attached(lab, "-n", "node1", "sleeper.py")
     read_until(launch, "sleeping")
     launch.send_signal(signal.SIGHUP)
-    launch.communicate(timeout=30)
+    launch.communicate(timeout=PATIENCE)
     assert json.loads(pushed("status", "--json").stdout)["jobs"][0]["state"] == "running"
     assert pushed("stop", "--grace", "1").returncode == 0
 
@@ -294,7 +296,7 @@ def test_a_dropped_connection_does_not_end_an_attached_job(pushed: Mnt, lab: Lab
     launch = start_attached(lab, "-n", "node1", "count.py")
     read_until(launch, "tick 3")
     lab.host("node1").exec(["sh", "-c", "pkill -KILL -f '^sshd: mnt'"])
-    rest, _ = launch.communicate(timeout=90)
+    rest, _ = launch.communicate(timeout=PATIENCE)
     assert launch.returncode == 0, rest
     ticks = [line.split("tick ")[1] for line in rest.splitlines() if "tick " in line]
     assert ticks == [str(i) for i in range(4, 40)]
@@ -371,8 +373,7 @@ def test_one_home_shared_by_all_nodes(run_mnt: Mnt, make_lab: Callable[..., Lab]
     assert [node["state"] for node in status["nodes"]] == ["running", "running"]
     stopped = run_mnt("stop", "--grace", "1", lab=lab)
     assert stopped.returncode == 0, stopped.stderr
-    for name in ("node1", "node2"):
-        assert processes_of_jobs(lab, name) == []
+    nothing_is_left(lab)
 
 
 def test_a_host_that_dies_in_mid_job_is_named_and_the_others_end(
@@ -383,8 +384,7 @@ def test_a_host_that_dies_in_mid_job_is_named_and_the_others_end(
     launch = start_attached(lab, "--grace", "1", "sleeper.py")
     read_until(launch, "sleeping", 3)
     power_off(lab.host("node3"))
-    said, _ = launch.communicate(timeout=120)
+    said, _ = launch.communicate(timeout=PATIENCE)
     assert launch.returncode == 1, said
     assert "failed: node3: " in said.splitlines()[-1]
-    for name in ("node1", "node2"):
-        assert processes_of_jobs(lab, name) == []
+    nothing_is_left(lab)

@@ -14,13 +14,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import faults
 import pytest
-from fleets import QUICK, fleet_of, hosts_of
+from lab_fleets import fleet_of, hosts_of
 from terminals import on_a_terminal, without_a_terminal
-from test_fleet import MakeLab, error_of, fingerprint, hostname
+from test_fleet import MakeLab, error_of, fingerprint, hostname, while_it_sleeps
+from waiting import HANG, PATIENCE, at_most, wait_for
 
 from mnt.errors import HostError
 from mnt.fleet import Fleet, Timeouts, execute
@@ -85,17 +87,16 @@ def only_host_key(host: LabHost, kind: str) -> str:
 def test_a_banner_and_then_silence(make_lab: MakeLab) -> None:
     lab = make_lab(count=1)
     slow_proxy(lab.host("node1"), 2222, 600)
-    start = time.monotonic()
-    error = error_of(fleet_of(lab, port=2222, timeouts=replace(QUICK, key_exchange=1)))
+    with at_most(60):
+        error = error_of(fleet_of(lab, port=2222, timeouts=Timeouts(key_exchange=1)))
     assert error.message == "node1: key exchange: not done within 1 s"
     assert error.fix is not None
-    assert time.monotonic() - start < 4
 
 
 def test_a_slow_key_exchange_is_waited_for(make_lab: MakeLab) -> None:
     lab = make_lab(count=1)
     slow_proxy(lab.host("node1"), 2222, 3)
-    with fleet_of(lab, port=2222, timeouts=replace(QUICK, banner=2, key_exchange=10)) as fleet:
+    with fleet_of(lab, port=2222, timeouts=Timeouts(key_exchange=60)) as fleet:
         outcome = fleet.run(hostname)["node1"]
     assert outcome.value == "node1"
     assert outcome.seconds > 3
@@ -151,7 +152,7 @@ def test_one_session_a_connection(make_lab: MakeLab) -> None:
     faults.configure_sshd(lab.host("node1"), "MaxSessions 1\n")
     with fleet_of(lab) as fleet:
         connection = fleet.connection("node1")
-        with connection.start("sleep 30"), connection.start("cat") as echo:
+        with connection.start(f"sleep {HANG}"), connection.start("cat") as echo:
             for _ in range(3):  # one after the other, while two are running
                 assert hostname(connection) == "node1"
             echo.write([b"there"])
@@ -238,10 +239,8 @@ def test_ctrl_c_at_the_passphrase(locked: Path) -> None:
 
 
 def test_a_passphrase_is_never_asked_where_there_is_no_terminal(locked: Path) -> None:
-    start = time.monotonic()
     command = [sys.executable, "-m", "mnt", "preflight", "--only", "ssh", "-i", str(locked)]
     done = without_a_terminal(command, NO_AGENT)
-    assert time.monotonic() - start < 20
     assert done.returncode == 1
     assert "needs a passphrase; no agent holds it, and there is no terminal to ask at" in done.stdout
     assert f"ssh-add '{locked.parent}/locked key'" in done.stdout
@@ -403,7 +402,7 @@ def test_50_megabytes_on_both_streams(lab: Lab) -> None:
         came += len(data)
 
     with fleet_of(lab) as fleet:
-        done = execute(fleet.connection("node1"), script, timeout=120, on_stdout=count)
+        done = execute(fleet.connection("node1"), script, timeout=PATIENCE, on_stdout=count)
     assert (came, done.exit_code, len(done.stderr)) == (size, 3, 1 << 16)
 
 
@@ -415,7 +414,7 @@ def test_a_command_that_ends_before_it_has_read_its_input(lab: Lab) -> None:
             done = execute(connection, "echo so; exit 4", stdin=chunks)
             assert (done.stdout, done.exit_code) == (b"so\n", 4)
         running = connection.start("echo so; exit 4")
-        time.sleep(1)
+        wait_for(lambda: running._channel.closed)
         running.write([b"late"])
         running.end_input()
         assert running.read() + running.read() == b"so\n"
@@ -424,42 +423,24 @@ def test_a_command_that_ends_before_it_has_read_its_input(lab: Lab) -> None:
 
 
 def test_a_command_that_forks_and_keeps_all_streams_open(lab: Lab) -> None:
-    start = time.monotonic()
     with fleet_of(lab) as fleet:
         connection = fleet.connection("node1")
-        done = execute(connection, "sh -c 'sleep 40 & echo $! >&2; echo out'", timeout=20)
+        done = execute(connection, f"sh -c 'sleep {HANG} & echo $! >&2; echo out'", timeout=PATIENCE)
         assert (done.stdout, done.exit_code) == (b"out\n", 0)
-        execute(connection, f"kill {int(done.stderr)}")
-    assert time.monotonic() - start < 5
+        assert execute(connection, f"kill {int(done.stderr)}").exit_code == 0  # it was there
 
 
 # -- hosts that die
 
 
-def died_within(fleet: Fleet, name: str, die: Callable[[], None], task: Callable[..., object]) -> float:
-    """Seconds from the death of a host until the task on it has failed."""
-    connection = fleet.connection(name)
-    connection.open()
-    at: list[float] = []
-    timer = threading.Timer(1.5, lambda: (at.append(time.monotonic()), die()))
-    timer.start()
-    with pytest.raises(HostError, match=f"^{name}: channel: connection lost: "):
-        task(connection)
-    timer.join()
-    return time.monotonic() - at[0]
-
-
-def endless() -> Iterator[bytes]:
-    while True:
-        yield b"z" * 65536
+LOST = "^node1: channel: connection lost: "
+KNOWN = 30  # seconds; it takes 14
 
 
 def test_a_host_that_dies_in_mid_command(make_lab: MakeLab) -> None:
     lab = make_lab(count=1)
-    host = lab.host("node1")
-    with fleet_of(lab, timeouts=Timeouts()) as fleet:
-        took = died_within(fleet, "node1", host.kill, lambda c: execute(c, "sleep 100", timeout=60))
-    assert took < 15.5
+    with fleet_of(lab) as fleet, at_most(KNOWN), pytest.raises(HostError, match=LOST):
+        while_it_sleeps(fleet.connection("node1"), lab.host("node1").kill)
 
 
 @pytest.mark.parametrize("gateway", [False, True])
@@ -467,11 +448,24 @@ def test_a_host_that_dies_while_it_is_sent_something(make_lab: MakeLab, gateway:
     lab = make_lab(count=2)
     host = lab.host("node1")
     via = {"gateway": address(lab, "node2")} if gateway else {}
-    with fleet_of(lab, timeouts=Timeouts(), **via) as fleet:
-        took = died_within(
-            fleet, "node1", host.kill, lambda c: execute(c, "cat >/dev/null", stdin=endless(), timeout=60)
-        )
-    assert took < 15.5
+    is_read = threading.Event()
+
+    def endless() -> Iterator[bytes]:
+        while True:
+            yield b"z" * 65536
+
+    def die() -> None:
+        if is_read.wait(PATIENCE):
+            host.kill()
+
+    dying = threading.Thread(target=die)
+    dying.start()
+    reader = "head -c 1000000 >/dev/null; echo read; exec cat >/dev/null"
+    with fleet_of(lab, **via) as fleet:
+        task = partial(execute, fleet.connection("node1"), reader, stdin=endless(), timeout=PATIENCE)
+        with at_most(KNOWN), pytest.raises(HostError, match=LOST):
+            task(on_stdout=lambda data: is_read.set())
+    dying.join()
 
 
 # -- clocks
@@ -487,7 +481,7 @@ def test_a_clock_that_is_two_days_ahead(make_lab: MakeLab, run_mnt: Mnt, tmp_pat
     faults.configure_sshd(lab.host("node1"), environment)
     with fleet_of(lab) as fleet:
         said = execute(fleet.connection("node1"), "date +%s").stdout
-    assert 172_000 < int(said) - time.time() < 173_600
+    assert 2 * 86_400 - PATIENCE < int(said) - time.time() < 2 * 86_400 + 1
     checked = run_mnt("preflight", "--only", "clock", lab=lab)
     assert checked.returncode == 1
     assert "node1" in checked.stdout

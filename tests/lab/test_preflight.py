@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from xml.etree import ElementTree
 import faults
 import pytest
 import yaml
+from waiting import PATIENCE, at_most
 
 from mnt.lab import Lab
 
@@ -94,9 +94,8 @@ def test_four_healthy_hosts_are_all_green(make_hosts: MakeLab, preflight: Prefli
     assert verdict.startswith("fit to train: 0 failed, 0 warnings")
 
 
+@pytest.mark.timing
 def test_four_hosts_take_under_two_seconds(make_hosts: MakeLab, run_mnt: RunMnt) -> None:
-    if os.getloadavg()[0] > 2 * (os.cpu_count() or 1):
-        pytest.skip(f"nothing can be timed here now: the load is {os.getloadavg()[0]:.0f}")
     lab = make_hosts(4)
 
     def seconds() -> float:
@@ -104,7 +103,7 @@ def test_four_hosts_take_under_two_seconds(make_hosts: MakeLab, run_mnt: RunMnt)
         assert run_mnt("preflight", lab=lab).returncode == 0
         return time.monotonic() - start
 
-    assert min(seconds() for _ in range(3)) < 2.0
+    assert min(seconds() for _ in range(5)) < 2.0
 
 
 @pytest.mark.parametrize("shell", ["/bin/dash", "/bin/sh"])
@@ -153,9 +152,9 @@ def test_a_host_without_sshd(make_hosts: MakeLab, preflight: Preflight) -> None:
 def test_a_host_that_accepts_and_never_speaks(make_hosts: MakeLab, preflight: Preflight) -> None:
     lab = make_hosts()
     faults.silence_sshd(lab.host("node2"))
-    start = time.monotonic()
-    assert the_finding(preflight(lab), "ssh", "node2")["message"].startswith("banner: ")
-    assert time.monotonic() - start < 20
+    with at_most(60):  # it takes 10
+        document = preflight(lab)
+    assert the_finding(document, "ssh", "node2")["message"].startswith("banner: ")
 
 
 def test_a_key_that_one_host_does_not_take(make_hosts: MakeLab, preflight: Preflight, tmp_path: Path) -> None:
@@ -397,7 +396,7 @@ def test_watching_shows_what_changes_over_the_same_connections(make_hosts: MakeL
                 assert_line(watching.stdout, f"FAIL nic: node3: the training NIC {host.spec.nic} is down")
             assert_line(watching.stdout, f"GONE nic: node3: the training NIC {host.spec.nic} is down")
             watching.send_signal(signal.SIGINT)
-            assert watching.wait(20) == 130
+            assert watching.wait(PATIENCE) == 130
         finally:
             watching.kill()
     logins = host.exec(["grep", "-c", "Accepted publickey", "/run/sshd.log"]).stdout

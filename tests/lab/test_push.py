@@ -16,6 +16,7 @@ from typing import Any
 import faults
 import pytest
 import yaml
+from waiting import PATIENCE, wait_for
 
 from mnt.fleet import Fleet
 from mnt.inventory import loader
@@ -45,7 +46,7 @@ class Site:
     def push(self, source: Path, *options: str) -> dict[str, Any]:
         """`mnt push --json`; its document, with the exit code as "exit" and what it told people as "said"."""
         ran = subprocess.run(
-            [*self.argv, "--json", *options, str(source)], capture_output=True, text=True, timeout=120
+            [*self.argv, "--json", *options, str(source)], capture_output=True, text=True, timeout=PATIENCE
         )
         document = json.loads(ran.stdout) if ran.stdout else {}
         return {**document, "exit": ran.returncode, "said": ran.stderr}
@@ -162,12 +163,17 @@ def test_a_damaged_release_is_replaced_everywhere(site: Site, source: Path) -> N
     assert {site.current(host) for host in site.lab.hosts} == {again["release"]}
 
 
+def await_next_second() -> None:
+    this = int(time.time())
+    wait_for(lambda: int(time.time()) != this)
+
+
 def test_old_releases_are_removed(site: Site, source: Path) -> None:
     made = []
     for number in range(4):
         (source / "run.sh").write_text(f"exit {number}\n")
         made.append(site.push(source, "--keep-releases", "2")["release"])
-        time.sleep(1)  # ids are in seconds, and these are to be told apart by them
+        await_next_second()  # ids are in seconds, and these are to be told apart by them
     host = site.lab.hosts[0]
     assert [name for name in site.sh(host, "ls releases").split() if "json" not in name] == made[2:]
 
@@ -301,27 +307,26 @@ def test_a_host_lost_at_the_switch_is_reported_and_goes_back_by_itself(
     assert [h.status for h in report.hosts.values()] == ["untouched", "unknown", "untouched"]
     assert [h.current for h in report.hosts.values()] == [first, None, first]
     assert report.mixed
-    deadline = time.monotonic() + 10
-    while any("incoming" in path for path in site.files(lab.hosts[1])) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_for(lambda: not any("incoming" in path for path in site.files(lab.hosts[1])))
     assert [site.current(host) for host in lab.hosts] == [first] * 3
     assert site.files(lab.hosts[1]) == site.files(lab.hosts[0])
 
 
 def until_it_arrives(site: Site, running: subprocess.Popen[str]) -> None:
     """Wait until the big file is on its way to the first host."""
-    deadline = time.monotonic() + 60
-    while not any("/.incoming-" in path for path in site.files(site.lab.hosts[0])):
+
+    def arrives() -> bool:
         assert running.poll() is None, running.stderr and running.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+        return any("/.incoming-" in path for path in site.files(site.lab.hosts[0]))
+
+    wait_for(arrives)
 
 
 def test_an_interrupt_leaves_nothing(site: Site, big: Path) -> None:
     with subprocess.Popen([*site.argv, str(big)], stderr=subprocess.PIPE, text=True) as running:
         until_it_arrives(site, running)
         running.send_signal(signal.SIGINT)
-        _, said = running.communicate(timeout=30)
+        _, said = running.communicate(timeout=PATIENCE)
     assert running.returncode == 130, said
     assert [site.files(host) for host in site.lab.hosts] == [[], [], [], []]
 
@@ -330,9 +335,7 @@ def test_a_push_that_is_killed_leaves_nothing_that_the_next_does_not_remove(site
     with subprocess.Popen([*site.argv, str(big)], stderr=subprocess.PIPE, text=True) as running:
         until_it_arrives(site, running)
         running.kill()
-    deadline = time.monotonic() + 10
-    while any(site.files(host) for host in site.lab.hosts) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_for(lambda: not any(site.files(host) for host in site.lab.hosts))
     assert [site.files(host) for host in site.lab.hosts] == [[], [], [], []]
     pushed = site.push(big)
     assert pushed["ok"], pushed

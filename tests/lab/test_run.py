@@ -9,7 +9,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,8 @@ import faults
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from watching import eventually, running
+from waiting import PATIENCE, wait_for
+from watching import running
 
 from mnt.fleet import Fleet
 from mnt.inventory import loader
@@ -43,7 +43,7 @@ def run_bytes(lab: Lab, *args: str, stdin: bytes = b"") -> subprocess.CompletedP
         [sys.executable, "-m", "mnt", "run", "-i", str(lab.inventory_path), *args],
         input=stdin,
         capture_output=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
 
 
@@ -95,13 +95,11 @@ def test_unreachable_hosts_are_255_and_the_others_go_on(make_lab: MakeLab, run_m
     lab = make_lab(count=3)
     faults.stop_sshd(lab.host("node2"))
     faults.silence_sshd(lab.host("node3"))
-    began = time.monotonic()
-    done = run_mnt("run", "--connect-timeout", "2", "hostname", lab=lab)
-    assert time.monotonic() - began < 10
+    done = run_mnt("run", "--connect-timeout", "5", "hostname", lab=lab)
     assert done.returncode == 255
     assert done.stdout == "node1 | node1\n"
     assert "mnt: node2: connect: refused" in done.stderr
-    assert "mnt: node3: banner: no SSH banner within 2 s" in done.stderr
+    assert "mnt: node3: banner: no SSH banner within 5 s" in done.stderr
     assert "2 of 3 hosts failed: -n 'node[2-3]', or -n @failed" in done.stderr
 
 
@@ -113,7 +111,7 @@ def test_the_phase_by_openssh(
 ) -> None:
     lab = make_lab(count=2)
     break_host(lab.host("node2"))
-    done = run_mnt("run", "--worker", "ssh", "--connect-timeout", "2", "hostname", lab=lab)
+    done = run_mnt("run", "--worker", "ssh", "--connect-timeout", "5", "hostname", lab=lab)
     assert done.returncode == 255
     assert done.stdout == "node1 | node1\n"
     assert f"mnt: node2: {phase}: ssh: " in done.stderr
@@ -220,13 +218,11 @@ def test_standard_input_goes_to_every_host(lab: Lab, worker: str) -> None:
 def test_input_that_never_ends_and_is_not_wanted(lab: Lab) -> None:
     read, write = os.pipe()
     try:
-        began = time.monotonic()
         with started(lab, "head -c 3", stdin=read) as process:
             os.write(write, b"abcdef")
             assert process.stdout is not None
             assert sorted(process.stdout.read().splitlines()) == [b"node%d | abc" % n for n in (1, 2, 3, 4)]
-            assert process.wait(10) == 0
-        assert time.monotonic() - began < 15
+            assert process.wait(PATIENCE) == 0
     finally:
         os.close(read)
         os.close(write)
@@ -250,13 +246,10 @@ def test_50_mb_on_both_streams_in_little_memory(lab: Lab, tmp_path: Path) -> Non
 @WORKERS
 def test_what_forks_and_keeps_the_streams_is_not_waited_for(make_lab: MakeLab, worker: str) -> None:
     lab = make_lab(count=1)
-    began = time.monotonic()
     done = run_bytes(lab, "--worker", worker, "sleep 1234 & echo started; exit 7")
-    assert time.monotonic() - began < 8
     assert (done.returncode, done.stdout) == (7, b"node1 | started\n")
     assert running(lab.host("node1"), "sleep 1234") == ["sleep 1234"]
     chatty = run_bytes(lab, "--worker", worker, "(while :; do echo x; sleep 0.01; done) & echo started")
-    assert time.monotonic() - began < 25
     assert chatty.returncode == 0
 
 
@@ -271,9 +264,9 @@ def test_nobody_reads_the_output(lab: Lab) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"node1 | y\n"
         process.stdout.close()
-        process.wait(15)
+        process.wait(PATIENCE)
         assert process.returncode not in (0, None)
-    assert eventually(lambda: not running(lab.host("node1"), "yes"))
+    wait_for(lambda: not running(lab.host("node1"), "yes"))
 
 
 # -- views
@@ -369,10 +362,10 @@ def test_sudo(make_lab: MakeLab, run_mnt: Mnt, worker: str) -> None:
     assert "node1 | e\n" in done.stderr
     assert "mnt: node2: command: sudo wants a password\n  fix: a NOPASSWD rule" in done.stderr
     with started(lab, "--worker", worker, "--sudo", "-n", "node1", "sleep 1234") as process:
-        assert eventually(lambda: running(lab.host("node1"), "sleep 1234") != [])
+        wait_for(lambda: running(lab.host("node1"), "sleep 1234") != [])
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
-    assert eventually(lambda: running(lab.host("node1"), "sleep 1234") == [])
+        assert process.wait(PATIENCE) == 130
+    wait_for(lambda: running(lab.host("node1"), "sleep 1234") == [])
 
 
 # -- its end
@@ -385,38 +378,42 @@ def test_ctrl_c_keeps_what_has_come_and_ends_it_everywhere(
 ) -> None:
     line = "echo began; [ $(hostname) != node1 ] || exit 0; trap '' TERM HUP INT; sleep 4321 | sleep 4321"
     (tmp_path / "input").write_bytes(b"x" * 3_000_000)
+
+    def has_come(host: str) -> bool:
+        file = tmp_path / "out" / f"{host}.out"
+        return file.exists() and file.read_bytes() == b"began\n"
+
     with open(tmp_path / "input", "rb") as file:
         stdin = file.fileno() if with_input else subprocess.DEVNULL
-        with started(lab, "--worker", worker, "-b", line, stdin=stdin) as process:
-            assert eventually(lambda: all(running(lab.host(f"node{n}"), "sleep 4321") for n in (2, 3, 4)))
-            time.sleep(0.5)
+        options = ("--worker", worker, "-b", "--outdir", str(tmp_path / "out"))
+        with started(lab, *options, line, stdin=stdin) as process:
+            wait_for(lambda: all(has_come(f"node{n}") for n in (1, 2, 3, 4)))
+            wait_for(lambda: all(running(lab.host(f"node{n}"), "sleep 4321") for n in (2, 3, 4)))
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=15)
+            out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert out.decode() == "==== node1 (1) ====\nbegan\n" + "".join(
         f"==== node{n} (1): not done ====\nbegan\n" for n in (2, 3, 4)
     )
     assert "not done: node[2-4]\n3 of 4 hosts failed: -n 'node[2-4]', or -n @failed\n" in err.decode()
-    assert eventually(lambda: not any(running(host, "sleep 4321") for host in lab.hosts))
+    wait_for(lambda: not any(running(host, "sleep 4321") for host in lab.hosts))
 
 
 def test_a_head_that_dies_ends_it_everywhere(lab: Lab) -> None:
     with started(lab, "sleep 4322") as process:
-        assert eventually(lambda: all(running(host, "sleep 4322") for host in lab.hosts))
+        wait_for(lambda: all(running(host, "sleep 4322") for host in lab.hosts))
         process.kill()
-    assert eventually(lambda: not any(running(host, "sleep 4322") for host in lab.hosts))
+    wait_for(lambda: not any(running(host, "sleep 4322") for host in lab.hosts))
 
 
 @WORKERS
 def test_a_limit_of_time(mnt: Mnt, lab: Lab, worker: str) -> None:
-    began = time.monotonic()
     line = "echo began; [ $(hostname) = node1 ] || sleep 4323"
-    done = mnt("run", "--worker", worker, "-n", "node[1-2]", "--timeout", "1.5", line)
-    assert time.monotonic() - began < 12
+    done = mnt("run", "--worker", worker, "-n", "node[1-2]", "--timeout", "5", line)
     assert done.returncode == 255
     assert sorted(done.stdout.splitlines()) == ["node1 | began", "node2 | began"]
-    assert "mnt: node2: command: not done within 1.5 s" in done.stderr
-    assert eventually(lambda: not running(lab.host("node2"), "sleep 4323"))
+    assert "mnt: node2: command: not done within 5 s" in done.stderr
+    wait_for(lambda: not running(lab.host("node2"), "sleep 4323"))
 
 
 def test_a_limit_of_time_for_one_that_talks(mnt: Mnt) -> None:
@@ -426,12 +423,10 @@ def test_a_limit_of_time_for_one_that_talks(mnt: Mnt) -> None:
 
 
 def test_the_first_failure_can_be_the_last(mnt: Mnt, lab: Lab) -> None:
-    began = time.monotonic()
     done = mnt("run", "--fail-fast", "[ $(hostname) != node2 ] || exit 4; sleep 4324")
-    assert time.monotonic() - began < 12
     assert done.returncode == 4
     assert "exit code 4: node2\nnot done: node[1,3-4]\n" in done.stderr
-    assert eventually(lambda: not any(running(host, "sleep 4324") for host in lab.hosts))
+    wait_for(lambda: not any(running(host, "sleep 4324") for host in lab.hosts))
 
 
 def test_a_login_shell_that_runs_nothing(make_lab: MakeLab, run_mnt: Mnt) -> None:

@@ -7,16 +7,16 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import faults
 import pytest
-from fleets import hosts_of
+from lab_fleets import hosts_of
 from test_run import own_state, started  # noqa: F401 - a fixture
-from watching import eventually, running
+from waiting import HANG, PATIENCE, wait_for
+from watching import running
 
 from mnt.fleet import Fleet, HostConnection
 from mnt.fleet.openssh import OpenSshConnection
@@ -162,27 +162,25 @@ def test_an_end_leaves_nothing(lab: Lab, behind: Behind, end: signal.Signals) ->
     words = ("-i", str(inventory), "--worker", "ssh", "-n", "node[3-4]", "sleep 4325")
     with started(lab, *words) as process:
         hosts = [lab.host("node3"), lab.host("node4")]
-        assert eventually(lambda: all(running(host, "sleep 4325") for host in hosts))
+        wait_for(lambda: all(running(host, "sleep 4325") for host in hosts))
         there = masters(lab)
         assert len(there) == 2
         process.send_signal(end)
-        assert process.wait(10) == (130 if end == signal.SIGINT else -end)
+        assert process.wait(PATIENCE) == (130 if end == signal.SIGINT else -end)
         assert end == signal.SIGKILL or gone(lab, there)  # else without the head
-    assert eventually(lambda: gone(lab, there))
-    assert eventually(lambda: not any(running(host, "sleep 4325") for host in hosts))
+    wait_for(lambda: gone(lab, there))
+    wait_for(lambda: not any(running(host, "sleep 4325") for host in hosts))
 
 
 def test_ctrl_c_while_a_gateway_is_silent(make_lab: MakeLab, behind: Behind) -> None:
     lab = make_lab(count=3)
     inventory = behind(lab, "node2 via node1", "node3 via node1")
     faults.silence_sshd(lab.host("node1"))
-    with started(lab, "-i", str(inventory), "--worker", "ssh", "-n", "node[2-3]", "hostname") as process:
-        assert eventually(lambda: masters(lab) != {})
-        there = masters(lab)
-        began = time.monotonic()
+    words = ("-i", str(inventory), "--worker", "ssh", "-n", "node[2-3]", "--connect-timeout", str(HANG))
+    with started(lab, *words, "hostname") as process:
+        there = wait_for(lambda: masters(lab) or None)
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
-        assert time.monotonic() - began < 4
+        assert process.wait(PATIENCE) == 130
         assert gone(lab, there)
 
 
@@ -191,7 +189,7 @@ def test_a_gateway_that_fails_is_named_and_asked_once(
 ) -> None:
     lab = make_lab(count=3)
     inventory = behind(lab, "node2 via node1", "node3 via node1")
-    words = ("run", "-i", str(inventory), "--worker", "ssh", "-n", "node[2-3]", "--connect-timeout", "2")
+    words = ("run", "-i", str(inventory), "--worker", "ssh", "-n", "node[2-3]", "--connect-timeout", "60")
     faults.stop_sshd(lab.host("node2"))
     done = run_mnt(*words, "hostname")
     assert (done.returncode, done.stdout) == (255, "node3 | node3\n")

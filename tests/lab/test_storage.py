@@ -6,13 +6,13 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from waiting import wait_for
 
 from mnt.lab import Lab, LabHost
 
@@ -100,14 +100,7 @@ def test_a_killed_preflight_leaves_no_file(make_lab: MakeLab) -> None:
     def files() -> str:
         return lab.host("node1").exec(["sh", "-c", "ls -A /shared | grep visible || true"]).stdout
 
-    await_that(lambda: files() != "")
+    wait_for(lambda: files() != "")
     killed.send_signal(signal.SIGKILL)
     killed.wait()
-    await_that(lambda: files() == "")
-
-
-def await_that(what: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: files() == "")

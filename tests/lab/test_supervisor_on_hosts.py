@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from waiting import PATIENCE, wait_for
 
 from mnt.errors import HostError
 from mnt.fleet import Fleet
@@ -24,7 +25,7 @@ LISTEN_AND_COUNT = """
 import os, socket, time
 if os.environ["MNT_NODE_RANK"] == "0":
     listener = socket.create_server(("", int(os.environ["PORT"])))
-for i in range(1000):
+for i in range(10_000):
     print("tick", i, flush=True)
     time.sleep(0.1)
 """
@@ -108,18 +109,12 @@ class Cluster:
         assert [entry["host"] for entry in listed] == [host.name]
         return dict(listed[0])
 
-    def until(self, host: LabHost, told: Callable[[dict[str, Any]], bool], within: float) -> dict[str, Any]:
-        deadline = time.monotonic() + within
-        while not told(entry := self.entry(host)):
-            assert time.monotonic() < deadline, entry
-            time.sleep(0.1)
-        return entry
-
     def connected(self) -> None:
-        self.until(self.hosts[1], lambda entry: entry["peer"] == "connected", within=30)
+        wait_for(lambda: self.entry(self.hosts[1])["peer"] == "connected", every=0.1)
 
-    def ended(self, host: LabHost, within: float = 30) -> dict[str, Any]:
-        return self.until(host, lambda entry: entry["ended"] is not None, within)
+    def ended(self, host: LabHost) -> dict[str, Any]:
+        """The job's entry on that host once it is over."""
+        return wait_for(lambda: entry if (entry := self.entry(host))["ended"] else None, every=0.1)
 
     def stop(self) -> dict[str, dict[str, Any]]:
         arguments = {host.name: (self.jobs_dir, self.job, host.name) for host in self.hosts}
@@ -159,7 +154,7 @@ def test_one_node_fails_and_no_head_is_there(cluster: Cluster) -> None:
     cluster.fleet.close()
     master, worker = cluster.hosts
     assert cluster.ended(worker)["exit_code"] == 3
-    entry = cluster.ended(master, within=10)
+    entry = cluster.ended(master)
     assert (entry["state"], entry["reason"]["peer"]) == ("stopped", worker.name)
 
 
@@ -187,9 +182,9 @@ def test_a_dropped_connection_costs_nothing_but_the_view(cluster: Cluster) -> No
 
     follower = threading.Thread(target=follow)
     follower.start()
-    assert some.wait(30)
+    assert some.wait(PATIENCE)
     cluster.fleet.connection(master.name).close()
-    follower.join(30)
+    follower.join(PATIENCE)
     assert not follower.is_alive()
     assert seen[0]["state"]["state"] == "running"
 
@@ -247,7 +242,7 @@ def test_a_pulled_cable_ends_the_job_on_both_sides(make_lab: Callable[..., Lab])
         worker = cluster.hosts[1]
         worker.exec(["ip", "link", "set", worker.spec.nic, "down"])
         for host, other in zip(cluster.hosts, reversed(cluster.hosts), strict=True):
-            entry = cluster.ended(host, within=60)
+            entry = cluster.ended(host)
             address = cluster.hosts[0].spec.training
             assert entry["failure"]["message"] == f"lost contact with {other.name} over {address} for 20 s"
             assert entry["state"] == "failed"
@@ -273,7 +268,7 @@ def test_torchruns_culprit_on_one_node(cluster: Cluster, source: str, exit_code:
     spec["nodes"] = spec["nodes"][:1]
     started = start_node(cluster.fleet.connection(master.name), spec, wait_for_port=True)
     assert started["peer"] is None
-    entry = cluster.ended(master, within=120)
+    entry = cluster.ended(master)
     failure = entry["failure"]
     assert (entry["state"], entry["exit_code"]) == ("failed", exit_code)
     assert (failure["rank"], failure["message"], failure["victim"]) == (1, message, False)

@@ -16,9 +16,9 @@ from typing import Any
 import faults
 import pytest
 import sessions
-from fleets import fleet_of, hosts_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lab_fleets import fleet_of, hosts_of
 from test_programs import ECHO, Define, define  # noqa: F401 - a fixture
 
 from mnt.errors import HostError, UsageError
@@ -191,7 +191,7 @@ def test_hosts_and_users(lab: Lab, tmp_path: Path, bait: str, field: str) -> Non
     except UsageError:  # it is refused before anybody tries
         pass
     with fleet_of(lab, timeouts=Timeouts()) as fleet:
-        (login,) = mesh(fleet.connection("node1"), [host], timeout=5).values()
+        (login,) = mesh(fleet.connection("node1"), [host], timeout=60).values()
     assert (login["ok"], field) in ((False, "address"), (False, "match"), (False, "user"), (True, "gateway"))
 
 

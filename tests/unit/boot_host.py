@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from waiting import PATIENCE
+
 from mnt.tasks import bootstrap
 from mnt.tasks.bootstrap import Frame, FrameReader
 
@@ -54,7 +56,7 @@ class Conversation:
 
     def __exit__(self, *exc: object) -> None:
         self.hang_up()
-        self.process.wait(10)
+        self.process.wait(PATIENCE)
         for stream in (self.process.stdout, self.process.stderr):
             assert stream is not None
             stream.close()

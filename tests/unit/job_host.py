@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import textwrap
 import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from mnt.remote.job.procs import all_pids, read_process
+from ports import free_port
+from waiting import PATIENCE, alive, wait_for
+
+from mnt.remote.job.procs import all_pids
 from mnt.tasks.bundle import program_modules, script_source
 
 _ORDINARY_USER = 65534  # nobody
@@ -34,16 +35,14 @@ def emit(frame):
 print(json.dumps({"answer": module.main(request["args"], emit, None)}), flush=True)
 """
 
-T = TypeVar("T")
-
 
 class Call:
     """One run of jobctl that is under way."""
 
-    def __init__(self, process: subprocess.Popen[str], request: dict[str, Any]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
         self.process = process
         assert process.stdin is not None
-        process.stdin.write(json.dumps(request))
+        process.stdin.write(json.dumps(request).encode())
         process.stdin.close()
         process.stdin = None
 
@@ -55,8 +54,8 @@ class Call:
 
     def answer(self) -> dict[str, Any]:
         """The answer, with the frames that were not yet taken as "frames"."""
-        output, errors = self.process.communicate(timeout=60)
-        lines = [json.loads(line) for line in output.splitlines()]
+        output, errors = self.process.communicate(timeout=PATIENCE)
+        lines = [json.loads(line) for line in output.decode().splitlines()]
         assert lines, errors
         assert "answer" in lines[-1], errors
         return {**lines[-1]["answer"], "frames": [line["frame"] for line in lines[:-1]]}
@@ -92,7 +91,7 @@ class JobHost:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
+            bufsize=0,  # so that what `frame` has not taken is there for `answer`
             env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": str(self.directory), "CALLERS": "own"},
             user=self.uid if os.getuid() == 0 else None,
             extra_groups=[] if os.getuid() == 0 else None,
@@ -139,7 +138,7 @@ class JobHost:
         spec: dict[str, Any],
         *,
         wait_for_port: bool = False,
-        timeout: float = 20.0,
+        timeout: float = PATIENCE,
         changes: dict[str, str] | None = None,
     ) -> dict[str, Any]:
         self.jobs.append(spec["job"])
@@ -157,17 +156,17 @@ class JobHost:
         state: dict[str, Any] = json.loads((Path(self.jobs_dir) / job / self.name / "state.json").read_text())
         return state
 
-    def ended(self, job: str, within: float = 15.0) -> dict[str, Any]:
+    def ended(self, job: str) -> dict[str, Any]:
         """The job's state once it is over."""
-        return wait_for(lambda: state if (state := self.state(job))["ended"] else None, within)
+        return wait_for(lambda: state if (state := self.state(job))["ended"] else None)
 
     def output(self, job: str) -> str:
         return (Path(self.jobs_dir) / job / self.name / "output.log").read_text()
 
-    def word(self, name: str, within: float = 15.0) -> int:
+    def word(self, name: str) -> int:
         """The number that a script has written into a file of this name."""
         path = self.directory / name
-        return wait_for(lambda: int(path.read_text()) if path.exists() and path.read_text() else None, within)
+        return wait_for(lambda: int(path.read_text()) if path.exists() and path.read_text() else None)
 
     def local(self, job: str) -> Path:
         """The node-local directory of a job."""
@@ -197,33 +196,11 @@ class JobHost:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def wait_for(look: Callable[[], T | None], within: float = 15.0) -> T:
-    """What `look` finds, as soon as it finds something."""
-    deadline = time.monotonic() + within
-    while time.monotonic() < deadline:
-        found = look()
-        if found is not None and found is not False:
-            return found
-        time.sleep(0.02)
-    raise AssertionError(f"nothing within {within} s")
-
-
-def alive(pid: int) -> bool:
-    process = read_process(pid)
-    return process is not None and process.alive
-
-
 def works_in(pid: int, directory: str) -> bool:
     try:
         return os.readlink(f"/proc/{pid}/cwd").startswith(directory) and alive(pid)
     except OSError:  # it has ended
         return False
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def new_directory() -> Path:

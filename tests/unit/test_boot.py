@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import Any
 
 import pytest
 from boot_host import Conversation, answer, script
+from pythons import interpreter
+from waiting import PATIENCE, alive, wait_for
 
 from mnt.tasks import bootstrap
 
@@ -36,24 +37,8 @@ def shell_command(name: str) -> list[str]:
     return [path, "sh"] if name == "busybox" else [path]
 
 
-def interpreter(name: str) -> str:
-    for path in [shutil.which(name), *Path.home().glob(f".pyenv/versions/*/bin/{name}")]:
-        if path and subprocess.run([path, "-c", ""], capture_output=True).returncode == 0:
-            return str(path)
-    pytest.skip(f"{name} is not installed")
-
-
-def gone(pid: int, within: float = 10.0) -> bool:
-    """Whether a process ends (or is a zombie) in time."""
-    deadline = time.monotonic() + within
-    while time.monotonic() < deadline:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except FileNotFoundError:
-            return True
-        time.sleep(0.02)
-    return False
+def wait_for_end(*pids: int) -> None:
+    wait_for(lambda: not any(map(alive, pids)))
 
 
 # -- the constant line, and what the shells make of it
@@ -109,7 +94,7 @@ def test_an_interpreter_in_a_container(tmp_path: Path) -> None:
     with Conversation(program, python=container) as conversation:
         conversation.until("frame")
         conversation.hang_up()
-        assert conversation.process.wait(5) is not None
+        assert conversation.process.wait(PATIENCE) is not None
 
 
 def test_a_tilde_is_the_home_of_the_host(tmp_path: Path) -> None:
@@ -172,7 +157,7 @@ def test_a_hanging_attempt_is_killed_by_the_next(tmp_path: Path) -> None:
         group = int(stuck.until("sh").value)
         said = answer(ECHO, python=[], stale=group, why="too slow")
         assert said["args"]["_boot"] == {"python": ["python3"], "configured": False, "why": "too slow"}
-        assert stuck.process.wait(5) == -signal.SIGKILL
+        assert stuck.process.wait(PATIENCE) == -signal.SIGKILL
         assert stuck.frames() == []  # its sleep is gone too, for the pipe has no writer left
 
 
@@ -298,18 +283,18 @@ def main(args, emit, stdin):
 def test_a_boot_that_stays_runs_the_next_program_in_the_same_process() -> None:
     with Conversation(LEAVES_A_CHILD, {"turn": 1}, stay=True, stream=b"nobody reads this") as conversation:
         first = conversation.until("answer").value
-        assert gone(first["child"])
+        wait_for_end(first["child"])
         conversation.ask_again("", {"turn": 2}, stay=True)  # it has that program already
         second = conversation.until("answer").value
         assert (second["pid"], second["calls"]) == (first["pid"], 2)
         assert second["args"]["turn"] == 2
         assert second["args"]["_boot"] == first["args"]["_boot"]
-        assert gone(second["child"])
+        wait_for_end(second["child"])
         conversation.ask_again(LEAVES_A_CHILD, {"turn": 3})  # and does not stay
         third = conversation.until("answer").value
         assert (third["pid"], third["calls"]) == (first["pid"], 1)
         assert conversation.frames() == []
-        assert conversation.process.wait(10) == 0
+        assert conversation.process.wait(PATIENCE) == 0
 
 
 def test_a_program_that_failed_does_not_spoil_the_next() -> None:
@@ -323,7 +308,7 @@ def test_a_boot_that_stays_ends_with_the_head() -> None:
     with Conversation(LEAVES_A_CHILD, stay=True) as conversation:
         pid = conversation.until("answer").value["pid"]
         conversation.hang_up()
-        assert gone(pid)
+        wait_for_end(pid)
 
 
 def test_a_later_program_ends_with_the_head_too() -> None:
@@ -332,7 +317,7 @@ def test_a_later_program_ends_with_the_head_too() -> None:
         conversation.ask_again(WAITER)
         pid = conversation.until("frame").value["pid"]
         conversation.hang_up()
-        assert gone(pid)
+        wait_for_end(pid)
 
 
 def test_a_program_that_leaves_a_thread_does_not_stay() -> None:
@@ -345,7 +330,7 @@ def main(args, emit, stdin):
     with Conversation(program, stay=True) as conversation:
         conversation.until("answer")
         assert conversation.frames() == []
-        assert conversation.process.wait(10) == 0
+        assert conversation.process.wait(PATIENCE) == 0
 
 
 # -- the program's stream
@@ -414,9 +399,9 @@ def hung_up(tmp_path: Path) -> Callable[..., Any]:
             pids = conversation.until("frame").value
             try:
                 conversation.hang_up()
-                assert all(gone(pid) for pid in pids["pids"])
-                conversation.process.wait(5)
-                assert not gone(pids["supervisor"], within=0.1)
+                wait_for_end(*pids["pids"])
+                conversation.process.wait(PATIENCE)
+                assert alive(pids["supervisor"])
             finally:
                 os.kill(pids["supervisor"], signal.SIGKILL)
         return (tmp_path / "cleaned").exists()
@@ -448,8 +433,7 @@ def main(args, emit, stdin):
     return {"orphan": int(shell.stdout.readline()), "child": subprocess.Popen(["sleep", "1000"]).pid}
 """
     said = answer(program)
-    assert gone(said["orphan"], within=1)
-    assert gone(said["child"], within=1)
+    wait_for_end(said["orphan"], said["child"])
 
 
 def test_the_interrupt_signal_is_not_ignored() -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_host import JobHost, wait_for
+from job_host import JobHost
+from waiting import PATIENCE, wait_for
 
 from mnt.tasks import bootstrap, glance
 
@@ -31,7 +32,7 @@ def written(
         env={"PATH": "/usr/bin:/bin", "HOME": str(host.directory)},
         user=host.uid if os.getuid() == 0 else None,
         extra_groups=[] if os.getuid() == 0 else None,
-        timeout=30,
+        timeout=PATIENCE,
     )
     assert done.stderr == b""
     return done.stdout.decode()

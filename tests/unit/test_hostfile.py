@@ -32,17 +32,7 @@ def test_slots_may_be_told() -> None:
     assert hostfile.render(HOSTS[:2], slots=2) == "node2 slots=2\ngpu-1.rack_7.lan slots=2\n"
 
 
-def _deepspeed_is_there() -> bool:
-    try:
-        return subprocess.run([TRAIN_PYTHON, "-c", FIND], timeout=30, check=False).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-
-
-FIND = "import importlib.util, sys; sys.exit(importlib.util.find_spec('deepspeed') is None)"
-
-
-@pytest.mark.skipif(not _deepspeed_is_there(), reason=f"no DeepSpeed for {TRAIN_PYTHON} ($MNT_TRAIN_PYTHON)")
+@pytest.mark.skipif(not os.path.exists(TRAIN_PYTHON), reason=f"no {TRAIN_PYTHON}: run scripts/train-venv.sh")
 def test_deepspeed_reads_the_same_hosts_and_slots(tmp_path: Path) -> None:
     inventory = tmp_path / "cluster.yaml"
     inventory.write_text("hosts: {'node[09-11]': {gpus: 8}, gpu-1.rack_7.lan: {gpus: 4}, 10.0.0.1: }")
@@ -54,7 +44,6 @@ def test_deepspeed_reads_the_same_hosts_and_slots(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         env={**os.environ, "DS_ACCELERATOR": "cpu"},
-        timeout=120,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

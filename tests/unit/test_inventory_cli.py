@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE
 
 PAIR = """
 cluster: pair
@@ -36,7 +37,7 @@ def mnt(here: Path, *args: str) -> subprocess.CompletedProcess[str]:
         env={**env, "MNT_LAB_DIR": str(here / "labs")},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
 

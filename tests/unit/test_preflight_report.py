@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from fleets import judged, make_fleet, nic, python
+from waiting import PATIENCE
 
 from mnt.errors import HostError, UsageError
 from mnt.facts.host import Gpus, Listener
@@ -159,7 +160,7 @@ def test_the_list_needs_no_inventory_and_holds_every_check(form: str, tmp_path: 
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert (done.returncode, done.stderr) == (0, "")
     for check in all_checks():

@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import platform
-import shutil
 import socket
 import stat
 import subprocess
@@ -17,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import free_port
+from pythons import interpreter
+from waiting import HANG, PATIENCE, at_most
 
 from mnt.facts.host import HostFacts
 from mnt.remote.common import sockets
@@ -38,31 +40,24 @@ def run_python(code: str, python: str = sys.executable, *, within: tuple[str, ..
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
-
-
-def find_python(name: str) -> str | None:
-    """An interpreter on PATH, or one that pyenv built; its shims on PATH do not run unless it is set to."""
-    candidates = [shutil.which(name), *Path.home().glob(f".pyenv/versions/*/bin/{name}")]
-    for candidate in filter(None, candidates):
-        if subprocess.run([candidate, "-V"], capture_output=True).returncode == 0:
-            return str(candidate)
-    return None
 
 
 # --- the whole program -----------------------------------------------------------------------------------
 
 
 def test_this_machine_answers_with_facts() -> None:
+    before = time.time()
     facts = HostFacts.parse(
         "here", json.loads(json.dumps(run_probe(mounts=["/proc"], paths=["/etc"], port=1)))
     )
     assert facts.hostname == socket.gethostname()
     assert facts.kernel == os.uname().release
-    assert facts.time == pytest.approx(time.time(), abs=30)
+    assert facts.time is not None
+    assert before <= facts.time <= time.time()
     assert facts.login is not None
     assert facts.login.uid == os.getuid()
     assert facts.python is not None
@@ -81,9 +76,7 @@ def test_without_arguments_it_asks_for_nothing() -> None:
 
 @pytest.mark.parametrize("name", PYTHONS)
 def test_every_supported_python_runs_it(name: str) -> None:
-    python = find_python(name)
-    if python is None:
-        pytest.skip(f"{name} is not installed")
+    python = interpreter(name)
     code = (
         "import json; from mnt.remote.probe import probe;"
         "print(json.dumps(probe.main({'paths': ['/', '/nonexistent']}, None, None)))"
@@ -317,34 +310,29 @@ def test_a_hung_path_delays_nothing_but_itself(tmp_path: Path, monkeypatch: pyte
     def hang(path: str) -> os.statvfs_result:
         if path == "/hung":
             (tmp_path / "pid").write_text(str(os.getpid()))
-            time.sleep(60)
+            time.sleep(HANG)
         return statvfs(path)
 
     monkeypatch.setattr(os, "statvfs", hang)
-    start = time.monotonic()
-    others = {"quick": lambda: 1, "slow": lambda: time.sleep(60)}
-    seen, answers = filesystems.look_at(["/hung", "/etc", "/"], 0.5, others=others)
+    others = {"quick": lambda: 1, "slow": lambda: time.sleep(HANG)}
+    with at_most(PATIENCE):
+        seen, answers = filesystems.look_at(["/hung", "/etc", "/"], 3, others=others)
     assert answers == {"quick": 1, "slow": None}
-    assert time.monotonic() - start < 2
-    assert (seen["/hung"]["kind"], seen["/hung"]["error"]) == ("hung", "no answer in 0.5 s")
+    assert (seen["/hung"]["kind"], seen["/hung"]["error"]) == ("hung", "no answer in 3 s")
     assert (seen["/etc"]["kind"], seen["/"]["kind"]) == ("dir", "dir")
     child = int((tmp_path / "pid").read_text())
-    with contextlib.suppress(ChildProcessError):  # then it was so fast to die that it is reaped already
-        os.waitpid(child, 0)
-    with pytest.raises(ProcessLookupError):
-        os.kill(child, 0)
-    assert time.monotonic() - start < 2
+    with contextlib.suppress(ChildProcessError), at_most(PATIENCE):
+        os.waitpid(child, 0)  # unless it was so fast to die that it is reaped already
 
 
 def test_a_child_left_behind_holds_no_stream_of_the_session() -> None:
     code = (
         "import os, time; from mnt.remote.probe import filesystems;"
-        "os.statvfs = lambda path: time.sleep(5); os.kill = lambda pid, number: None;"  # a child in state D
+        "os.statvfs = lambda path: time.sleep(40); os.kill = lambda pid, number: None;"  # a child in state D
         "print(filesystems.look_at(['/hung'], 0.2)[0]['/hung']['kind'])"
     )
-    start = time.monotonic()
-    assert run_python(code) == "hung\n"  # which waits until nobody holds the streams
-    assert time.monotonic() - start < 4
+    with at_most(35):
+        assert run_python(code) == "hung\n"  # which waits until nobody holds the streams
 
 
 MOUNTS = """\
@@ -417,7 +405,7 @@ def test_gpus_of_a_real_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     output, _ = recorded("query-gpu.txt")
     (tmp_path / "output").write_text(output)
     fake_nvidia_smi(tmp_path, f"cat {tmp_path}/output", monkeypatch)
-    answer = HostFacts.parse("here", {"hostname": "here", "gpus": nvidia.gpus(5)}).gpus
+    answer = HostFacts.parse("here", {"hostname": "here", "gpus": nvidia.gpus(PATIENCE)}).gpus
     assert answer is not None
     assert answer.error is None
     assert [gpu["name"] for gpu in answer.found] == ["NVIDIA H200", "NVIDIA H200"]
@@ -436,7 +424,7 @@ def test_a_field_that_the_driver_does_not_know_is_left_out(
     )
     fake_nvidia_smi(tmp_path, script, monkeypatch)
     monkeypatch.setattr(nvidia, "FIELDS", ("index", "nosuch.field", "name"))
-    assert nvidia.gpus(5)["found"] == [{"index": "0", "name": "NVIDIA H200"}]
+    assert nvidia.gpus(PATIENCE)["found"] == [{"index": "0", "name": "NVIDIA H200"}]
 
 
 @pytest.mark.parametrize(
@@ -445,16 +433,15 @@ def test_a_field_that_the_driver_does_not_know_is_left_out(
         ("echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18", "version mismatch"),
         ("echo 'No devices were found' >&2; exit 6", "No devices were found"),
         ("exit 9", "exit status 9"),
-        ("exec sleep 30", "no answer in 0.3 s"),
+        (f"exec sleep {HANG}", "no answer in 0.3 s"),
     ],
 )
 def test_a_sick_driver_is_an_error_and_no_crash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, error: str
 ) -> None:
     fake_nvidia_smi(tmp_path, script, monkeypatch)
-    start = time.monotonic()
-    answer = nvidia.gpus(0.3 if "sleep" in script else 5)
-    assert time.monotonic() - start < 5
+    with at_most(PATIENCE):
+        answer = nvidia.gpus(0.3 if "sleep" in script else PATIENCE)
     assert answer["found"] == []
     assert error in str(answer["error"])
 
@@ -493,8 +480,8 @@ def test_our_own_listener_is_named(
         raise OSError(errno.ENOENT, f"{unused} was asked")
 
     monkeypatch.setattr(sockets, unused, refuse)
-    with socket.create_server(("", 0), family=family) as server:
-        port = server.getsockname()[1]
+    port = free_port()
+    with socket.create_server(("", port), family=family):
         (holder,) = sockets.listeners(port)
     assert (holder["pid"], holder["uid"]) == (os.getpid(), os.getuid())
     assert sys.executable in str(holder["command"]) or "pytest" in str(holder["command"])

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import HANG, PATIENCE, at_most, wait_for
 
 from mnt.facts.host import HostFacts
 from mnt.facts.system import Gpus, KernelLog
@@ -89,7 +90,7 @@ esac"""
 
 def test_all_questions_cost_one_run_each(tool: Any) -> None:
     calls = tool(ANSWERS)
-    facts = ask_gpus(5)
+    facts = ask_gpus(PATIENCE)
     assert [gpu["name"] for gpu in facts.found] == ["NVIDIA H200"] * 2
     assert [row["remapped_rows.failure"] for row in facts.rows] == ["No"] * 2
     assert [row["process_name"] for row in facts.processes] == ["python3, and more"]
@@ -99,17 +100,16 @@ def test_all_questions_cost_one_run_each(tool: Any) -> None:
 
 def test_what_only_some_drivers_can_answer_is_left_out(tool: Any) -> None:
     tool(f"case $1 in --query-gpu=*) sed '1d;$d' {DATA}/query-gpu.txt;; *) echo not supported; exit 3;; esac")
-    facts = ask_gpus(5)
+    facts = ask_gpus(PATIENCE)
     assert len(facts.found) == 2
     assert (facts.rows, facts.processes, facts.links, facts.error) == ((), (), "", None)
 
 
 @pytest.mark.parametrize("hangs", ["--query-gpu=*", "nvlink"])
 def test_one_question_that_hangs_holds_up_no_other(tool: Any, hangs: str) -> None:
-    tool(f"case $1 in {hangs}) exec sleep 30;; esac\n{ANSWERS}")
-    start = time.monotonic()
-    facts = ask_gpus(1.0)
-    assert time.monotonic() - start < 5
+    tool(f"case $1 in {hangs}) exec sleep {HANG};; esac\n{ANSWERS}")
+    with at_most(PATIENCE):
+        facts = ask_gpus(5)
     assert (facts.error is None) == (hangs == "nvlink")
     assert len(facts.rows) == 2
 
@@ -168,19 +168,18 @@ def test_a_bus_without_nvidia_and_no_bus_at_all(tmp_path: Path) -> None:
 
 
 def test_commands_run_side_by_side() -> None:
-    start = time.monotonic()
-    answers = commands.run_all(
-        {
-            "slow": ["sh", "-c", "sleep 0.5; echo done"],
-            "too slow": ["sleep", "30"],
-            "loud": ["sh", "-c", "head -c 1000000 /dev/zero; echo oops >&2; exit 3"],
-            "missing": ["/nonexistent/tool"],
-        },
-        2.0,
-    )
-    assert time.monotonic() - start < 10
+    with at_most(PATIENCE):
+        answers = commands.run_all(
+            {
+                "slow": ["sh", "-c", "sleep 0.5; echo done"],
+                "too slow": ["sleep", str(HANG)],
+                "loud": ["sh", "-c", "head -c 1000000 /dev/zero; echo oops >&2; exit 3"],
+                "missing": ["/nonexistent/tool"],
+            },
+            5,
+        )
     assert answers["slow"] == (0, "done\n")
-    assert answers["too slow"] == (124, "no answer in 2 s")
+    assert answers["too slow"] == (124, "no answer in 5 s")
     assert answers["loud"][0] == 3
     assert answers["loud"][1].endswith("oops\n")
     assert answers["missing"][0] == 127
@@ -221,10 +220,10 @@ def test_a_closed_kernel_log_is_looked_for_in_the_journal(
     line = "NVRM: Xid (PCI:0000:41:00): 79, pid=1, GPU has fallen off the bus."
     script = f"echo '{time.time() - 100:.6f} gpu01 kernel: {line}'"
     with fake_journal(tmp_path, monkeypatch, script):
-        answer = kernellog.kernel_log("NVRM: Xid", 5)
+        answer = kernellog.kernel_log("NVRM: Xid", PATIENCE)
     (xid,) = xids(log_of(answer).lines)
     assert (xid.code, xid.device) == (79, "0000:41:00")
-    assert xid.age == pytest.approx(100, abs=5)
+    assert 100 <= xid.age < 100 + PATIENCE
 
 
 @pytest.mark.parametrize(
@@ -241,7 +240,7 @@ def test_a_journal_that_tells_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, error: bool
 ) -> None:
     with fake_journal(tmp_path, monkeypatch, script):
-        answer = kernellog.kernel_log("NVRM: Xid", 5)
+        answer = kernellog.kernel_log("NVRM: Xid", PATIENCE)
     assert answer == {"lines": [], "error": "Operation not permitted" if error else None}
 
 
@@ -255,9 +254,9 @@ def test_a_line_of_the_real_kernel_log() -> None:
         os.close(os.open("/dev/kmsg", os.O_RDONLY))
     except OSError as error:
         pytest.skip(f"no kernel log here: {error}")
-    (line,) = log_of(kernellog.kernel_log(text, 5)).lines
+    (line,) = log_of(kernellog.kernel_log(text, PATIENCE)).lines
     assert line.text == text
-    assert 0 <= line.age < 60
+    assert 0 <= line.age < PATIENCE
 
 
 # --- the session -----------------------------------------------------------------------------------------
@@ -294,14 +293,14 @@ def as_sshd_starts_it(shell: str) -> dict[str, Any]:
 
 
 def test_a_slow_start_up_file_is_seen() -> None:
-    found = as_sshd_starts_it('sleep 1; "$@"; :')
-    assert 0.9 <= found["shell_seconds"] < 20
-    assert 0 <= found["python_seconds"] < 20
-    assert as_sshd_starts_it('"$@"; :')["shell_seconds"] < found["shell_seconds"]
+    found = as_sshd_starts_it('sleep 3; "$@"; :')
+    assert 2.9 <= found["shell_seconds"] < PATIENCE
+    assert 0 <= found["python_seconds"] < PATIENCE
+    assert as_sshd_starts_it('"$@"; :')["shell_seconds"] < 2.9
 
 
 def test_a_wrapper_of_the_interpreter_is_not_a_start_up_file() -> None:
-    assert as_sshd_starts_it('sh -c "sleep 1; \\"\\$@\\"; :" sh "$@"; :')["shell_seconds"] < 0.9
+    assert as_sshd_starts_it('sh -c "sleep 3; \\"\\$@\\"; :" sh "$@"; :')["shell_seconds"] < 2.9
 
 
 def test_without_such_a_shell_nothing_is_said() -> None:
@@ -405,8 +404,8 @@ def test_a_jobs_processes_without_a_supervisor(tmp_path: Path) -> None:
 
 def test_zombies_are_counted_by_their_parent() -> None:
     code = (
-        "import os\nfor _ in range(3):\n    if not os.fork(): os._exit(0)\nimport time; time.sleep(0.3)\n"
-        + WAIT
+        "import os\nfor _ in range(3):\n    pid = os.fork()\n    if not pid: os._exit(0)\n"
+        "    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)\n" + WAIT
     )
     with start(sys.executable, "-c", code) as parent:
         zombies: Any = ownprocs.own_processes()["zombies"]
@@ -421,8 +420,7 @@ def test_a_compiler_is_seen_by_its_name(tmp_path: Path) -> None:
     compiler.symlink_to("/bin/cat")
     process = subprocess.Popen([compiler], stdin=subprocess.PIPE)
     try:
-        while (stat_fields(process.pid) or ("", []))[0] != "cicc":
-            time.sleep(0.01)
+        wait_for(lambda: (stat_fields(process.pid) or ("", []))[0] == "cicc")
         assert ownprocs.own_processes()["compiling"]
     finally:
         process.communicate()
@@ -433,8 +431,9 @@ def test_a_command_with_spaces_and_parentheses(tmp_path: Path) -> None:
     program.symlink_to("/bin/cat")
     process = subprocess.Popen([program], stdin=subprocess.PIPE)
     try:
-        while (found := stat_fields(process.pid)) is None or found[0] != "a) b (c":
-            time.sleep(0.01)
+        found = wait_for(
+            lambda: found if (found := stat_fields(process.pid)) and found[0] == "a) b (c" else None
+        )
         assert int(found[1][1]) == os.getpid()
     finally:
         process.communicate()
@@ -460,7 +459,7 @@ def test_a_lock_of_a_build(tmp_path: Path, place: str) -> None:
     os.utime(tmp_path / place, (time.time() - 600,) * 2)
     (lock,) = artifacts.locks(str(tmp_path))
     assert lock["path"] == str(tmp_path / place)
-    assert lock["age"] == pytest.approx(600, abs=60)
+    assert 600 <= lock["age"] < 600 + PATIENCE
 
 
 def test_no_extensions_were_ever_built(tmp_path: Path) -> None:

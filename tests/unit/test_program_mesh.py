@@ -18,7 +18,7 @@ case $host in
   good) echo a banner; exit 0 ;;
   shut) echo "Warning: something" >&2; echo "$host: Connection refused" >&2; exit 255 ;;
   mute) exit 255 ;;
-  slow) exec sleep 60 ;;
+  slow) exec sleep 600 ;;
 esac
 """
 
@@ -49,12 +49,12 @@ def test_the_command_never_asks_and_names_are_no_options(worker: dict[str, Any],
 def test_what_ssh_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script(tmp_path / "ssh", SSH)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    results = ask(login("good"), login("shut"), login("mute"), login("slow"), timeout=0.2)
+    results = ask(login("good"), login("shut"), login("mute"), login("slow"), timeout=1.5)
     assert results == {
         "good": {"ok": True, "error": None},
         "shut": {"ok": False, "error": "shut: Connection refused"},
         "mute": {"ok": False, "error": "ssh: exit code 255"},
-        "slow": {"ok": False, "error": "not done within 0.4 s"},
+        "slow": {"ok": False, "error": "not done within 3 s"},
     }
 
 

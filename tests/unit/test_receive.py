@@ -6,12 +6,12 @@ import fcntl
 import io
 import json
 import os
-import shutil
 import stat
 import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +20,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pythons import interpreter
+from waiting import PATIENCE
 
 from mnt.push import manifest as manifests
 from mnt.push.manifest import Entry, Manifest
@@ -191,9 +193,7 @@ def test_a_relative_workdir_is_refused(host: Host) -> None:
 
 @pytest.mark.parametrize("version", ["3.8", "3.9", "3.12", "3.13"])
 def test_runs_on_other_pythons(host: Host, source: Path, version: str) -> None:
-    python = shutil.which(f"python{version}")
-    if python is None or subprocess.run([python, "-c", ""], capture_output=True).returncode != 0:
-        pytest.skip(f"no python{version} here")
+    python = interpreter(f"python{version}")
     runner = (
         "import sys, types\n"
         "for name, text in MODULES:\n"
@@ -583,11 +583,12 @@ def test_hosts_see_each_others_nonces(host: Host) -> None:
     assert host.files() == set()
 
 
-def test_a_likely_nonce_gets_time_to_appear(host: Host) -> None:
-    late = subprocess.Popen(["sh", "-c", 'sleep 0.5; : > "$0"', str(host.releases / ".nonce-late")])
+def test_a_likely_nonce_gets_time_to_appear(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receive, "_PATIENCE", PATIENCE)
+    late = threading.Timer(0.5, lambda: (host.releases / ".nonce-late").touch())
     look = do("look", nonces={"b": "late"}, likely=["b"])
-    _, frames = host.say(look)
-    late.wait()
+    _, frames = host.say(look, after=lambda step: late.start() if step == "open" else None)
+    late.join()
     assert frames[-1]["sees"] == ["b"]
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE, wait_for
 
 from mnt.run import feed
 from mnt.run.feed import Source
@@ -40,7 +41,7 @@ def test_every_host_reads_all_of_a_pipe() -> None:
             file.write(data)
         os.close(write)
         for thread in threads:
-            thread.join(10)
+            thread.join(PATIENCE)
         assert got == dict.fromkeys(range(3), data)
         assert b"".join(source.feed()) == data  # one that comes late
 
@@ -66,14 +67,17 @@ def test_pieces_come_when_they_are_there() -> None:
 
 
 def test_closing_ends_one_that_waits() -> None:
-    with pipe() as (read, _write):
+    with pipe() as (read, write):
         waiting = Source(read).feed()
-        thread = threading.Thread(target=lambda: list(waiting))
+        pieces = iter(waiting)
+        os.write(write, b"one")
+        assert next(pieces) == b"one"
+        thread = threading.Thread(target=lambda: list(pieces))
         thread.start()
-        time.sleep(0.1)
-        assert thread.is_alive()
+        waits = waiting._source._changed._waiters  # of the condition that it waits for
+        wait_for(lambda: bool(waits))
         waiting.close()
-        thread.join(5)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
 
 
@@ -99,7 +103,7 @@ def test_little_is_read_before_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> 
         pieces = iter(source.feed())
         next(pieces)
         next(pieces)
-        assert fill() > 0
+        wait_for(lambda: fill() > 0)
 
 
 @pytest.mark.parametrize(

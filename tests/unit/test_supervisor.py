@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
+from pathlib import Path
 
 import pytest
-from job_host import JobHost, alive, wait_for
+from job_host import JobHost
+from waiting import PATIENCE, alive, at_most, wait_for
 
 from mnt.remote.job.procs import all_pids
 
@@ -30,9 +31,24 @@ if os.fork() == 0:
     time.sleep(600)
 """
 
+WHEN_TOLD = """
+while not os.path.exists("go"):
+    time.sleep(0.02)
+"""
+
+LISTEN = """
+import socket
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+"""
+
 
 def script(*parts: str) -> str:
     return "\n".join((NOTE, *parts))
+
+
+def until(path: Path) -> str:
+    """An expression, for a text of the supervisor's, that waits until there is such a file; it is false."""
+    return f'any(time.sleep(0.02) for _ in iter(lambda: os.path.exists("{path}"), True))'
 
 
 def test_a_job_that_ends_well_is_finished_and_leaves_nothing_local(host: JobHost) -> None:
@@ -110,9 +126,8 @@ def test_stop_ends_a_worker_that_left_the_session_and_ignores_term(host: JobHost
     spec = host.spec()
     host.start(spec)
     pids = [host.word("worker"), host.word("main")]
-    began = time.monotonic()
-    answer = host.stop(spec["job"], grace=0.5)
-    assert time.monotonic() - began < 5
+    with at_most(15):  # which is when it would give up on the supervisor
+        answer = host.stop(spec["job"], grace=0.5)
     assert (answer["status"], answer["left"], answer["port_free"]) == ("stopped", [], True)
     assert answer["killed"] == 2
     assert not any(alive(pid) for pid in pids)
@@ -193,6 +208,7 @@ def test_a_tree_that_keeps_forking_is_ended(host: JobHost, life: float, supervis
 def test_stop_works_without_the_supervisors_help(host: JobHost, signum: signal.Signals) -> None:
     """Killed, or frozen; one worker cannot even be known by its environment."""
     scrubbed = "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    scrubbed += f"  # {host.directory}"  # unlike that of the same test in another process
     host.script(
         script(
             STUBBORN_WORKER,
@@ -243,17 +259,19 @@ def test_stop_leaves_another_job_of_the_same_script_alone(host: JobHost) -> None
 
 def test_the_job_outlives_the_login_that_started_it(host: JobHost) -> None:
     """The connection drops in the middle of the start: its process group and session get the worst."""
-    host.script(script("note('main'); time.sleep(600)"))
+    host.script(script("note('main')", WHEN_TOLD, LISTEN, "time.sleep(600)"))
     spec = host.spec()
+    spec["argv"].append(str(spec["master"]["port"]))
     host.jobs.append(spec["job"])
-    call = host.begin("start", spec=spec, wait_for_port=True, timeout=30)
+    call = host.begin("start", spec=spec, wait_for_port=True, timeout=PATIENCE)
     supervisor = call.frame()["started"]["pid"]
     main = host.word("main")
     os.killpg(call.process.pid, signal.SIGHUP)
     os.killpg(call.process.pid, signal.SIGKILL)
     call.process.wait()
     os.kill(supervisor, signal.SIGHUP)
-    time.sleep(0.5)
+    (host.directory / "go").touch()  # it has to be there to see the job listen
+    wait_for(lambda: host.state(spec["job"])["listening"])
     assert alive(supervisor)
     assert alive(main)
     assert host.stop(spec["job"])["killed"] == 1
@@ -270,17 +288,21 @@ def test_the_job_ends_with_its_supervisor(host: JobHost) -> None:
 
 
 def test_a_full_disk_or_lost_directory_does_not_end_the_job(host: JobHost) -> None:
-    host.script(script("note('main')\nwhile not os.path.exists('go'): time.sleep(0.02)"))
+    host.script(script("note('main')", WHEN_TOLD, LISTEN, "os.remove('go')", WHEN_TOLD))
     spec = host.spec()
+    spec["argv"].append(str(spec["master"]["port"]))
     answer = host.start(spec)
     main = host.word("main")
-    directory = os.path.join(host.jobs_dir, spec["job"])
-    os.rename(directory, directory + ".away")
-    time.sleep(0.3)
+    directory = Path(host.jobs_dir) / spec["job"]
+    away = directory.with_suffix(".away")
+    directory.rename(away)
+    (host.directory / "go").touch()  # it listens, which the supervisor cannot write down
+    log = away / host.name / "supervisor.log"
+    wait_for(lambda: "cannot write" in log.read_text())
     assert alive(main)
     (host.directory / "go").touch()
     wait_for(lambda: not alive(main))
-    os.rename(directory + ".away", directory)
+    away.rename(directory)
     assert host.ended(spec["job"])["state"] == "finished"
     wait_for(lambda: not alive(answer["pid"]))
 
@@ -288,10 +310,12 @@ def test_a_full_disk_or_lost_directory_does_not_end_the_job(host: JobHost) -> No
 def test_a_bug_of_the_supervisor_leaves_nothing_running(host: JobHost) -> None:
     host.script(script(STUBBORN_WORKER, "note('main'); time.sleep(600)"))
     spec = host.spec()
-    # Fine for a second, and then a division by zero.
-    broken = {"            self._watch_port()": '            1 / (time.time() < self._state["started"] + 1)'}
+    # Fine until it is told, and then a division by zero.
+    told = host.directory / "go"
+    broken = {"            self._watch_port()": f'            1 / (not os.path.exists("{told}"))'}
     answer = host.start(spec, changes=broken)
     pids = [answer["pid"], host.word("main"), host.word("worker")]
+    told.touch()
     state = host.ended(spec["job"])
     assert state["state"] == "failed"
     assert state["failure"]["message"] == "the supervisor failed: ZeroDivisionError: division by zero"
@@ -302,7 +326,7 @@ def test_a_bug_of_the_supervisor_leaves_nothing_running(host: JobHost) -> None:
 def test_a_bug_at_the_start_is_a_job_that_never_started(host: JobHost) -> None:
     host.script(script("note('main'); time.sleep(600)"))
     spec = host.spec()
-    broken = {"        self._record(time.monotonic())": "        time.sleep(1); 1 / 0"}
+    broken = {"        self._record(time.monotonic())": f"        {until(host.directory / 'main')}; 1 / 0"}
     refused = host.start(spec, changes=broken)["refused"]
     assert refused["message"] == "the supervisor did not start: ZeroDivisionError: division by zero"
     assert not alive(host.word("main"))
@@ -314,11 +338,13 @@ def test_a_start_that_nobody_waits_for_any_more_is_a_job_that_was_stopped(host: 
     host.script(script(STUBBORN_WORKER, "note('main'); time.sleep(600)"))
     spec = host.spec()
     host.jobs.append(spec["job"])
-    late = {"if not _shake_hands": "if time.sleep(2) or not _shake_hands"}
-    start = host.begin("start", late, spec=spec, wait_for_port=False, timeout=20.0)
+    told = host.directory / "go"
+    late = {"if not _shake_hands": f"if {until(told)} or not _shake_hands"}
+    start = host.begin("start", late, spec=spec, wait_for_port=False, timeout=PATIENCE)
     pids = [host.word("main"), host.word("worker")]
     start.process.kill()
     start.process.communicate()
+    told.touch()
     assert host.ended(spec["job"])["state"] == "stopped"
     assert not any(alive(pid) for pid in pids)
     wait_for(lambda: not host.local(spec["job"]).exists())

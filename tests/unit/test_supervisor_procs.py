@@ -6,10 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
+from waiting import wait_for
 
 from mnt.remote.job.procs import (
     Ending,
@@ -114,13 +114,8 @@ def test_a_command_of_spaces_and_parentheses_is_read_over() -> None:
 
 
 def test_the_environment_must_hold_all_that_is_asked_for(sleeper: Process) -> None:
-    def there() -> bool:
-        return sleeper.pid in pids_with_environment({"MARK": "a b"})
-
-    deadline = time.monotonic() + 5
-    while not there() and time.monotonic() < deadline:  # until it has left our own program
-        time.sleep(0.01)
-    assert there()
+    # It has left our own program by then.
+    wait_for(lambda: sleeper.pid in pids_with_environment({"MARK": "a b"}))
     assert sleeper.pid not in pids_with_environment({"MARK": "a"})
     assert sleeper.pid not in pids_with_environment({"MARK": "a b", "OTHER": "1"})
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 FSDP = ROOT / "train" / "train_fsdp.py"
@@ -205,8 +206,7 @@ def test_what_a_dcp_checkpoint_lacks_is_named(fsdp_run: tuple[Path, Losses], tmp
 def test_saving_to_a_disk_that_nodes_do_not_share_is_refused_by_host(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
 
     def node(rank: int, *prefix: str) -> subprocess.Popen[str]:
         command = [PYTHON, "-m", "torch.distributed.run", "--nnodes", 2, "--node-rank", rank]

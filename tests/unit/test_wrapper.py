@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +16,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import PATIENCE, wait_for
 
 from mnt.run.command import from_script, from_words
 from mnt.tasks import bootstrap, wrapper
@@ -74,7 +74,7 @@ class Running:
         reader.start()
         output = self.process.stdout.read()
         reader.join()
-        self.process.wait(10)
+        self.process.wait(PATIENCE)
         return Answer(*_split(streams, [output], [bytes(errors)]))
 
 
@@ -106,7 +106,7 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
     for running in started:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(running.process.pid, signal.SIGKILL)
-        running.process.wait(10)
+        running.process.wait(PATIENCE)
         for stream in (running.process.stdin, running.process.stdout, running.process.stderr):
             assert stream is not None
             with contextlib.suppress(BrokenPipeError):
@@ -204,20 +204,17 @@ def test_a_script_that_came_in_part_is_not_run(start: Start, tmp_path: Path) -> 
 def test_what_it_leaves_in_the_background_stays(start: Start, tmp_path: Path) -> None:
     line = f"(sleep 0.5; touch {tmp_path}/there) >/dev/null 2>&1 & echo started"
     assert start(from_words([line])).answer() == (0, b"started\n", b"")
-    deadline = time.monotonic() + 5
-    while not (tmp_path / "there").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert (tmp_path / "there").exists()
+    wait_for((tmp_path / "there").exists)
 
 
 @pytest.mark.parametrize("ignore", ["", "trap '' TERM HUP INT; "])
-def test_it_ends_with_the_head(start: Start, ignore: str) -> None:
-    running = start(from_words([f"{ignore}sleep 1000 | sleep 1000"]))
-    time.sleep(0.3)
+def test_it_ends_with_the_head(start: Start, tmp_path: Path, ignore: str) -> None:
+    running = start(from_words([f"{ignore}echo began >$TMPDIR/began; sleep 1000 | sleep 1000"]))
+    wait_for((tmp_path / "began").exists)
     assert running.process.poll() is None
     running.hang_up()
-    running.process.wait(10)
-    assert gone(running.process.pid)
+    running.process.wait(PATIENCE)
+    wait_for(lambda: gone(running.process.pid))
 
 
 @pytest.mark.parametrize("last_word", [b"", wrapper.DONE], ids=["head gone", "done"])
@@ -225,28 +222,24 @@ def test_a_leash_ends_what_has_its_input_from_the_head(
     start: Start, tmp_path: Path, last_word: bytes
 ) -> None:
     running = start(from_words(["echo began >$TMPDIR/began; sleep 1000"]), [b"x" * 3_000_000])
-    while not (tmp_path / "began").exists():
-        time.sleep(0.02)
+    wait_for((tmp_path / "began").exists)
     done = subprocess.run(
         ["/bin/sh", "-c", bootstrap.COMMAND],
         input=wrapper.leash_opening("mark", running.process.pid) + last_word,
         capture_output=True,
         env=running.env,
-        timeout=10,
+        timeout=PATIENCE,
     )
     assert done.stdout == b"mark\n"
     assert (running.process.poll() is None) == bool(last_word)
 
 
 def gone(group: int) -> bool:
-    """Whether a process group empties in time."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        try:
-            os.killpg(group, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.02)
+    """Whether nobody is in a process group any more."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
     return False
 
 

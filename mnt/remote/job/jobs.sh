@@ -24,7 +24,7 @@ if cd -P -- "$jobs" 2>/dev/null; then
       job=${place%/*}; job=${job##*/}; state=; line=;
       [ ! -r "$job/$host/state.json" ] || IFS= read -r state <"$job/$host/state.json";
       pid=${state##*\"supervisor\": \{\"pid\": }; pid=${pid%%[!0-9]*};
-      [ -z "$pid" ] || [ ! -r "/proc/$pid/stat" ] || read -r line <"/proc/$pid/stat";
+      [ -z "$pid" ] || [ ! -r "/proc/$pid/stat" ] || { read -r line <"/proc/$pid/stat"; } 2>/dev/null;
       [ -z "$line" ] || echo "$mark stat $job $line";
     done;
   fi;

@@ -16,7 +16,7 @@ _NOBODY = "02:00:de:ad:00:01"  # a MAC that no NIC of the lab has
 
 def mount(node: NfsNode, *, options: str = "vers=4.2,hard", source: str = f"{FILER}:{EXPORT}") -> None:
     """Mount `source` at MOUNT_POINT."""
-    node.guest.run(f"timeout 20 mount -t nfs -o {options} {source} {MOUNT_POINT}")
+    node.guest.run(f"timeout 100 mount -t nfs -o {options} {source} {MOUNT_POINT}")
 
 
 def heal(node: NfsNode) -> None:

@@ -10,8 +10,6 @@ from mnt.inventory import loader
 from mnt.inventory.model import Host
 from mnt.lab import Lab
 
-QUICK = Timeouts(connect=2, banner=2, key_exchange=5, authentication=5)
-
 
 def hosts_of(lab: Lab, **ssh: Any) -> list[Host]:
     """The hosts of the lab's inventory; keywords replace what it says of `ssh`."""
@@ -20,5 +18,5 @@ def hosts_of(lab: Lab, **ssh: Any) -> list[Host]:
     ]
 
 
-def fleet_of(lab: Lab, *, timeouts: Timeouts = QUICK, **ssh: Any) -> Fleet:
-    return Fleet(hosts_of(lab, **ssh), timeouts=timeouts)
+def fleet_of(lab: Lab, *, timeouts: Timeouts | None = None, **ssh: Any) -> Fleet:
+    return Fleet(hosts_of(lab, **ssh), timeouts=timeouts or Timeouts())

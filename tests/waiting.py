@@ -1,0 +1,44 @@
+"""Waiting for the thing itself, on a machine that may be busy with something else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import psutil
+
+T = TypeVar("T")
+
+PATIENCE = 180.0  # seconds: far longer than anything here takes, so that only what never comes takes so long
+HANG = 1000  # seconds that whatever hangs in a test hangs: `at_most` tells whether it was waited for
+
+
+def wait_for(look: Callable[[], T | None], within: float = PATIENCE, every: float = 0.02) -> T:
+    """What `look` finds, as soon as that is neither None nor False."""
+    deadline = time.monotonic() + within
+    while True:
+        late = time.monotonic() > deadline  # before the last look: this process may be the one that was slow
+        found = look()
+        if found is not None and found is not False:
+            return found
+        if late:
+            raise AssertionError(f"nothing within {within} s")
+        time.sleep(every)
+
+
+@contextmanager
+def at_most(seconds: float = PATIENCE) -> Iterator[None]:
+    """What is done inside does not take longer."""
+    start = time.monotonic()
+    yield
+    assert time.monotonic() - start < seconds
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it may end while it is looked at
+        return False
