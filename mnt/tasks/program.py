@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
 from typing import Any, TypedDict
 
 from fabric.connection import Connection
@@ -128,20 +126,6 @@ def run_program(
         raise HostError(host, "answer", f"{name}: {error}") from None
 
 
-_reading = threading.Lock()
-
-
-def _modules(name: str) -> list[bootstrap.Module]:
-    """The program's modules, read once for all hosts; `ast` of CPython 3.11 fails in several threads."""
-    with _reading:
-        return _cached_modules(name)
-
-
-@cache
-def _cached_modules(name: str) -> list[bootstrap.Module]:
-    return [bootstrap.module(*module) for module in bundle.program_modules(name)]
-
-
 class _Error(TypedDict):
     error: str
     traceback: str
@@ -162,8 +146,8 @@ class _Boot:
         return bool(self._sent)
 
     def request(self, name: str, args: dict[str, Any], stay: bool) -> bytes:
-        modules = [module for module in _modules(name) if module.name not in self._sent]
-        self._sent.update(module.name for module in modules)
+        modules = [module for module in bundle.program_modules(name) if module[0] not in self._sent]
+        self._sent.update(name for name, _ in modules)
         return bootstrap.request(self._mark, name, modules, args, stay=stay)
 
     def close(self) -> None:

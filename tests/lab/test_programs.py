@@ -23,8 +23,7 @@ from mnt.errors import HostError
 from mnt.fleet import Timeouts
 from mnt.inventory import loader
 from mnt.lab import Lab, LabHost
-from mnt.tasks import bootstrap
-from mnt.tasks import program as programs
+from mnt.tasks import bundle
 from mnt.tasks.mesh import mesh
 from mnt.tasks.program import NoPython, ProgramError, run_program
 
@@ -41,14 +40,12 @@ def main(args, emit, stdin):
 def define(monkeypatch: pytest.MonkeyPatch) -> Define:
     """`define(source)`: a program of that source, by its name."""
     sources: dict[str, str] = {}
-    real = programs._cached_modules
+    real = bundle.program_modules
 
-    def modules(name: str) -> list[bootstrap.Module]:
-        if name in sources:
-            return [bootstrap.module(f"mnt.remote.{name}", sources[name])]
-        return real(name)
+    def modules(name: str) -> list[tuple[str, str]]:
+        return [(f"mnt.remote.{name}", sources[name])] if name in sources else real(name)
 
-    monkeypatch.setattr(programs, "_cached_modules", modules)
+    monkeypatch.setattr(bundle, "program_modules", modules)
 
     def add(source: str) -> str:
         name = f"trial{len(sources)}"
@@ -340,9 +337,8 @@ def test_a_head_that_is_interrupted_or_killed_leaves_nothing(
 import json, sys
 from mnt.fleet import Fleet
 from mnt.inventory import loader
-from mnt.tasks import bootstrap
-from mnt.tasks import program
-program._cached_modules = lambda name: [bootstrap.module("mnt.remote.sleeper", {SLEEPER!r})]
+from mnt.tasks import bundle, program
+bundle.program_modules = lambda name: [("mnt.remote.sleeper", {SLEEPER!r})]
 marks = json.loads(sys.argv[2])
 def task(connection):
     def tell(frame): print("started", flush=True)

@@ -60,7 +60,7 @@ class Conversation:
             stream.close()
 
     def _request(self, program: str, args: Mapping[str, Any] | None, stay: bool) -> bytes:
-        modules = [bootstrap.module("mnt.remote.trial", program)] if program else []
+        modules = [("mnt.remote.trial", program)] if program else []
         return bootstrap.request(self.mark, "trial", modules, dict(args or {}), stay=stay)
 
     def _stream(self, stream: bytes) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -245,24 +245,6 @@ def test_what_goes_wrong_is_said(body: str, error: str) -> None:
         assert conversation.until("error").value["error"].startswith(error)
 
 
-@pytest.fixture
-def foreign_code(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The head's Python is of another version than the host's."""
-    monkeypatch.setattr(bootstrap, "MAGIC_NUMBER", b"none")
-    monkeypatch.setattr(bootstrap, "_compiled", lambda source, file: b"code of another Python")
-    bootstrap._boot.cache_clear()
-    yield
-    bootstrap._boot.cache_clear()
-
-
-@pytest.mark.usefixtures("foreign_code")
-def test_a_host_with_another_python_than_the_head_compiles_the_source() -> None:
-    assert answer(ECHO, {"x": 1}, stream=b"data")["stdin"] == "data"
-    with Conversation("def main(args, emit, stdin):\n    return 1 / 0  # here\n") as conversation:
-        assert "1 / 0  # here" in conversation.until("error").value["traceback"]
-
-
-@pytest.mark.usefixtures("foreign_code")
 def test_a_program_that_does_not_compile() -> None:
     with Conversation("def main(:\n") as conversation:
         assert conversation.until("error").value["error"].startswith("SyntaxError")

@@ -1,10 +1,10 @@
 """Second stage on a host: read programs from standard input, run their `main`, and report in frames.
 
 The stub that bootstrap.py sends has taken this source off standard input and calls `serve`. What follows
-there: a line with a length and that many bytes of JSON (the request), the source and the code of each module
-that it names (bootstrap.py has their form), then the stream for the program in pieces, each `%08x` and that
-many bytes. A piece of length 0 ends the stream, so that the end of the data and the loss of the connection
-differ: standard input itself stays open until the head is done, and its end means that the head is gone.
+there: a line with a length and that many bytes of JSON (the request; bootstrap.py has its form), then the
+stream for the program in pieces, each `%08x` and that many bytes. A piece of length 0 ends the stream, so
+that the end of the data and the loss of the connection differ: standard input itself stays open until the
+head is done, and its end means that the head is gone.
 
 A request may ask to `stay`: then the next one follows the end of the stream. Its program finds the modules
 that are loaded already, and is spared the start of an interpreter.
@@ -21,7 +21,6 @@ from __future__ import annotations
 import gc
 import io
 import json
-import marshal
 import os
 import select
 import signal
@@ -96,11 +95,11 @@ class Stream(io.RawIOBase):
 class Source:
     """The loader of a module: gives tracebacks their lines."""
 
-    def __init__(self, text: bytes) -> None:
+    def __init__(self, text: str) -> None:
         self._text = text
 
     def get_source(self, name: str) -> str:
-        return self._text.decode()
+        return self._text
 
 
 class Group:
@@ -163,16 +162,14 @@ def _hung_up(fd: int, timeout: int | None) -> bool:
     return bool(poll.poll(timeout))
 
 
-def _load(modules: list[tuple[str, bytes, bytes]], magic: str) -> None:
-    """Make modules, and run them in order: their code if that is of this interpreter, else their source."""
-    own = getattr(sys.modules.get("_frozen_importlib_external"), "MAGIC_NUMBER", b"").hex()
+def _load(modules: list[tuple[str, str]]) -> None:
+    """Make modules, and run them in order."""
     gc.disable()
-    for name, source, code in modules:
+    for name, source in modules:
         module = _module(name)
         file = name.replace(".", "/") + ".py"
         vars(module).update(__file__=file, __loader__=Source(source))
-        ready = marshal.loads(code) if magic == own else compile(source, file, "exec")
-        exec(ready, module.__dict__)
+        exec(compile(source, file, "exec"), module.__dict__)
     gc.freeze()  # what is loaded stays
     gc.enable()
 
@@ -198,8 +195,6 @@ def _failure(error: BaseException) -> dict[str, str]:
 def _request(feed: io.BufferedReader) -> dict[str, Any]:
     """The next one. Raises ValueError where standard input has ended."""
     request: dict[str, Any] = json.loads(feed.read(int(feed.readline())).decode())
-    modules = request["modules"]
-    request["modules"] = [(name, feed.read(source), feed.read(code)) for name, source, code in modules]
     return request
 
 
@@ -207,7 +202,7 @@ def _run(request: dict[str, Any], boot: dict[str, Any], frames: Frames, stdin: B
     """Run one program; the kind and the value of its last frame."""
     sys.argv = [f"mnt/remote/{request['name'].replace('.', '/')}.py"]
     try:
-        _load(request["modules"], request["magic"])
+        _load(request["modules"])
         program: Any = sys.modules[f"mnt.remote.{request['name']}"]
         args = dict(request["args"], _boot=boot)
         return "answer", program.main(args, lambda frame: frames.send("frame", frame), stdin)
