@@ -21,11 +21,9 @@ COMMAND = "exec sh -c 'IFS= read -r line; eval \"$line\"'"
 FRAME_LIMIT = 64 * 1024 * 1024
 
 # Valid Python 2 too: an old interpreter has to say that it is old. Standard input moves to a descriptor of
-# its own, so that nothing that the program starts can read from it. No garbage is collected until the program
-# is there: that is an eighth of the processor time that a probe takes.
+# its own, so that nothing that the program starts can read from it.
 _STUB = """\
-import gc, os, sys
-gc.disable()
+import os, sys
 if sys.version_info < (3, 8):
     sys.exit(97)
 if sys.path[0] == "":

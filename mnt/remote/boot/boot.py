@@ -18,7 +18,6 @@ Runs on the host; standard library only, Python 3.8 and newer.
 
 from __future__ import annotations
 
-import gc
 import io
 import json
 import os
@@ -164,14 +163,11 @@ def _hung_up(fd: int, timeout: int | None) -> bool:
 
 def _load(modules: list[tuple[str, str]]) -> None:
     """Make modules, and run them in order."""
-    gc.disable()
     for name, source in modules:
         module = _module(name)
         file = name.replace(".", "/") + ".py"
         vars(module).update(__file__=file, __loader__=Source(source))
         exec(compile(source, file, "exec"), module.__dict__)
-    gc.freeze()  # what is loaded stays
-    gc.enable()
 
 
 def _module(name: str) -> types.ModuleType:
