@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
 import os
 import signal
 import threading
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,23 +104,14 @@ def test_children_answer_hang_or_die_on_their_own() -> None:
     assert time.monotonic() - start < 2
 
 
-def test_one_child_does_all_that_is_quick_and_nothing_is_done_twice(tmp_path: Path) -> None:
-    def job(name: str, seconds: float = 0.0) -> int:
-        with open(tmp_path / name, "x", encoding="ascii"):
-            time.sleep(seconds)
+def test_all_jobs_run_at_once_each_in_a_child_of_its_own() -> None:
+    def meet() -> int:
+        barrier.wait(5)
         return os.getpid()
 
-    quick = {name: partial(job, name) for name in ("a", "b", "c")}
-    assert len(set(children.run_in_children(quick, 5).values())) == 1
-    one_is_slow = {
-        "d": partial(job, "d"),
-        "e": partial(job, "e", 0.5),
-        "f": partial(job, "f"),
-        "g": partial(job, "g"),
-    }
-    answers = children.run_in_children(one_is_slow, 5)
-    assert answers["d"] == answers["e"]
-    assert len(set(answers.values()) - {None}) == 3
+    barrier = multiprocessing.get_context("fork").Barrier(3)
+    answers = children.run_in_children(dict.fromkeys("abc", meet), 5)
+    assert len({*answers.values(), None, os.getpid()}) == 5
     assert children.run_in_children({}, 5) == {}
 
 

@@ -26,11 +26,8 @@ import signal
 import sys
 import threading
 import types
-
-TYPE_CHECKING = False  # typing.TYPE_CHECKING costs an import
-if TYPE_CHECKING:
-    from types import FrameType
-    from typing import Any, BinaryIO, NoReturn
+from types import FrameType
+from typing import Any, BinaryIO, NoReturn
 
 _CHUNK = 4000  # bytes of data in a chunk; with its header less than PIPE_BUF (4096 on Linux)
 _GRACE = 5.0  # seconds that a program has to clean up once the head is gone
