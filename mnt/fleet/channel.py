@@ -210,17 +210,6 @@ class RemoteCommand:
         self._writer = _Writer(self._send, chunks, self._wake, after=self._writer)
         self._writer.start()
 
-    def settle(self, timeout: float) -> bool:
-        """Whether all that was written is sent, within `timeout` seconds, without an error."""
-        if self._writer is None:
-            return True
-        self._writer.join(timeout)
-        if self._writer.is_alive():
-            return False
-        self._writer.check()
-        self._writer = None
-        return True
-
     def _has_room(self, chunks: list[bytes]) -> bool:
         """Whether sending cannot block, so that no thread is needed."""
         return sum(map(len, chunks)) <= int(self._channel.out_window_size)

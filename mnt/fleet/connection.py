@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from fabric.config import Config
 from fabric.connection import Connection
@@ -75,10 +75,6 @@ class Shared:
         self._identities.close()
 
 
-class Closable(Protocol):
-    def close(self) -> None: ...
-
-
 class HostConnection(Connection):
     """A connection to `target`, a host of the inventory.
 
@@ -98,7 +94,6 @@ class HostConnection(Connection):
     _shared: Shared = None  # type: ignore[assignment]
     _opening: threading.Lock = None  # type: ignore[assignment]
     _further: list[HostTransport] = None  # type: ignore[assignment]
-    _kept: list[Any] = None  # type: ignore[assignment]
     _login: Login | None = None
     password: str | None = None  # to log in with, in place of keys; goes to no host whose key is not known
 
@@ -119,7 +114,6 @@ class HostConnection(Connection):
         self._shared = shared
         self._opening = threading.Lock()
         self._further = []
-        self._kept = []
 
     @property
     def phase(self) -> str:
@@ -192,28 +186,11 @@ class HostConnection(Connection):
         """Start a command; RemoteCommand says how. Raises HostError."""
         return RemoteCommand(self, command, on_stderr=on_stderr)
 
-    def keep(self, started: Closable) -> None:
-        """Hold something that runs over this connection for whoever takes it next; `drop_kept` closes it."""
-        self._kept.append(started)
-
-    def take_kept(self) -> Any:
-        """What was kept last and is not taken yet, or None; it is the caller's now."""
-        try:
-            return self._kept.pop()
-        except IndexError:
-            return None
-
-    def drop_kept(self) -> None:
-        """Close what is kept."""
-        while (started := self.take_kept()) is not None:
-            started.close()
-
     def close(self) -> None:
         """Close the connection: what runs over it ends with a HostError, and so does `open` under way."""
         login = self._login
         if login is not None:
             login.cancel()
-        self.drop_kept()
         while self._further:
             self._further.pop().close()
         with contextlib.suppress(EOFError, OSError):  # sftp says goodbye, and the host may be gone

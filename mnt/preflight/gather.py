@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from mnt.errors import HostError
@@ -53,7 +52,7 @@ def gather_facts(
             errors[outcome.host] = error
         progress(f"{len(facts) + len(errors)} of {len(tasks)} hosts have answered")
 
-    fleet.run_each(partial(probe, stay=bool(needs)), tasks, on_result=take)
+    fleet.run_each(probe, tasks, on_result=take)
     gathered = FleetFacts(
         inventory=inventory,
         hosts=tuple(hosts),
@@ -63,16 +62,13 @@ def gather_facts(
     if len(facts) > 1:
         progress("the hosts look at each other")
         gathered = replace(gathered, **_further(fleet, gathered, needs))
-    for host in hosts:
-        fleet.connection(host.name).drop_kept()
     return gathered
 
 
 def _further(fleet: Fleet, facts: FleetFacts, needs: Sequence[Needs]) -> dict[str, Any]:
     """What the trips tell.
 
-    The master's logins take their time, and only the master's. What the other hosts are asked follows one
-    another, for each of them has one interpreter that the probe has left there; the last keeps it to itself.
+    The master's logins take their time, and only the master's; what all hosts are asked follows one another.
     """
     with ThreadPoolExecutor(max_workers=2) as pool:
         try:

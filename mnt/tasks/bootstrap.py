@@ -62,7 +62,7 @@ def opening(
     why: str = "",
     stale: int | None = None,
 ) -> bytes:
-    """What COMMAND reads before the first request.
+    """What COMMAND reads before the request.
 
     Args:
         mark: see `new_mark`.
@@ -94,18 +94,14 @@ def request(
     name: str,
     modules: Sequence[tuple[str, str]],
     args: dict[str, Any],
-    *,
-    stay: bool = False,
 ) -> bytes:
     """What asks a boot.py for a program; the program's own stream follows.
 
     Args:
         mark: that of the opening.
         name: the program; `job.jobctl` is mnt/remote/job/jobctl.py.
-        modules: those of its modules that this boot.py has not been sent yet, as (full name, source), each
-            behind those that it imports.
+        modules: its modules, as (full name, source), each behind those that it imports.
         args: JSON-serialisable arguments of its `main`.
-        stay: whether another request may follow, once this one is answered and its stream has ended.
 
     Raises TypeError or ValueError where `args` is not JSON.
     """
@@ -115,7 +111,6 @@ def request(
         "name": name,
         "modules": modules,
         "args": args,
-        "stay": stay,
     }
     body = json.dumps(document, allow_nan=False).encode()
     return b"%d\n%b" % (len(body), body)

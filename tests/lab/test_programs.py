@@ -258,49 +258,6 @@ def main(args, emit, stdin):
 """
 
 
-PID = """
-import os
-def main(args, emit, stdin):
-    return {"pid": os.getpid(), "parent": os.getppid()}
-"""
-
-
-def alive(host: LabHost, pid: int) -> bool:
-    return host.exec(["test", "-e", f"/proc/{pid}"]).returncode == 0
-
-
-def test_an_interpreter_that_stays(lab: Lab, define: Define) -> None:
-    name, host = define(PID), lab.host("node1")
-    with fleet_of(lab) as fleet:
-        connection = fleet.connection("node1")
-        first = run_program(connection, name, {}, stay=True)["pid"]
-        assert alive(host, first)
-        assert run_program(connection, name, {}, stay=True)["pid"] == first
-        assert run_program(connection, "probe.visible", {"nonce": "n", "read": {}}, stay=True) == {"seen": {}}
-        last = run_program(connection, name, {})["pid"]
-        assert last == first
-        assert eventually(lambda: not alive(host, first))
-        other = run_program(connection, name, {}, stay=True)["pid"]
-        connection.drop_kept()
-        assert eventually(lambda: not alive(host, other))
-        third = run_program(connection, name, {}, stay=True)["pid"]
-    assert eventually(lambda: not alive(host, third))
-
-
-@pytest.mark.parametrize("who", ["pid", "parent"])
-def test_an_interpreter_that_stayed_and_was_killed_is_replaced(lab: Lab, define: Define, who: str) -> None:
-    name, host = define(PID), lab.host("node1")
-    with fleet_of(lab) as fleet:
-        connection = fleet.connection("node1")
-        first = run_program(connection, name, {}, stay=True)
-        host.exec(["kill", "-9", str(first[who])])
-        assert eventually(lambda: not alive(host, first[who]))
-        second = run_program(connection, name, {}, stay=True)
-        assert second["pid"] != first["pid"]
-    assert eventually(lambda: not alive(host, second["pid"]))
-    assert eventually(lambda: not alive(host, first["pid"]))
-
-
 @pytest.fixture
 def marks(lab: Lab) -> Iterator[dict[str, str]]:
     """Arguments for SLEEPER that tell its processes from all others."""
