@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import signal
 import sys
@@ -50,11 +49,6 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
 
-# Allocations before a search for garbage. Commands make objects that stay and few cycles: with Python's own
-# threshold the searches are a tenth of what preflight takes on the head.
-_GARBAGE = 20_000
-
-
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-V", "--version", prog_name="mnt")
 def cli() -> None:
@@ -75,7 +69,6 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
 def main() -> None:
     """Run the command line and exit with the codes of docs/architecture.md, or a job's own."""
     signal.signal(signal.SIGTERM, _terminate)
-    gc.set_threshold(_GARBAGE)
     try:
         result = cli.main(standalone_mode=False)
         code = result if isinstance(result, int) else 0

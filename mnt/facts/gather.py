@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from mnt.errors import HostError
@@ -34,7 +33,6 @@ def gather_facts(
     *,
     packages: Sequence[str] = (),
     paths: Collection[str] = (),
-    stay: bool = False,
     progress: Progress = lambda text: None,
 ) -> FleetFacts:
     """Probe all of `hosts` at once, one round trip each; a host that cannot be probed becomes an error.
@@ -44,7 +42,6 @@ def gather_facts(
         hosts: in rank order; the first is the master.
         packages: the Python distributions to look up, by canonical name (PEP 503).
         paths: what to look at on each host besides the paths and mounts of the inventory.
-        stay: leave the interpreter there for `gather_further`, which must follow.
         progress: takes what is going on, a few words at a time.
     """
     facts: dict[str, HostFacts] = {}
@@ -58,7 +55,7 @@ def gather_facts(
             errors[outcome.host] = error
         progress(f"{len(facts) + len(errors)} of {len(tasks)} hosts have answered")
 
-    fleet.run_each(partial(probe, stay=stay), tasks, on_result=take)
+    fleet.run_each(probe, tasks, on_result=take)
     return FleetFacts(
         inventory=inventory,
         hosts=tuple(hosts),
@@ -83,16 +80,13 @@ def gather_further(
     if len(facts.facts) > 1:
         progress("the hosts look at each other")
         facts = replace(facts, **_further(fleet, facts, trips))
-    for host in facts.hosts:
-        fleet.connection(host.name).drop_kept()
     return facts
 
 
 def _further(fleet: Fleet, facts: FleetFacts, trips: Trips) -> dict[str, Any]:
     """What the trips tell, by field of FleetFacts.
 
-    The master's logins take their time, and only the master's. What the other hosts are asked follows one
-    another, for each of them has one interpreter that the probe has left there; the last keeps it to itself.
+    The master's logins take their time, and only the master's; what all hosts are asked follows one another.
     """
 
     def in_turn() -> Iterator[tuple[str, Any]]:

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from fabric.config import Config
 from fabric.connection import Connection
@@ -25,10 +25,6 @@ from mnt.fleet.wire.transport import HostTransport
 from mnt.inventory.model import Host
 
 T = TypeVar("T")
-
-
-class Closable(Protocol):
-    def close(self) -> None: ...
 
 
 class HostConnection:
@@ -53,7 +49,6 @@ class HostConnection:
         self._opening = threading.RLock()
         self._login: Login | None = None  # the one under way
         self._transports: list[Transport] = []
-        self._kept: list[Any] = []
 
     @property
     def phase(self) -> str:
@@ -109,28 +104,11 @@ class HostConnection:
         """
         return self._attempt(lambda login, via: login.scan(via, algorithms))
 
-    def keep(self, started: Closable) -> None:
-        """Hold something that runs over this connection for whoever takes it next; `drop_kept` closes it."""
-        self._kept.append(started)
-
-    def take_kept(self) -> Any:
-        """What was kept last and is not taken yet, or None; it is the caller's now."""
-        try:
-            return self._kept.pop()
-        except IndexError:
-            return None
-
-    def drop_kept(self) -> None:
-        """Close what is kept."""
-        while (started := self.take_kept()) is not None:
-            started.close()
-
     def close(self) -> None:
         """Close the connection: what runs over it ends with a HostError, and so does `open` under way."""
         login = self._login
         if login is not None:
             login.cancel()
-        self.drop_kept()
         transports, self._transports = self._transports, []
         for transport in transports:
             transport.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.gather import gather_facts, gather_further
@@ -33,7 +33,7 @@ def look(
         progress: takes what is going on, a few words at a time.
     """
     needs = {check.needs for check in checks} & FURTHER_TRIPS - {Needs.TRIAL}
-    facts, network = first_look(fleet, inventory, hosts, progress, needs=needs)
+    facts, network = first_look(fleet, inventory, hosts, progress)
     if needs:
         facts = gather_further(fleet, facts, plan_trips(facts, network, needs), progress)
     return run_checks(facts, network, checks)
@@ -44,13 +44,8 @@ def first_look(
     inventory: Inventory,
     hosts: Sequence[Host],
     progress: Progress = lambda text: None,
-    *,
-    needs: Collection[Needs] = (),
 ) -> tuple[FleetFacts, NetworkDecision]:
-    """What the probe finds on `hosts`, and the network that a job on them would have.
-
-    With `needs`, the trips that these need must follow.
-    """
+    """What the probe finds on `hosts`, and the network that a job on them would have."""
     topologies = {host.tuning.topo_file for host in inventory.hosts if host.tuning.topo_file}
     facts = gather_facts(
         fleet,
@@ -58,7 +53,6 @@ def first_look(
         hosts,
         packages=packages_to_look_up(inventory.require),
         paths=[*sorted(topologies), *LOCAL_DISKS],
-        stay=bool(needs),
         progress=progress,
     )
     return facts, decide(facts)

@@ -7,14 +7,12 @@ travel on standard input, since the login shell may be anything: it is only ever
 from __future__ import annotations
 
 import json
-import marshal
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from importlib.util import MAGIC_NUMBER
-from typing import Any, NamedTuple
+from typing import Any
 
 # Passed on unharmed by sh, bash, zsh, ksh, fish and tcsh: no backslash, `!` or newline in the quotes.
 COMMAND = "exec sh -c 'IFS= read -r line; eval \"$line\"'"
@@ -23,21 +21,17 @@ COMMAND = "exec sh -c 'IFS= read -r line; eval \"$line\"'"
 FRAME_LIMIT = 64 * 1024 * 1024
 
 # Valid Python 2 too: an old interpreter has to say that it is old. Standard input moves to a descriptor of
-# its own, so that nothing that the program starts can read from it. No garbage is collected until the program
-# is there: that is an eighth of the processor time that a probe takes. Compiling would be a quarter:
-# the head's Python has done it already, for interpreters whose bytecode has the same magic number.
+# its own, so that nothing that the program starts can read from it.
 _STUB = """\
-import gc, marshal, os, sys
-gc.disable()
+import os, sys
 if sys.version_info < (3, 8):
     sys.exit(97)
 if sys.path[0] == "":
     del sys.path[0]
 feed = open(os.dup(0), "rb", 65536)
 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-magic, code, source = (feed.read(int(feed.readline() or sys.exit(98))) for part in range(3))
-same = getattr(sys.modules.get("_frozen_importlib_external"), "MAGIC_NUMBER", None) == magic
-exec(marshal.loads(code) if same else compile(source, "mnt/remote/boot/boot.py", "exec"))
+source = feed.read(int(feed.readline() or sys.exit(98)))
+exec(compile(source, "mnt/remote/boot/boot.py", "exec"))
 serve(feed, sys.argv[1], sys.argv[2:])
 """
 
@@ -68,7 +62,7 @@ def opening(
     why: str = "",
     stale: int | None = None,
 ) -> bytes:
-    """What COMMAND reads before the first request.
+    """What COMMAND reads before the request.
 
     Args:
         mark: see `new_mark`.
@@ -90,51 +84,24 @@ def opening(
         str(len(python)),
         *python,
     ]
-    return "".join(line + "\n" for line in lines).encode("utf-8", "surrogateescape") + _boot()
-
-
-@cache
-def _boot() -> bytes:
-    """boot.py, as the stub reads it: the magic number, the code for interpreters of that, the source."""
-    source = _text("boot/boot.py")
-    parts = [MAGIC_NUMBER, _compiled(source, "mnt/remote/boot/boot.py"), source.encode()]
-    return b"".join(b"%d\n" % len(part) + part for part in parts)
-
-
-def _compiled(source: str, file: str) -> bytes:
-    return marshal.dumps(compile(source, file, "exec", dont_inherit=True, optimize=0))
-
-
-class Module(NamedTuple):
-    """A module as it travels; `code` is marshalled, for interpreters like the head's."""
-
-    name: str  # the full one
-    source: bytes
-    code: bytes
-
-
-def module(name: str, source: str) -> Module:
-    """Raises SyntaxError."""
-    return Module(name, source.encode(), _compiled(source, name.replace(".", "/") + ".py"))
+    boot = _text("boot/boot.py").encode()
+    head = "".join(line + "\n" for line in lines).encode("utf-8", "surrogateescape")
+    return b"%b%d\n%b" % (head, len(boot), boot)
 
 
 def request(
     mark: str,
     name: str,
-    modules: Sequence[Module],
+    modules: Sequence[tuple[str, str]],
     args: dict[str, Any],
-    *,
-    stay: bool = False,
 ) -> bytes:
     """What asks a boot.py for a program; the program's own stream follows.
 
     Args:
         mark: that of the opening.
         name: the program; `job.jobctl` is mnt/remote/job/jobctl.py.
-        modules: those of its modules that this boot.py has not been sent yet, each behind those that it
-            imports.
+        modules: its modules, as (full name, source), each behind those that it imports.
         args: JSON-serialisable arguments of its `main`.
-        stay: whether another request may follow, once this one is answered and its stream has ended.
 
     Raises TypeError or ValueError where `args` is not JSON.
     """
@@ -142,14 +109,11 @@ def request(
         "mark": mark,
         "limit": FRAME_LIMIT,
         "name": name,
-        "magic": MAGIC_NUMBER.hex(),
-        "modules": [[module.name, len(module.source), len(module.code)] for module in modules],
+        "modules": modules,
         "args": args,
-        "stay": stay,
     }
     body = json.dumps(document, allow_nan=False).encode()
-    files = [part for module in modules for part in (module.source, module.code)]
-    return b"".join([b"%d\n" % len(body), body, *files])
+    return b"%d\n%b" % (len(body), body)
 
 
 END_OF_STREAM = b"%08x" % 0

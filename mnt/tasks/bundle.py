@@ -6,6 +6,7 @@ A host gets a single standard-library program, whatever the number of files it i
 from __future__ import annotations
 
 import ast
+import threading
 from functools import cache
 from importlib import resources
 from importlib.abc import Traversable
@@ -31,8 +32,17 @@ def script_source(name: str) -> str:
     return "".join([_LOADER, *loads, run])
 
 
+_reading = threading.Lock()  # `ast` of CPython 3.11 fails in several threads
+
+
 def program_modules(name: str) -> list[tuple[str, str]]:
     """A program's modules as (full name, source), each after those that it imports; its own comes last."""
+    with _reading:
+        return _program_modules(name)
+
+
+@cache
+def _program_modules(name: str) -> list[tuple[str, str]]:
     return [(f"{_PACKAGE}.{part}", _read(part)) for part in _parts(name)]
 
 

@@ -14,13 +14,10 @@ from mnt.tasks.program import run_program
 
 
 @contextmanager
-def held(
-    connection: HostConnection, name: str, args: dict[str, Any], *, stay: bool = False
-) -> Iterator[dict[str, Any]]:
+def held(connection: HostConnection, name: str, args: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Run a program of `mnt/remote/` for as long as the block does; gives the first frame that it emits.
 
-    The program ends with its standard input, at the end of the block or when the host loses us. `stay` is
-    run_program's.
+    The program ends with its standard input, at the end of the block or when the host loses us.
 
     Raises HostError where it fails before that frame.
     """
@@ -29,8 +26,7 @@ def held(
 
     def run() -> None:
         try:
-            stream = _until(done)
-            run_program(connection, name, args, stdin=stream, timeout=None, on_frame=heard.put, stay=stay)
+            run_program(connection, name, args, stdin=_until(done), timeout=None, on_frame=heard.put)
         except HostError as error:
             heard.put(error)
 

@@ -14,7 +14,6 @@ from typing import Any, TypedDict
 from mnt.fleet import HostConnection
 from mnt.remote.job.entry import list_entries
 from mnt.tasks.bundle import script_source
-from mnt.tasks.glance import glance
 from mnt.tasks.program import run_program
 from mnt.tasks.shape import granted, shaped
 
@@ -228,11 +227,8 @@ def stop_node(
 
 def list_jobs(connection: HostConnection, jobs_dir: str, host: str, *, timeout: float = 30.0) -> Jobs:
     """The jobs that have a directory for this host. A job whose supervisor died is "lost"."""
-    answer = glance(connection, jobs_dir, host, timeout=timeout)
-    if answer is None:
-        args = {"action": "list", "jobs_dir": jobs_dir, "host": host}
-        answer = _ask(connection, args, timeout=timeout)
-    return shaped(connection.target.name, answer, Jobs)
+    args = {"action": "list", "jobs_dir": jobs_dir, "host": host}
+    return shaped(connection.target.name, _ask(connection, args, timeout=timeout), Jobs)
 
 
 def list_jobs_here(jobs_dir: str, host: str) -> Jobs:

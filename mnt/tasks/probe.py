@@ -10,9 +10,7 @@ from mnt.fleet import HostConnection
 from mnt.tasks.program import run_program
 
 
-def probe(
-    connection: HostConnection, args: dict[str, Any], *, timeout: float = 45.0, stay: bool = False
-) -> dict[str, Any]:
+def probe(connection: HostConnection, args: dict[str, Any], *, timeout: float = 45.0) -> dict[str, Any]:
     """The facts, as `mnt.facts.host.HostFacts.parse` reads them.
 
     What only the head can tell is added here: `clock_offset` and `clock_uncertainty`, and `noise`, what
@@ -21,7 +19,6 @@ def probe(
     Args:
         args: what depends on the inventory; `mnt/remote/probe/probe.py` lists it.
         timeout: seconds; what may hang on the host has shorter limits there.
-        stay: see run_program.
 
     Raises:
         NoPython: the host has no Python >= 3.8; the error holds what plain sh could tell.
@@ -37,7 +34,6 @@ def probe(
         timeout=timeout,
         on_frame=clock.hear,
         on_noise=noise.append,
-        stay=stay,
     )
     return {
         **answer,

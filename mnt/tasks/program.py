@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
 from typing import Any, TypedDict
 
 from mnt.errors import HostError
@@ -18,8 +16,6 @@ from mnt.tasks.bootstrap import BadFrame, Frame, FrameReader
 from mnt.tasks.shape import shaped
 
 OnFrame = Callable[[dict[str, Any]], None]
-
-_SETTLING = 0.5  # seconds for the end of a stream to be sent, where its program has answered already
 
 _MOST_REMARKS = 100  # of boot.sh, which makes some 15
 
@@ -59,7 +55,6 @@ def run_program(
     timeout: float | None = 60.0,
     on_frame: OnFrame | None = None,
     on_noise: Callable[[str], None] | None = None,
-    stay: bool = False,
 ) -> dict[str, Any]:
     """Run a program of `mnt/remote/` on the host and return its answer.
 
@@ -69,8 +64,6 @@ def run_program(
         timeout: seconds for all of it; None: as long as it takes.
         on_frame: takes each frame that the program emits, in this thread.
         on_noise: takes what came on standard output before the program, its end: what start-up files print.
-        stay: leave the interpreter there for the next program over this connection, which saves most of what
-            starting one takes; `drop_kept` ends it. For programs that leave nothing in their process.
 
     Closing the connection, from any thread, ends the call, and the program with it.
 
@@ -83,26 +76,16 @@ def run_program(
     host, python, patience = connection.target.name, connection.target.python, connection.timeouts.interpreter
     deadline = None if timeout is None else time.monotonic() + timeout
 
-    def ask(boot: _Boot, opening: bytes = b"") -> dict[str, Any]:
-        run = _Run(boot, name, deadline, patience)
-        with contextlib.ExitStack() as stack:
-            stack.callback(boot.command.close)
-            boot.command.write([opening + boot.request(name, args, stay)])
-            answer = run.answer(stdin, on_frame, on_noise)
-            if stay and boot.command.has_sent_all(_SETTLING):
-                stack.pop_all()
-                connection.keep(boot)
-            return answer
-
     def attempt(words: Sequence[str], why: str = "", stale: int | None = None) -> dict[str, Any]:
         mark = bootstrap.new_mark()
         opening = bootstrap.opening(mark, words, why=why, stale=stale)
-        return ask(_Boot(connection.start(bootstrap.COMMAND), mark), opening)
+        request = bootstrap.request(mark, name, bundle.program_modules(name), args)
+        with connection.start(bootstrap.COMMAND) as command:
+            run = _Run(command, mark, name, deadline, patience)
+            command.write([opening + request])
+            return run.answer(stdin, on_frame, on_noise)
 
     try:
-        if (kept := connection.take_kept()) is not None:
-            with contextlib.suppress(_Gone):
-                return ask(kept)
         try:
             return attempt(python)
         except _Stuck as stuck:
@@ -121,50 +104,9 @@ def run_program(
         raise HostError(host, "answer", f"{name}: {error}") from None
 
 
-_reading = threading.Lock()
-
-
-def _modules(name: str) -> list[bootstrap.Module]:
-    """The program's modules, read once for all hosts; `ast` of CPython 3.11 fails in several threads."""
-    with _reading:
-        return _cached_modules(name)
-
-
-@cache
-def _cached_modules(name: str) -> list[bootstrap.Module]:
-    return [bootstrap.module(*module) for module in bundle.program_modules(name)]
-
-
 class _Error(TypedDict):
     error: str
     traceback: str
-
-
-class _Boot:
-    """A boot.py on a host, and what it has been sent."""
-
-    def __init__(self, command: RunningCommand, mark: str) -> None:
-        self.command = command
-        self.reader = FrameReader(mark)
-        self._mark = mark
-        self._sent: set[str] = set()
-
-    @property
-    def used(self) -> bool:
-        """Whether it has been asked for a program already."""
-        return bool(self._sent)
-
-    def request(self, name: str, args: dict[str, Any], stay: bool) -> bytes:
-        modules = [module for module in _modules(name) if module.name not in self._sent]
-        self._sent.update(module.name for module in modules)
-        return bootstrap.request(self._mark, name, modules, args, stay=stay)
-
-    def close(self) -> None:
-        self.command.close()
-
-
-class _Gone(Exception):
-    """An interpreter that was kept has ended before it got the program."""
 
 
 class _Stuck(Exception):
@@ -196,19 +138,20 @@ class _Run:
     """The conversation about one program.
 
     Args:
-        boot: not asked for it yet. Raises _Gone where it was kept, and serves nobody any more.
+        mark: of its frames.
         deadline: on time.monotonic()'s clock.
         patience: seconds that each interpreter has to start.
     """
 
-    def __init__(self, boot: _Boot, name: str, deadline: float | None, patience: float) -> None:
-        self._command = boot.command
-        self._host = boot.command.host
+    def __init__(
+        self, command: RunningCommand, mark: str, name: str, deadline: float | None, patience: float
+    ) -> None:
+        self._command = command
+        self._host = command.host
         self._name = name
-        self._reader = boot.reader
+        self._reader = FrameReader(mark)
         self._deadline = deadline
         self._patience = patience
-        self._kept = boot.used
         self._heard = False  # whether any frame has come
         self._group: int | None = None  # of sh, while no program has started
         self._impatient: float | None = None  # when to give the interpreter up that is being started
@@ -223,8 +166,6 @@ class _Run:
         facts: dict[str, str] = {}
         started = False
         for frame in self._frames():
-            if self._kept and not started and frame.kind != "hello":
-                raise _Gone
             if frame.kind in ("answer", "frame", "error") and not isinstance(frame.value, dict):
                 raise BadFrame(f"the {frame.kind} is no JSON object")
             if frame.kind == "answer":
@@ -294,7 +235,7 @@ class _Run:
         code = self._command.exit_code
         said = self._command.stderr.strip() or self._reader.noise
         if not self._heard:
-            return _Gone() if self._kept else _NoShell(code, said)
+            return _NoShell(code, said)
         ended = "ended without an answer" + ("" if code is None else f", exit code {code}")
         return HostError(self._host, "answer", f"{self._name}: {ended}{_last_line(said)}")
 

@@ -48,7 +48,7 @@ def write_nonce(
     Raises HostError where the host cannot be asked.
     """
     args = {"nonce": nonce, "write": places, "deadline": deadline}
-    with held(connection, "probe.visible", args, stay=True) as first:
+    with held(connection, "probe.visible", args) as first:
         yield shaped(connection.target.name, first, _Wrote, "frame")["written"]
 
 
@@ -57,5 +57,5 @@ def read_nonce(
 ) -> dict[str, Seen]:
     """Look for the files, by name, until they hold `nonce`, at most `deadline` seconds. Raises HostError."""
     args = {"nonce": nonce, "read": files, "deadline": deadline}
-    answer = run_program(connection, "probe.visible", args, stay=True)
+    answer = run_program(connection, "probe.visible", args)
     return shaped(connection.target.name, answer, _Looked)["seen"]

@@ -24,8 +24,7 @@ from mnt.errors import HostError
 from mnt.fleet import Timeouts
 from mnt.inventory import loader
 from mnt.lab import Lab, LabHost
-from mnt.tasks import bootstrap
-from mnt.tasks import program as programs
+from mnt.tasks import bundle
 from mnt.tasks.mesh import mesh
 from mnt.tasks.program import NoPython, ProgramError, run_program
 
@@ -42,14 +41,12 @@ def main(args, emit, stdin):
 def define(monkeypatch: pytest.MonkeyPatch) -> Define:
     """`define(source)`: a program of that source, by its name."""
     sources: dict[str, str] = {}
-    real = programs._cached_modules
+    real = bundle.program_modules
 
-    def modules(name: str) -> list[bootstrap.Module]:
-        if name in sources:
-            return [bootstrap.module(f"mnt.remote.{name}", sources[name])]
-        return real(name)
+    def modules(name: str) -> list[tuple[str, str]]:
+        return [(f"mnt.remote.{name}", sources[name])] if name in sources else real(name)
 
-    monkeypatch.setattr(programs, "_cached_modules", modules)
+    monkeypatch.setattr(bundle, "program_modules", modules)
 
     def add(source: str) -> str:
         name = f"trial{len(sources)}"
@@ -261,49 +258,6 @@ def main(args, emit, stdin):
 """
 
 
-PID = """
-import os
-def main(args, emit, stdin):
-    return {"pid": os.getpid(), "parent": os.getppid()}
-"""
-
-
-def alive(host: LabHost, pid: int) -> bool:
-    return host.exec(["test", "-e", f"/proc/{pid}"]).returncode == 0
-
-
-def test_an_interpreter_that_stays(lab: Lab, define: Define) -> None:
-    name, host = define(PID), lab.host("node1")
-    with fleet_of(lab) as fleet:
-        connection = fleet.connection("node1")
-        first = run_program(connection, name, {}, stay=True)["pid"]
-        assert alive(host, first)
-        assert run_program(connection, name, {}, stay=True)["pid"] == first
-        assert run_program(connection, "probe.visible", {"nonce": "n", "read": {}}, stay=True) == {"seen": {}}
-        last = run_program(connection, name, {})["pid"]
-        assert last == first
-        wait_for(lambda: not alive(host, first))
-        other = run_program(connection, name, {}, stay=True)["pid"]
-        connection.drop_kept()
-        wait_for(lambda: not alive(host, other))
-        third = run_program(connection, name, {}, stay=True)["pid"]
-    wait_for(lambda: not alive(host, third))
-
-
-@pytest.mark.parametrize("who", ["pid", "parent"])
-def test_an_interpreter_that_stayed_and_was_killed_is_replaced(lab: Lab, define: Define, who: str) -> None:
-    name, host = define(PID), lab.host("node1")
-    with fleet_of(lab) as fleet:
-        connection = fleet.connection("node1")
-        first = run_program(connection, name, {}, stay=True)
-        host.exec(["kill", "-9", str(first[who])])
-        wait_for(lambda: not alive(host, first[who]))
-        second = run_program(connection, name, {}, stay=True)
-        assert second["pid"] != first["pid"]
-    wait_for(lambda: not alive(host, second["pid"]))
-    wait_for(lambda: not alive(host, first["pid"]))
-
-
 @pytest.fixture
 def marks(lab: Lab) -> Iterator[dict[str, str]]:
     """Arguments for SLEEPER that tell its processes from all others."""
@@ -340,9 +294,8 @@ def test_a_head_that_is_interrupted_or_killed_leaves_nothing(
 import json, sys
 from mnt.fleet import Fleet
 from mnt.inventory import loader
-from mnt.tasks import bootstrap
-from mnt.tasks import program
-program._cached_modules = lambda name: [bootstrap.module("mnt.remote.sleeper", {SLEEPER!r})]
+from mnt.tasks import bundle, program
+bundle.program_modules = lambda name: [("mnt.remote.sleeper", {SLEEPER!r})]
 marks = json.loads(sys.argv[2])
 def task(connection):
     def tell(frame): print("started", flush=True)

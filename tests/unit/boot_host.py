@@ -32,7 +32,6 @@ class Conversation:
         stale: int | None = None,
         why: str = "",
         mark: str | None = None,
-        stay: bool = False,
     ) -> None:
         mark = mark or bootstrap.new_mark()
         self.reader = FrameReader(mark)
@@ -44,11 +43,12 @@ class Conversation:
             env={**os.environ, **(env or {})},
             start_new_session=True,
         )
-        self.mark = mark
         opening = bootstrap.opening(mark, python, why=why, stale=stale)
-        self.send(opening + self._request(program, args, stay))
+        modules = [("mnt.remote.trial", program)]
+        self.send(opening + bootstrap.request(mark, "trial", modules, dict(args or {})))
         if stream is not None:
-            self._stream(stream)
+            with contextlib.suppress(BrokenPipeError):  # it has answered without reading so far
+                self.send((bootstrap.piece(stream) if stream else b"") + bootstrap.END_OF_STREAM)
         self._waiting: list[Frame] = []
 
     def __enter__(self) -> Conversation:
@@ -60,20 +60,6 @@ class Conversation:
         for stream in (self.process.stdout, self.process.stderr):
             assert stream is not None
             stream.close()
-
-    def _request(self, program: str, args: Mapping[str, Any] | None, stay: bool) -> bytes:
-        modules = [bootstrap.module("mnt.remote.trial", program)] if program else []
-        return bootstrap.request(self.mark, "trial", modules, dict(args or {}), stay=stay)
-
-    def _stream(self, stream: bytes) -> None:
-        with contextlib.suppress(BrokenPipeError):  # it has answered without reading so far
-            self.send((bootstrap.piece(stream) if stream else b"") + bootstrap.END_OF_STREAM)
-
-    def ask_again(self, program: str, args: Mapping[str, Any] | None = None, *, stay: bool = False) -> None:
-        """For a program, by the boot.py that stayed; an empty one: for that which it has loaded already."""
-        with contextlib.suppress(BrokenPipeError):
-            self.send(self._request(program, args, stay))
-        self._stream(b"")
 
     def send(self, data: bytes) -> None:
         assert self.process.stdin is not None

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -230,24 +230,6 @@ def test_what_goes_wrong_is_said(body: str, error: str) -> None:
         assert conversation.until("error").value["error"].startswith(error)
 
 
-@pytest.fixture
-def foreign_code(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The head's Python is of another version than the host's."""
-    monkeypatch.setattr(bootstrap, "MAGIC_NUMBER", b"none")
-    monkeypatch.setattr(bootstrap, "_compiled", lambda source, file: b"code of another Python")
-    bootstrap._boot.cache_clear()
-    yield
-    bootstrap._boot.cache_clear()
-
-
-@pytest.mark.usefixtures("foreign_code")
-def test_a_host_with_another_python_than_the_head_compiles_the_source() -> None:
-    assert answer(ECHO, {"x": 1}, stream=b"data")["stdin"] == "data"
-    with Conversation("def main(args, emit, stdin):\n    return 1 / 0  # here\n") as conversation:
-        assert "1 / 0  # here" in conversation.until("error").value["traceback"]
-
-
-@pytest.mark.usefixtures("foreign_code")
 def test_a_program_that_does_not_compile() -> None:
     with Conversation("def main(:\n") as conversation:
         assert conversation.until("error").value["error"].startswith("SyntaxError")
@@ -258,79 +240,6 @@ def test_a_program_that_dies_is_not_answered_by_another_interpreter() -> None:
     with Conversation(program) as conversation:
         conversation.until("hello")
         assert conversation.until("tried").value == f"137 {sys.executable}"
-
-
-# -- one boot, several programs
-
-WAITER = """
-import os, time
-def main(args, emit, stdin):
-    emit({"pid": os.getpid()})
-    time.sleep(600)
-"""
-
-LEAVES_A_CHILD = """
-import os, subprocess
-calls = 0
-def main(args, emit, stdin):
-    global calls
-    calls += 1
-    child = subprocess.Popen(["sleep", "600"])
-    return {"calls": calls, "child": child.pid, "pid": os.getpid(), "args": args}
-"""
-
-
-def test_a_boot_that_stays_runs_the_next_program_in_the_same_process() -> None:
-    with Conversation(LEAVES_A_CHILD, {"turn": 1}, stay=True, stream=b"nobody reads this") as conversation:
-        first = conversation.until("answer").value
-        wait_for_end(first["child"])
-        conversation.ask_again("", {"turn": 2}, stay=True)  # it has that program already
-        second = conversation.until("answer").value
-        assert (second["pid"], second["calls"]) == (first["pid"], 2)
-        assert second["args"]["turn"] == 2
-        assert second["args"]["_boot"] == first["args"]["_boot"]
-        wait_for_end(second["child"])
-        conversation.ask_again(LEAVES_A_CHILD, {"turn": 3})  # and does not stay
-        third = conversation.until("answer").value
-        assert (third["pid"], third["calls"]) == (first["pid"], 1)
-        assert conversation.frames() == []
-        assert conversation.process.wait(PATIENCE) == 0
-
-
-def test_a_program_that_failed_does_not_spoil_the_next() -> None:
-    with Conversation("def main(args, emit, stdin):\n    raise SystemExit(3)\n", stay=True) as conversation:
-        assert conversation.until("error").value["error"] == "SystemExit: 3"
-        conversation.ask_again(ECHO, {"x": 1})
-        assert conversation.until("answer").value["args"]["x"] == 1
-
-
-def test_a_boot_that_stays_ends_with_the_head() -> None:
-    with Conversation(LEAVES_A_CHILD, stay=True) as conversation:
-        pid = conversation.until("answer").value["pid"]
-        conversation.hang_up()
-        wait_for_end(pid)
-
-
-def test_a_later_program_ends_with_the_head_too() -> None:
-    with Conversation(LEAVES_A_CHILD, stay=True) as conversation:
-        conversation.until("answer")
-        conversation.ask_again(WAITER)
-        pid = conversation.until("frame").value["pid"]
-        conversation.hang_up()
-        wait_for_end(pid)
-
-
-def test_a_program_that_leaves_a_thread_does_not_stay() -> None:
-    program = """
-import threading, time
-def main(args, emit, stdin):
-    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
-    return {}
-"""
-    with Conversation(program, stay=True) as conversation:
-        conversation.until("answer")
-        assert conversation.frames() == []
-        assert conversation.process.wait(PATIENCE) == 0
 
 
 # -- the program's stream

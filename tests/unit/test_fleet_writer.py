@@ -38,24 +38,6 @@ def test_pieces_go_in_the_order_in_which_they_were_given() -> None:
     assert pipe.sent == [b"1", b"2", b"3"]
 
 
-def test_whether_all_is_sent() -> None:
-    pipe = Pipe()
-    more = threading.Event()
-    pipe.writer.write([b"1"])
-    assert pipe.writer.has_sent_all(10)
-
-    def held() -> Iterator[bytes]:
-        more.wait(10)
-        yield b"2"
-
-    pipe.writer.write(held())
-    assert not pipe.writer.has_sent_all(0.01)
-    more.set()
-    assert pipe.writer.has_sent_all(10)
-    pipe.writer.close(10)
-    assert pipe.ended.is_set()
-
-
 @pytest.mark.parametrize("kind", [OSError, ValueError])
 def test_what_iterating_raises_is_the_readers(kind: type[Exception]) -> None:
     pipe = Pipe()

@@ -300,6 +300,58 @@ def test_documents_of_a_newer_mnt_are_read(host: JobHost) -> None:
     assert host.stop(spec["job"])["status"] == "stopped"
 
 
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"state": "running", "supervisor": 1}', '{"state": NaN}', "{}\n{}"]
+)
+def test_a_state_that_makes_no_sense_is_that_of_a_lost_job(host: JobHost, text: str) -> None:
+    host.script("pass")
+    specs = [host.spec(created=2000.0), host.spec(created=1000.0)]
+    for spec in specs:
+        host.start(spec)
+        host.ended(spec["job"])
+    path = Path(host.jobs_dir) / specs[0]["job"] / host.name / "state.json"
+    whole = path.read_text()
+    path.write_text(text)
+    assert [entry["state"] for entry in host.call("list")["jobs"]] == ["lost", "finished"]
+    path.write_text(whole)
+    assert [entry["state"] for entry in host.call("list")["jobs"]] == ["finished", "finished"]
+
+
+def test_a_job_of_an_older_mnt_has_a_spec_alone(host: JobHost) -> None:
+    host.script("pass")
+    spec = host.spec()
+    host.start(spec)
+    host.ended(spec["job"])
+    entry = host.entry(spec["job"])
+    (Path(host.jobs_dir) / spec["job"] / host.name / "about.json").unlink()
+    assert host.entry(spec["job"]) == entry
+
+
+def test_no_secret_and_no_environment_leave_the_host_for_a_status(host: JobHost) -> None:
+    host.script(SLEEPER)
+    spec = host.spec(env={"TOKEN": "of the environment"})
+    host.start(spec)
+    directory = Path(host.jobs_dir) / spec["job"] / host.name
+    for told in (json.dumps(host.call("list")), (directory / "about.json").read_text()):
+        assert spec["job"] in told
+        assert spec["secret"] not in told
+        assert "of the environment" not in told
+
+
+@pytest.mark.parametrize("name", ["-rf", "a b", "$(touch evil)", "'\"", "*", "~x", "`touch evil`"])
+def test_any_directory(host: JobHost, name: str) -> None:
+    host.jobs_dir = str(host.directory / name)
+    host.script("")
+    spec = host.spec()
+    host.start(spec)
+    host.ended(spec["job"])
+    listed = host.call("list")["jobs"]
+    assert [entry["state"] for entry in listed] == ["finished"]
+    host.jobs_dir = f"~/{name}"
+    assert host.call("list")["jobs"] == listed
+    assert not list(host.directory.glob("**/evil"))
+
+
 # --- stop --------------------------------------------------------------------------------------------------
 
 

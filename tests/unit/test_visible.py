@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
 import os
 import signal
 import threading
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import HANG, PATIENCE, at_most, wait_for
+from waiting import HANG, PATIENCE, at_most
 
 from mnt.remote.probe import children, visible
 
@@ -111,27 +111,14 @@ def test_children_answer_hang_or_die_on_their_own() -> None:
     assert list(answers.items()) == [("well", [1, "é"]), ("hangs", None), ("dies", None)]
 
 
-def test_one_child_does_all_that_is_quick_and_nothing_is_done_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def job(name: str, behind: str = "") -> int:
-        with open(tmp_path / name, "x", encoding="ascii"):
-            wait_for(lambda: all((tmp_path / other).exists() for other in behind))
+def test_all_jobs_run_at_once_each_in_a_child_of_its_own() -> None:
+    def meet() -> int:
+        barrier.wait(PATIENCE)
         return os.getpid()
 
-    monkeypatch.setattr(children, "PATIENCE", PATIENCE)
-    quick = {name: partial(job, name) for name in ("a", "b", "c")}
-    assert len(set(children.run_in_children(quick, PATIENCE).values())) == 1
-    monkeypatch.setattr(children, "PATIENCE", 3)
-    one_is_slow = {
-        "d": partial(job, "d"),
-        "e": partial(job, "e", "fg"),  # not done before those behind it
-        "f": partial(job, "f"),
-        "g": partial(job, "g"),
-    }
-    answers = children.run_in_children(one_is_slow, PATIENCE)
-    assert answers["d"] == answers["e"]
-    assert len(set(answers.values()) - {None}) == 3
+    barrier = multiprocessing.get_context("fork").Barrier(3)
+    answers = children.run_in_children(dict.fromkeys("abc", meet), PATIENCE)
+    assert len({*answers.values(), None, os.getpid()}) == 5
     assert children.run_in_children({}, PATIENCE) == {}
 
 

@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import chain
 from types import TracebackType
 from typing import TypeVar
@@ -63,19 +63,6 @@ class Writer:
         """Raise what iterating raised."""
         if self._error is not None:
             raise self._error
-
-    def has_sent_all(self, timeout: float) -> bool:
-        """Whether all that was given is sent, within `timeout` seconds. Raises what iterating raised."""
-        sent = threading.Event()
-
-        def mark() -> Iterator[bytes]:
-            sent.set()
-            yield from ()
-
-        self.write(mark())
-        sent.wait(timeout)
-        self.check()
-        return sent.is_set()
 
     def _work_off(self) -> None:
         try:
@@ -141,7 +128,3 @@ class RunningCommand(ABC):
     def end_input(self) -> None:
         """Close standard input, after what was written before."""
         self._writer.end()
-
-    def has_sent_all(self, timeout: float) -> bool:
-        """See Writer."""
-        return self._writer.has_sent_all(timeout)

@@ -1,13 +1,10 @@
-"""Second stage on a host: read programs from standard input, run their `main`, and report in frames.
+"""Second stage on a host: read a program from standard input, run its `main`, and report in frames.
 
 The stub that bootstrap.py sends has taken this source off standard input and calls `serve`. What follows
-there: a line with a length and that many bytes of JSON (the request), the source and the code of each module
-that it names (bootstrap.py has their form), then the stream for the program in pieces, each `%08x` and that
-many bytes. A piece of length 0 ends the stream, so that the end of the data and the loss of the connection
-differ: standard input itself stays open until the head is done, and its end means that the head is gone.
-
-A request may ask to `stay`: then the next one follows the end of the stream. Its program finds the modules
-that are loaded already, and is spared the start of an interpreter.
+there: a line with a length and that many bytes of JSON (the request; bootstrap.py has its form), then the
+stream for the program in pieces, each `%08x` and that many bytes. A piece of length 0 ends the stream, so
+that the end of the data and the loss of the connection differ: standard input itself stays open until the
+head is done, and its end means that the head is gone.
 
 Frames go out on what was standard output, in chunks of one write each of at most PIPE_BUF bytes, so that no
 other writer can get into the middle of one: `MARK KIND LENGTH MORE\\n` and LENGTH bytes. Standard output and
@@ -18,21 +15,16 @@ Runs on the host; standard library only, Python 3.8 and newer.
 
 from __future__ import annotations
 
-import gc
 import io
 import json
-import marshal
 import os
 import select
 import signal
 import sys
 import threading
 import types
-
-TYPE_CHECKING = False  # typing.TYPE_CHECKING costs an import
-if TYPE_CHECKING:
-    from types import FrameType
-    from typing import Any, BinaryIO, NoReturn
+from types import FrameType
+from typing import Any, BinaryIO, NoReturn
 
 _CHUNK = 4000  # bytes of data in a chunk; with its header less than PIPE_BUF (4096 on Linux)
 _GRACE = 5.0  # seconds that a program has to clean up once the head is gone
@@ -96,11 +88,11 @@ class Stream(io.RawIOBase):
 class Source:
     """The loader of a module: gives tracebacks their lines."""
 
-    def __init__(self, text: bytes) -> None:
+    def __init__(self, text: str) -> None:
         self._text = text
 
     def get_source(self, name: str) -> str:
-        return self._text.decode()
+        return self._text
 
 
 class Group:
@@ -145,36 +137,26 @@ def _reset_signals() -> None:
     signal.signal(signal.SIGHUP, _exit_on_signal)
 
 
-def _watch(fd: int, group: Group, idle: threading.Event) -> None:
+def _watch(fd: int, group: Group, over: threading.Event) -> None:
     """Wait until the head hangs up; then end the program: SIGTERM, a moment to clean up, SIGKILL."""
-    _hung_up(fd, None)
-    if idle.is_set():
+    poll = select.poll()
+    poll.register(fd, select.POLLRDHUP)  # no POLLIN: what the program has not read yet does not matter
+    poll.poll()
+    if over.is_set():
         return
     group.terminate()
-    idle.wait(_GRACE)
+    over.wait(_GRACE)
     group.sweep()
     os._exit(_HEAD_GONE)
 
 
-def _hung_up(fd: int, timeout: int | None) -> bool:
-    """Whether the head hangs up within `timeout` milliseconds; None: wait until it does."""
-    poll = select.poll()
-    poll.register(fd, select.POLLRDHUP)  # no POLLIN: what the program has not read yet does not matter
-    return bool(poll.poll(timeout))
-
-
-def _load(modules: list[tuple[str, bytes, bytes]], magic: str) -> None:
-    """Make modules, and run them in order: their code if that is of this interpreter, else their source."""
-    own = getattr(sys.modules.get("_frozen_importlib_external"), "MAGIC_NUMBER", b"").hex()
-    gc.disable()
-    for name, source, code in modules:
+def _load(modules: list[tuple[str, str]]) -> None:
+    """Make modules, and run them in order."""
+    for name, source in modules:
         module = _module(name)
         file = name.replace(".", "/") + ".py"
         vars(module).update(__file__=file, __loader__=Source(source))
-        ready = marshal.loads(code) if magic == own else compile(source, file, "exec")
-        exec(ready, module.__dict__)
-    gc.freeze()  # what is loaded stays
-    gc.enable()
+        exec(compile(source, file, "exec"), module.__dict__)
 
 
 def _module(name: str) -> types.ModuleType:
@@ -195,19 +177,11 @@ def _failure(error: BaseException) -> dict[str, str]:
     return {"error": summary, "traceback": "".join(lines)[-_TRACEBACK_KEPT:]}
 
 
-def _request(feed: io.BufferedReader) -> dict[str, Any]:
-    """The next one. Raises ValueError where standard input has ended."""
-    request: dict[str, Any] = json.loads(feed.read(int(feed.readline())).decode())
-    modules = request["modules"]
-    request["modules"] = [(name, feed.read(source), feed.read(code)) for name, source, code in modules]
-    return request
-
-
 def _run(request: dict[str, Any], boot: dict[str, Any], frames: Frames, stdin: BinaryIO) -> tuple[str, Any]:
     """Run one program; the kind and the value of its last frame."""
     sys.argv = [f"mnt/remote/{request['name'].replace('.', '/')}.py"]
     try:
-        _load(request["modules"], request["magic"])
+        _load(request["modules"])
         program: Any = sys.modules[f"mnt.remote.{request['name']}"]
         args = dict(request["args"], _boot=boot)
         return "answer", program.main(args, lambda frame: frames.send("frame", frame), stdin)
@@ -215,49 +189,32 @@ def _run(request: dict[str, Any], boot: dict[str, Any], frames: Frames, stdin: B
         return "error", _failure(error)
 
 
-def _is_tidy() -> bool:
-    """Whether the program has left no thread behind: there are the main one, and the one that watches."""
-    return threading.active_count() <= 2
-
-
 def serve(feed: io.BufferedReader, why: str, python: list[str]) -> NoReturn:
-    """Run a program, or several, and exit: with 0 once all are answered, with 98 if the head is gone.
+    """Run the program that is asked for, and exit: with 0 once that is answered, with 98 if the head is gone.
 
     Args:
         feed: standard input, binary and buffered, at the request; on a descriptor of its own.
         why: why the configured interpreter does not run; empty where this is it.
         python: the words that started this interpreter.
     """
-    request = _request(feed)
+    request = json.loads(feed.read(int(feed.readline() or os._exit(_HEAD_GONE))))
     frames = Frames(os.dup(1), request["mark"], request["limit"])
     os.dup2(2, 1)
-    boot = {"python": python, "configured": not why, "why": why}
-    group, idle = Group(), threading.Event()
+    group, over = Group(), threading.Event()
     group.enter()
-    threading.Thread(target=_watch, args=(feed.fileno(), group, idle), daemon=True).start()
-    while True:
-        _reset_signals()
-        frames.send("hello", {"pid": os.getpid(), "version": sys.version.split()[0]})
-        stdin = io.BufferedReader(Stream(feed), 1 << 16)
-        kind, value = _run(request, boot, frames, stdin)
-        idle.set()
-        group.sweep()  # before the answer: who has it may rely on nothing being left
-        stay = request["stay"] and _is_tidy()
+    threading.Thread(target=_watch, args=(feed.fileno(), group, over), daemon=True).start()
+    _reset_signals()
+    frames.send("hello", {"pid": os.getpid(), "version": sys.version.split()[0]})
+    boot = {"python": python, "configured": not why, "why": why}
+    kind, value = _run(request, boot, frames, io.BufferedReader(Stream(feed), 1 << 16))
+    over.set()
+    group.sweep()  # before the answer: who has it may rely on nothing being left
+    try:
         try:
-            try:
-                frames.send(kind, value)
-            except (TypeError, ValueError) as error:
-                frames.send("error", _failure(error))
-            if not stay:
-                break
-            while stdin.read(1 << 16):  # the next request follows the end of the stream
-                pass
-            request = _request(feed)
-        except (OSError, ValueError):  # nothing came any more
-            os._exit(_HEAD_GONE)
-        group.enter()
-        idle.clear()
-        if _hung_up(feed.fileno(), 0):  # the watch may have seen that while nothing ran
-            os._exit(_HEAD_GONE)
+            frames.send(kind, value)
+        except (TypeError, ValueError) as error:
+            frames.send("error", _failure(error))
+    except OSError:  # nobody reads any more
+        os._exit(_HEAD_GONE)
     sys.stdout.flush()
     os._exit(0)

@@ -10,11 +10,6 @@ def stat_fields(pid: int) -> tuple[str, list[bytes]] | None:
             text = file.read()
     except OSError:
         return None
-    return parse_stat(text)
-
-
-def parse_stat(text: bytes) -> tuple[str, list[bytes]]:
-    """Of the text of that file. Raises ValueError where it is none."""
     # The command is in parentheses, and may itself contain spaces and parentheses.
     end = text.rindex(b")")
     return text[text.index(b"(") + 1 : end].decode("utf-8", "replace"), text[end + 2 :].split()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # typing.TYPE_CHECKING costs an import of 3 ms
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
 
 class Refused(Exception):

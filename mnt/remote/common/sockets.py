@@ -9,13 +9,6 @@ import struct
 from collections.abc import Iterable
 
 from mnt.remote.common.files import entries, read
-from mnt.remote.common.netlink import SOCK_DIAG, dump
-
-# linux/inet_diag.h, linux/sock_diag.h; the states are bits in a question
-_BY_FAMILY = 20
-_QUESTION = struct.Struct("=BBxxI48x")  # struct inet_diag_req_v2: family, protocol, states, any socket
-_PORT, _SOURCE, _UID, _INODE = 4, 8, 64, 68  # where struct inet_diag_msg has them
-_LISTEN_BIT = 1 << 10
 
 LISTEN = "0A"  # TCP_LISTEN of the kernel's net/tcp_states.h, as /proc/net/tcp prints it
 
@@ -26,34 +19,13 @@ def listeners(port: int) -> list[dict[str, object]]:
     pid and command are None where the socket is another user's, whose /proc/PID/fd may not be read. A
     connection in TIME_WAIT does not hold its port.
     """
-    try:
-        found = _asked(port)
-    except OSError:  # a kernel without inet_diag
-        found = _read(port)
+    found = [entry for table in ("tcp", "tcp6") for entry in parse_sockets(read("/proc/net/" + table), port)]
     owners = _owners({inode for _, _, inode in found}) if found else {}
     answer: list[dict[str, object]] = []
     for address, uid, inode in found:
         pid, command = owners.get(inode, (None, None))
         answer.append({"address": address, "uid": uid, "user": _user(uid), "pid": pid, "command": command})
     return answer
-
-
-def _asked(port: int) -> list[tuple[str, int, str]]:
-    """As parse_sockets, by a question that skips all connections. Raises OSError."""
-    found = []
-    for family, size in ((socket.AF_INET, 4), (socket.AF_INET6, 16)):
-        question = _QUESTION.pack(family, socket.IPPROTO_TCP, _LISTEN_BIT)
-        for answer in dump(_BY_FAMILY, question, SOCK_DIAG):
-            if struct.unpack_from("!H", answer, _PORT)[0] == port:
-                address = socket.inet_ntop(family, answer[_SOURCE : _SOURCE + size])
-                uid, inode = struct.unpack_from("=II", answer, _UID)
-                found.append((address, uid, str(inode)))
-    return found
-
-
-def _read(port: int) -> list[tuple[str, int, str]]:
-    """As parse_sockets, from the tables of all sockets that there are."""
-    return [entry for table in ("tcp", "tcp6") for entry in parse_sockets(read("/proc/net/" + table), port)]
 
 
 def parse_sockets(text: str, port: int) -> list[tuple[str, int, str]]:

@@ -41,19 +41,24 @@ def describe(paths: JobPaths) -> dict[str, Any] | None:
     One that is staged and not started is "pending"; one that should run and whose supervisor does not live is
     "lost".
     """
-    spec, state = read_json(paths.spec), read_json(paths.state)
-    if not isinstance(spec, dict):
+    job = read_json(paths.about) or read_json(paths.spec)  # an older mnt has written the spec alone
+    state = read_json(paths.state)
+    if not isinstance(job, dict):
         return None
     if not isinstance(state, dict):
         # Its supervisor has not come so far as to write one.
-        starting = any(True for _ in pids_with_environment(marks(spec["job"], spec["host"])))
+        starting = any(True for _ in pids_with_environment(marks(job["job"], job["host"])))
         state = {"state": "starting" if starting else "pending" if is_staged(paths) else "lost"}
     elif state.get("state") not in FINAL_STATES and living_supervisor(state) is None:
         # It may have written its last words between our two looks.
         state = read_json(paths.state) or state
         if state.get("state") not in FINAL_STATES:
             state["state"] = "lost"
-    return merged(spec, state)
+    return {
+        **{name: job.get(name) for name in _OF_SPEC},
+        **{name: state.get(name) for name in _OF_STATE},
+        "listening": bool(state.get("listening")),
+    }
 
 
 def is_staged(paths: JobPaths) -> bool:
@@ -65,19 +70,6 @@ def is_staged(paths: JobPaths) -> bool:
 def about(spec: Mapping[str, Any]) -> dict[str, Any]:
     """What of a spec is in an entry: no environment, and no secret."""
     return {name: spec.get(name) for name in ("format", *_OF_SPEC)}
-
-
-def merged(spec: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry that a job's spec, or `about` it, and its state make, which has been looked after."""
-    return {
-        **{name: spec.get(name) for name in _OF_SPEC},
-        **{name: state.get(name) for name in _OF_STATE},
-        "listening": bool(state.get("listening")),
-    }
-
-
-def newest_first(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(entries, key=lambda entry: entry["created"] or entry["started"] or 0, reverse=True)
 
 
 def living_supervisor(state: dict[str, Any]) -> Process | None:
@@ -110,4 +102,4 @@ def list_entries(jobs_dir: str, host: str) -> list[dict[str, Any]]:
             continue
         if entry is not None:
             entries.append(entry)
-    return newest_first(entries)
+    return sorted(entries, key=lambda entry: entry["created"] or entry["started"] or 0, reverse=True)

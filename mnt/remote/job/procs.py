@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from mnt.remote.common.files import read
@@ -28,11 +28,6 @@ class Process(NamedTuple):
         """A zombie runs nothing and holds nothing but its pid: it counts as dead."""
         return self.state not in "ZXx"
 
-    @classmethod
-    def of(cls, pid: int, fields: Sequence[bytes]) -> Process:
-        """Of what procstat has of it. Raises ValueError, IndexError."""
-        return cls(pid, int(fields[1]), int(fields[3]), fields[0].decode(), int(fields[19]))
-
 
 # --- reading -----------------------------------------------------------------------------------------------
 
@@ -40,7 +35,10 @@ class Process(NamedTuple):
 def read_process(pid: int) -> Process | None:
     """The process that has this pid now. None: there is none."""
     found = stat_fields(pid)
-    return None if found is None else Process.of(pid, found[1])
+    if found is None:
+        return None
+    _, fields = found
+    return Process(pid, int(fields[1]), int(fields[3]), fields[0].decode(), int(fields[19]))
 
 
 def read_processes() -> dict[int, Process]:

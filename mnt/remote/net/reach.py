@@ -34,14 +34,11 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable, Iterable
+from typing import Any, BinaryIO
 
 from mnt.remote.common.files import read
 from mnt.remote.net.routes import leaves_by, reason
-
-TYPE_CHECKING = False  # typing.TYPE_CHECKING costs an import of 3 ms
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any, BinaryIO
 
 _BACKLOG = 1024  # the kernel cuts it to net.core.somaxconn
 _TRIES = 20  # ports of the range may be in use

@@ -1,4 +1,4 @@
-"""Functions that may hang, in a child process. Runs on a host: Python 3.8, standard library."""
+"""Functions that may hang, each in a child process. Runs on a host: Python 3.8, standard library."""
 
 from __future__ import annotations
 
@@ -7,103 +7,51 @@ import os
 import select
 import signal
 import time
-from contextlib import suppress
-
-TYPE_CHECKING = False  # typing.TYPE_CHECKING costs an import of 3 ms
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
-
-    Job = Callable[[], Any]
-
-PATIENCE = 0.1  # seconds that a job may keep those behind it waiting
+from collections.abc import Callable, Mapping
+from typing import Any
 
 
-def run_in_children(jobs: Mapping[str, Job], deadline: float) -> dict[str, Any]:
+def run_in_children(jobs: Mapping[str, Callable[[], Any]], deadline: float) -> dict[str, Any]:
     """What each job returns, as JSON carries it, in their order; None where it died, or said nothing in time.
 
-    One child does them all, one after the other, for a child costs as much as most jobs do. Once one of them
-    dies, or takes long, each of the rest gets a child of its own: a dead file server hangs the child that
-    asked it, and nobody else. All of them together take at most `deadline` seconds, and each runs once.
+    All of them run at once, and take at most `deadline` seconds: a dead file server hangs the child that
+    asked it, and nobody else. That one dies now, or when its file server comes back: nobody waits for it.
     """
-    answers: dict[str, Any] = dict.fromkeys(jobs)
-    if not jobs:
-        return answers
-    todo = list(jobs)
-    running: dict[_Child, str] = {}
-
-    def begin(child: _Child) -> None:
-        child.begin()
-        running[child] = todo.pop(0)
-
     end = time.monotonic() + deadline
-    first = _Child(list(jobs.values()))
-    begin(first)
-    while running:
-        left = max(0.0, end - time.monotonic())
-        ready, _, _ = select.select(list(running), [], [], min(left, PATIENCE) if todo else left)
-        for child in ready:
-            answer = child.answer()
-            answers[running.pop(child)] = answer
-            if child is first and todo and answer is not None:
-                begin(child)
-            else:
-                child.close()
-        if todo and (not ready or first not in running):
-            while todo:
-                begin(_Child([jobs[todo[0]]]))
-        elif not ready and time.monotonic() >= end:
+    children = {name: _fork(job) for name, job in jobs.items()}
+    name_of = {descriptor: name for name, (_, descriptor) in children.items()}
+    output = dict.fromkeys(jobs, b"")
+    waiting = set(name_of)
+    while waiting:
+        ready, _, _ = select.select(waiting, [], [], max(0.0, end - time.monotonic()))
+        if not ready:
             break
-    for child in running:
-        child.close()
-    return answers
+        for descriptor in ready:
+            data = os.read(descriptor, 1 << 16)
+            output[name_of[descriptor]] += data
+            if not data:
+                waiting.remove(descriptor)
+    for pid, descriptor in children.values():
+        os.close(descriptor)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, os.WNOHANG)
+    return {name: json.loads(text) if text.endswith(b"\n") else None for name, text in output.items()}
 
 
-class _Child:
-    """Does its jobs in their order, each of them when it is told to begin the next."""
-
-    def __init__(self, jobs: Sequence[Job]) -> None:
-        self._answers, answers = os.pipe()
-        orders, self._orders = os.pipe()
-        self._pid = os.fork()
-        if self._pid == 0:
-            try:
-                # Only the pipes stay open: who is left behind must not keep the SSH session's streams.
-                null = os.open(os.devnull, os.O_RDWR)
-                for source, target in ((null, 1), (null, 2), (orders, 0), (answers, 3)):
-                    os.dup2(source, target)
-                os.closerange(4, 1024)
-                for job in jobs:
-                    if not os.read(0, 1):
-                        break
-                    os.write(3, json.dumps(job()).encode() + b"\n")
-            finally:
-                os._exit(0)
-        os.close(answers)
-        os.close(orders)
-
-    def fileno(self) -> int:
-        """Can be read once there is an answer, or none will come."""
-        return self._answers
-
-    def begin(self) -> None:
-        """With the next job."""
-        with suppress(BrokenPipeError):  # somebody has killed it
-            os.write(self._orders, b".")
-
-    def answer(self) -> Any:
-        """None: it died."""
-        text = b""
-        while not text.endswith(b"\n"):
-            part = os.read(self._answers, 65536)
-            if not part:
-                return None
-            text += part
-        return json.loads(text)
-
-    def close(self) -> None:
-        """It dies now, or when its file server comes back: nobody waits for that."""
-        os.close(self._orders)
-        os.close(self._answers)
-        os.kill(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, os.WNOHANG)
+def _fork(job: Callable[[], Any]) -> tuple[int, int]:
+    """A child that does the job: its pid, and where its answer comes, a line."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            # Only the pipe stays open: who is left behind must not keep the SSH session's streams.
+            null = os.open(os.devnull, os.O_RDWR)
+            for source, target in ((null, 0), (null, 1), (null, 2), (writing, 3)):
+                os.dup2(source, target)
+            os.closerange(4, 1024)
+            with open(3, "wb") as answer:
+                answer.write(json.dumps(job()).encode() + b"\n")
+        finally:
+            os._exit(0)
+    os.close(writing)
+    return pid, reading

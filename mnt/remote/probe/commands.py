@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import select
+import subprocess
 import time
-
-TYPE_CHECKING = False  # typing.TYPE_CHECKING costs an import of 3 ms
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 
 def find(program: str) -> str | None:
@@ -26,8 +24,6 @@ def run_all(commands: Mapping[str, Sequence[str]], deadline: float) -> dict[str,
 
     One that does not end in time is killed, and not waited for: 124 and why.
     """
-    import subprocess  # 10 ms: only hosts that have something to run pay for it
-
     end = time.monotonic() + deadline
     answers: dict[str, tuple[int, str]] = {}
     running: dict[str, subprocess.Popen[bytes]] = {}

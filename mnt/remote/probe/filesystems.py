@@ -6,44 +6,46 @@ import errno
 import os
 import re
 import stat
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
+from typing import Any, TypedDict
 
 from mnt.remote.probe.children import run_in_children
 
-TYPE_CHECKING = False  # typing.TYPE_CHECKING costs an import of 3 ms
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping
-    from typing import Any, TypedDict
 
-    from mnt.remote.probe.children import Job
+class Space(TypedDict):
+    size: int  # bytes
+    free: int  # bytes
+    inodes: int  # 0: the file system does not count them
+    inodes_free: int
 
-    class Space(TypedDict):
-        size: int  # bytes
-        free: int  # bytes
-        inodes: int  # 0: the file system does not count them
-        inodes_free: int
 
-    class Seen(TypedDict):
-        kind: str  # dir, file, other, missing, unreadable or hung
-        real: str | None  # the path without symbolic links; None: it hangs
-        error: str | None
-        code: str | None  # the error's name: ESTALE
-        space: Space | None
-        write: str | None  # ok, or the error's name; None: not tried
+class Seen(TypedDict):
+    kind: str  # dir, file, other, missing, unreadable or hung
+    real: str | None  # the path without symbolic links; None: it hangs
+    error: str | None
+    code: str | None  # the error's name: ESTALE
+    space: Space | None
+    write: str | None  # ok, or the error's name; None: not tried
 
-    class Mount(TypedDict):
-        point: str
-        source: str
-        type: str
-        options: list[str]
 
-    class Described(TypedDict):
-        stack: list[Mount]  # the mounts at that very path, the last on top
-        inside: Mount | None  # the mount that holds the path
+class Mount(TypedDict):
+    point: str
+    source: str
+    type: str
+    options: list[str]
+
+
+class Described(TypedDict):
+    stack: list[Mount]  # the mounts at that very path, the last on top
+    inside: Mount | None  # the mount that holds the path
 
 
 def look_at(
-    paths: Iterable[str], deadline: float, write: Container[str] = (), others: Mapping[str, Job] | None = None
+    paths: Iterable[str],
+    deadline: float,
+    write: Container[str] = (),
+    others: Mapping[str, Callable[[], Any]] | None = None,
 ) -> tuple[dict[str, Seen], dict[str, Any]]:
     """What each path is, and what the other jobs return; all of them together within `deadline` seconds.
 
@@ -54,7 +56,7 @@ def look_at(
         others: further functions that may hang, by names that are no paths; None is what such a one returns.
     """
     others = others or {}
-    jobs: dict[str, Job] = {path: partial(look, path, path in write) for path in paths}
+    jobs = {path: partial(look, path, path in write) for path in paths}
     hung: Seen = {
         "kind": "hung",
         "real": None,

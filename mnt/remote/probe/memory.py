@@ -6,11 +6,7 @@ import os
 import re
 
 from mnt.remote.common.files import read
-from mnt.remote.probe.filesystems import measure
-
-TYPE_CHECKING = False  # typing.TYPE_CHECKING costs an import of 3 ms
-if TYPE_CHECKING:
-    from mnt.remote.probe.filesystems import Space
+from mnt.remote.probe.filesystems import Space, measure
 
 
 def memory() -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 Runs on a host: standard library only, Python 3.8 and newer. It imports nothing that it measures, and writes
 nothing but what `write` asks for. What may hang (a dead file server, nvidia-smi on a sick GPU) has a deadline
-of its own. It must stay cheap (10 ms of CPU), for sixty-four may run on one small machine: no slow imports.
+of its own.
 
 Arguments, all optional:
     packages: [name, ..]   distributions to look up, besides every nvidia-nccl-*
@@ -26,7 +26,9 @@ import pwd
 import socket
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
+from typing import Any, BinaryIO
 
 from mnt.remote.common.files import read, strerror
 from mnt.remote.common.sockets import listeners
@@ -44,11 +46,6 @@ from mnt.remote.probe.ownprocs import own_processes
 from mnt.remote.probe.session import session
 
 EXTENSIONS = "~/.cache/torch_extensions"  # where torch builds them, unless told otherwise
-
-TYPE_CHECKING = False  # typing.TYPE_CHECKING costs an import of 3 ms
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, BinaryIO
 
 
 def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, object]:

@@ -17,15 +17,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
+from typing import Any, BinaryIO
 
 from mnt.remote.probe.children import run_in_children
-
-TYPE_CHECKING = False  # typing.TYPE_CHECKING costs an import of 3 ms
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any, BinaryIO
 
 _INTERVAL = 0.05  # seconds between two looks
 _SPARE = 1.0  # seconds beyond the deadline for a child that looks to say what it last saw

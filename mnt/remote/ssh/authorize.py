@@ -26,13 +26,10 @@ import contextlib
 import os
 import stat
 import subprocess
+from collections.abc import Callable
+from typing import Any, BinaryIO
 
 from mnt.remote.common.refusal import Refused
-
-TYPE_CHECKING = False  # typing.TYPE_CHECKING costs an import
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, BinaryIO
 
 _INCLUDE = "Include mnt/*/config"  # relative to ~/.ssh, ssh_config(5)
 _MANAGED = "mnt:"

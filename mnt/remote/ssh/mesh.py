@@ -16,6 +16,8 @@ from __future__ import annotations
 import concurrent.futures
 import math
 import subprocess
+from collections.abc import Callable, Sequence
+from typing import Any, BinaryIO
 
 # The post-quantum key exchange that OpenSSH prefers since 9.0 costs either side 80 ms of CPU, its curve25519
 # costs 5, OpenSSL's P-256 hardly any. All stay on offer, this one first; what is agreed on makes no
@@ -23,11 +25,6 @@ import subprocess
 # asked: its proof of them costs it a signature each, and the answer would go into the user's known_hosts.
 _CHEAP = ("-o", "KexAlgorithms=^ecdh-sha2-nistp256", "-o", "UpdateHostKeys=no")
 _NOT_CHEAP = ("kex", "key exchange", "host key type", "configuration option")
-
-TYPE_CHECKING = False  # typing.TYPE_CHECKING costs an import
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any, BinaryIO
 
 
 def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, Any]:

@@ -14,11 +14,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-
-TYPE_CHECKING = False  # typing.TYPE_CHECKING costs an import of 3 ms
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, BinaryIO
+from collections.abc import Callable
+from typing import Any, BinaryIO
 
 
 def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, Any]:
