@@ -23,7 +23,7 @@ from mnt.inventory import loader
 from mnt.lab import Lab, LabHost
 from mnt.push import manifest as manifests
 from mnt.push import transfer
-from mnt.push.report import Report
+from mnt.push.result import Report
 from mnt.push.session import Progress
 from mnt.push.tree import walk
 from mnt.tasks.push import find_release

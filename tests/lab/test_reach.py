@@ -89,7 +89,7 @@ def test_two_subnets_without_a_route(make_lab: MakeLab, run_mnt: RunMnt, tmp_pat
     inventory.write_text(yaml.safe_dump(document, sort_keys=False))
     (finding,) = reach_findings(run_mnt, "-i", str(inventory), lab=lab)
     assert (finding["check"], finding["hosts"]) == ("nic-reach", ["node3"])
-    assert "2 subnets without a way between them, 192.0.2.0/24 (node3) and " in finding["message"]
+    assert "2 subnets without a route between them, 192.0.2.0/24 (node3) and " in finding["message"]
     assert "unreachable" in finding["found"]
 
 
