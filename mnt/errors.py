@@ -1,18 +1,21 @@
 """Every error that `mnt` raises on purpose.
 
-An error is for a tired person: one line that says what is wrong and where, and a `fix` that says how to
-mend it. Anything else that escapes is a bug and shows its traceback.
+An error has a message, one line that says what is wrong and where, and a `fix` that says how to repair it.
+Any other exception that escapes is a bug and shows its traceback.
+
+The rule for fix texts, here and in the checks: an imperative sentence or a command to paste; it starts in
+lower case (names and commands keep theirs), has no full stop at the end, and `; ` separates several steps.
 """
 
 from __future__ import annotations
 
 
 class MntError(Exception):
-    """Something went wrong that a person can mend.
+    """Something went wrong that a person can repair.
 
     Args:
         message: one line; what is wrong, and where (file, line, host).
-        fix: how to mend it, as a sentence or a command to paste; None where there is nothing to add.
+        fix: how to repair it; None if the message says enough.
     """
 
     exit_code = 1
@@ -24,13 +27,13 @@ class MntError(Exception):
 
 
 class UsageError(MntError):
-    """The command line asks for something that cannot be: exit code 2."""
+    """The command line is not valid: exit code 2."""
 
     exit_code = 2
 
 
 class InventoryError(UsageError):
-    """The inventory cannot be used. `file` and `line` (from 1) say where, as far as they are known."""
+    """The inventory is not valid. `file` and `line` (from 1) say where, if they are known."""
 
     def __init__(
         self, message: str, *, file: str | None = None, line: int | None = None, fix: str | None = None
@@ -42,7 +45,7 @@ class InventoryError(UsageError):
 
 
 class NeverStarted(MntError):
-    """A launch that failed before the job ran anywhere, or was taken back everywhere: exit code 125."""
+    """The launch failed before the job ran on any host, or was undone on all hosts: exit code 125."""
 
     exit_code = 125
 
@@ -50,8 +53,8 @@ class NeverStarted(MntError):
 class HostError(MntError):
     """One host failed, in a named phase.
 
-    Phases, in the order in which they happen: `resolve`, `connect` (TCP), `banner`, `key exchange`,
-    `host key`, `authentication`, `channel`, `command`, `answer` (what came back is not what was asked for).
+    Phases, in their order in time: `resolve`, `connect` (TCP), `banner`, `key exchange`, `host key`,
+    `authentication`, `channel`, `command`, `answer` (the answer is not valid).
     """
 
     def __init__(self, host: str, phase: str, message: str, *, fix: str | None = None) -> None:

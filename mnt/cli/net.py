@@ -1,4 +1,4 @@
-"""`mnt net`: the training NIC and network environment of each node, with the reasons."""
+"""`mnt net`: the training NIC and network environment of each node, with reasons."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 @click.command()
 @selection_options
 @json_option
-@click.option("--shell", "node", metavar="NODE", help="Print export lines for one of the hosts.")
-@click.option("--deep", is_flag=True, help="Launch a short job too, and show what it really used.")
+@click.option("--shell", "node", metavar="NODE", help="Print export lines for one host.")
+@click.option("--deep", is_flag=True, help="Also launch a short job, and show which network it used.")
 def net(selection: Selection, as_json: bool, node: str | None, deep: bool) -> int:
-    """Show each node's training NIC and network environment, with the reasons.
+    """Show each node's training NIC and network environment, with reasons.
 
-    Beside it stands what NCCL would choose by itself: a prediction, by the order that it documents.
-    With --deep also what NCCL, or gloo where there are no GPUs, really used. Exits with 1 when a host cannot
-    be reached, or has not what the mode needs, or used something else.
+    The output also predicts what NCCL would choose by itself, in its documented order. With --deep it also
+    shows which network NCCL (or gloo on hosts without GPUs) really used. The exit code is 1 if a host cannot
+    be reached, lacks what the mode needs, or used another network than the one that was set.
     """
     from mnt import ui
     from mnt.fleet import Fleet
@@ -32,7 +32,7 @@ def net(selection: Selection, as_json: bool, node: str | None, deep: bool) -> in
 
     if node is not None:
         if deep:
-            raise click.UsageError("--shell prints lines for a shell only: leave it or --deep out")
+            raise click.UsageError("--shell and --deep exclude each other: --shell prints only export lines")
         _check_selected(selection, node)
     with Fleet(selection.hosts) as fleet:
         facts, network = first_look(fleet, selection.inventory, selection.hosts)
@@ -59,7 +59,8 @@ def _check_selected(selection: Selection, node: str) -> None:
     names = [host.name for host in selection.hosts]
     if node not in names:
         raise UsageError(
-            f"--shell {node}: not one of the selected hosts{did_you_mean(node, names)}", fix=fold(names)
+            f"--shell {node}: not one of the selected hosts{did_you_mean(node, names)}",
+            fix=f"use one of {fold(names)}",
         )
 
 
@@ -103,16 +104,16 @@ def _show_node(node: NodeOverview) -> None:
         ui.plain(clean(f"  fix: {node.problem[1]}"))
     if node.variables:
         ui.table(
-            ["  VARIABLE", "VALUE", "WHY"],
+            ["  VARIABLE", "VALUE", "REASON"],
             [[f"  {variable.name}", variable.value, variable.reason] for variable in node.variables],
         )
     ui.plain(clean(f"  NCCL by itself, expected: {node.expected} ({node.expected.reason})"))
     if node.used is not None:
-        verdict, colour = ("not as set", "red") if node.differs else ("as set", "green")
+        verdict, colour = ("not as set", "red") if node.differences else ("as set", "green")
         ui.plain(clean(f"  {node.used.backend} really used, {verdict}: {node.used}"), colour)
-        for line in node.used.said:
+        for line in node.used.evidence:
             ui.plain(clean(f"    {line}"))
-    for difference in node.differs:
+    for difference in node.differences:
         ui.plain(clean(f"    {difference}"), "red")
     for conflict in node.conflicts:
         colour = "yellow" if conflict.harmful else "cyan"

@@ -1,4 +1,4 @@
-"""`mnt preflight`: are the hosts fit to train together?"""
+"""`mnt preflight`: check that the hosts can train together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FILE = click.Path(dir_okay=False, path_type=pathlib.Path)
 
 
 def _show_list(context: click.Context, parameter: click.Parameter, form: str | None) -> None:
-    """`--list` needs no inventory: it answers before one is looked for."""
+    """Print the list and exit: `--list` needs no inventory, so it runs before the inventory is located."""
     if form is None or context.resilient_parsing:
         return
     from mnt import ui
@@ -38,11 +38,9 @@ def _show_list(context: click.Context, parameter: click.Parameter, form: str | N
 @click.command()
 @selection_options
 @json_option
-@click.option("--only", metavar="ID,ID", default="", help="These checks, and the login that they rest on.")
-@click.option(
-    "--deep", is_flag=True, help="Then launch a short job too: import torch, all-reduce, bandwidth."
-)
-@click.option("--skip", metavar="ID,ID", default="", help="All checks but these.")
+@click.option("--only", metavar="ID,ID", default="", help="Run these checks and the checks of the login.")
+@click.option("--deep", is_flag=True, help="Also launch a short job: import torch, all-reduce, bandwidth.")
+@click.option("--skip", metavar="ID,ID", default="", help="Leave out these checks.")
 @click.option(
     "--list",
     type=click.Choice(["text", "markdown", "json"]),
@@ -51,16 +49,18 @@ def _show_list(context: click.Context, parameter: click.Parameter, form: str | N
     is_eager=True,
     expose_value=False,
     callback=_show_list,
-    help="Explain every check, and check nothing.",
+    help="Explain all checks; run none.",
 )
 @click.option(
     "--watch",
     type=click.FloatRange(min=0.1),
     metavar="SECONDS",
-    help="Look again every SECONDS, until interrupted, and show what changes.",
+    help="Repeat every SECONDS until interrupted, and show the changes.",
 )
-@click.option("--junit", type=_FILE, metavar="FILE", help="Write JUnit XML too: a test a check and host.")
-@click.option("--html", type=_FILE, metavar="FILE", help="Write one self-contained HTML page too.")
+@click.option(
+    "--junit", type=_FILE, metavar="FILE", help="Also write JUnit XML: one test per check and host."
+)
+@click.option("--html", type=_FILE, metavar="FILE", help="Also write one self-contained HTML page.")
 def preflight(
     selection: Selection,
     as_json: bool,
@@ -73,8 +73,8 @@ def preflight(
 ) -> int:
     """Check that the hosts can train together.
 
-    One look at every host, then the facts are compared: with the inventory, and with each other. Exits with 0
-    when nothing fails, with 1 when something does.
+    Every host is probed once. Then the facts are compared with the inventory and with each other. The exit
+    code is 0 if no check fails, else 1.
     """
     from mnt import ui
     from mnt.cli.preflight_view import show_report
@@ -82,7 +82,7 @@ def preflight(
     from mnt.preflight.registry import select
 
     if as_json and watch is not None:
-        raise click.UsageError("--watch has no end, --json is one document: leave one of them out")
+        raise click.UsageError("--watch and --json exclude each other: --json prints one document and ends")
     checks = select(only=_ids(only), skip=_ids(skip), deep=deep)
     with Fleet(selection.hosts) as fleet:
         report, seconds = _look(fleet, selection, checks)
@@ -106,7 +106,7 @@ def _ids(text: str) -> list[str]:
 
 
 def _look(fleet: Fleet, selection: Selection, checks: Sequence[Check]) -> tuple[Report, float]:
-    """The report, and the seconds that it took."""
+    """The report, and how many seconds it took."""
     from mnt import ui
     from mnt.preflight.look import look
     from mnt.preflight.registry import Needs
@@ -128,9 +128,9 @@ def _watch(
     look: Callable[[], tuple[Report, float]],
     write: Callable[[Report, float], None],
 ) -> None:
-    """Look again and again, until interrupted, and show what changes."""
+    """Repeat until interrupted, and show the changes."""
     from mnt.cli.preflight_view import show_changes
-    from mnt.preflight.changes import changes
+    from mnt.preflight.output.changes import changes
 
     while True:
         time.sleep(interval)
@@ -140,7 +140,7 @@ def _watch(
 
 
 def _write(report: Report, seconds: float, junit: pathlib.Path | None, html: pathlib.Path | None) -> None:
-    """Raises UsageError for a file that cannot be written."""
+    """Write the files. Raises UsageError if a file cannot be written."""
     from mnt.errors import UsageError
 
     try:

@@ -1,4 +1,4 @@
-"""How a preflight is shown on a terminal."""
+"""The output of `mnt preflight` on a terminal."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mnt.facts.trial import Trial
-    from mnt.preflight.changes import Changes
     from mnt.preflight.findings import Finding
+    from mnt.preflight.output.changes import Changes
     from mnt.preflight.report import Report
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red", "info": "cyan", "unknown": "bright_black"}
 
 
 def show_report(report: Report, seconds: float) -> None:
-    """The table, every finding, the verdict."""
+    """Show the table, all findings and the verdict."""
     from mnt import ui
     from mnt.preflight.findings import Severity
 
@@ -36,38 +36,38 @@ def show_report(report: Report, seconds: float) -> None:
 
 
 def _show_table(report: Report) -> None:
-    """Host by family; on a terminal that is too narrow, without the families where nothing is wrong."""
+    """Show hosts by family. A narrow terminal gets only the families with findings."""
     from mnt import ui
+    from mnt.preflight.output.table import family_table
 
+    table = family_table(report)
     headers = ["HOSTS", *(family.upper() for family in report.families())]
     rows: list[list[str | ui.Cell]] = [
-        [hosts, *(ui.Cell(cell.text, _COLOURS[cell.status]) for cell in cells)]
-        for hosts, cells in report.table()
+        [hosts, *(ui.Cell(cell.text, _COLOURS[cell.status]) for cell in cells)] for hosts, cells in table
     ]
     if ui.fits(headers, rows):
         ui.table(headers, rows)
         return
-    cells = list(zip(*(cells for _, cells in report.table()), strict=True))
-    wrong = [any(cell.status not in ("ok", "unknown") for cell in family) for family in cells]
-    shown = [0, *(i for i, is_wrong in enumerate(wrong, 1) if is_wrong)]
+    columns = zip(report.families(), zip(*(cells for _, cells in table), strict=True), strict=True)
+    fine = [family for family, cells in columns if all(cell.status in ("ok", "unknown") for cell in cells)]
+    shown = [0, *(i for i, family in enumerate(report.families(), 1) if family not in fine)]
     ui.table([headers[i] for i in shown], [[row[i] for i in shown] for row in rows])
-    fine = [family for family, is_wrong in zip(report.families(), wrong, strict=True) if not is_wrong]
     ui.plain(f"nothing wrong in: {', '.join(fine)}", _COLOURS["ok"])
 
 
 def show_changes(changes: Changes, report: Report) -> None:
-    """What is new, what is gone, and the verdict as of now; nothing where nothing has changed."""
+    """Show new findings, gone findings and the current verdict; print nothing if nothing has changed."""
     from mnt import ui
     from mnt.inventory.hostlist import fold
     from mnt.ui.console import clean
 
-    if not changes.appeared and not changes.gone:
+    if not changes.new and not changes.gone:
         return
     ui.plain("")
     ui.plain(f"{time.strftime('%H:%M:%S')}  {_verdict(report)}", _COLOURS[_worst(report)])
     for finding in changes.gone:
         ui.plain(clean(f"GONE {finding.check}: {fold(finding.hosts)}: {finding.message}"), "green")
-    for finding in changes.appeared:
+    for finding in changes.new:
         _show_finding(finding)
 
 
@@ -85,24 +85,26 @@ def _worst(report: Report) -> str:
 
 
 def _show_trial(trial: Trial) -> None:
-    """The bandwidths, and what NCCL really took."""
+    """Show the bandwidths, and the network that NCCL really used."""
     from mnt import ui
     from mnt.inventory.hostlist import fold
     from mnt.ui.console import clean
 
-    if not trial.measured:
+    if not trial.measurements:
         return
     ui.plain("")
-    slowest = max(trial.imports.values(), default=0.0)
-    ui.plain(f"all-reduce with {trial.backend}, {trial.world} ranks; import torch took up to {slowest:.1f} s")
-    for each in trial.measured:
+    slowest = max(trial.import_seconds.values(), default=0.0)
+    ui.plain(
+        f"all-reduce with {trial.backend}, {trial.world_size} ranks; import torch took up to {slowest:.1f} s"
+    )
+    for each in trial.measurements:
         ui.plain(
             f"    {each.bytes / 2**20:>9.3f} MiB  {1000 * each.seconds:>9.2f} ms  {each.bandwidth:>8.3f} GB/s"
         )
-    said: dict[tuple[str, ...], list[str]] = {}
-    for host, lines in trial.network.items():
-        said.setdefault(lines, []).append(host)
-    for lines, hosts in said.items():
+    hosts_by_lines: dict[tuple[str, ...], list[str]] = {}
+    for host, lines in trial.nccl_lines.items():
+        hosts_by_lines.setdefault(lines, []).append(host)
+    for lines, hosts in hosts_by_lines.items():
         ui.plain(clean(f"    {fold(hosts)}: {'; '.join(lines)}"))
 
 

@@ -1,4 +1,4 @@
-"""All that the selected hosts answered, and the inventory beside it."""
+"""The answers of all selected hosts, together with the inventory."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from mnt.errors import HostError
 from mnt.facts.host import HostFacts, Interface
-from mnt.facts.nonces import Nonce
 from mnt.facts.reach import Reach
 from mnt.facts.trial import Trial
+from mnt.facts.visibility import Visibility
 
 if TYPE_CHECKING:
     from mnt.inventory.model import Host, Inventory
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FleetFacts:
-    """All that the checks judge.
+    """The input of every check.
 
-    Every selected host has either `facts` or an `errors` entry. `mesh` says by worker why the master could
-    not log in to it, None for success; it is None itself where nobody tried, or the master did not answer.
-    `nonces` has an entry for each path of the storage that two hosts could look at; None: nobody tried.
+    Every selected host has an entry in either `facts` or `errors`. `mesh` maps each worker to the reason why
+    the master could not log in to it, or to None if it could; `mesh` itself is None if this was not tried, or
+    if the master did not answer. `visibility` has an entry for each storage path that at least two hosts
+    could test; it is None if this was not tried.
     """
 
     inventory: Inventory
@@ -30,8 +31,8 @@ class FleetFacts:
     facts: Mapping[str, HostFacts]
     errors: Mapping[str, HostError] = field(default_factory=dict)
     mesh: Mapping[str, str | None] | None = None
-    nonces: Mapping[str, Nonce] | None = None
-    reach: Reach | None = None  # None: nobody tried, or there are no two hosts that could
+    visibility: Mapping[str, Visibility] | None = None
+    reach: Reach | None = None  # None: not tried, or fewer than two hosts could take part
     trial: Trial | None = None  # of `--deep`
 
     @property
@@ -40,7 +41,7 @@ class FleetFacts:
 
     @property
     def master_port(self) -> int:
-        """Where the master's rendezvous listens."""
+        """The port on which the master's rendezvous listens."""
         return self.inventory.network.master_port
 
     def answers(self) -> Iterator[tuple[Host, HostFacts]]:
@@ -50,5 +51,5 @@ class FleetFacts:
                 yield host, self.facts[host.name]
 
     def interfaces(self) -> dict[str, tuple[Interface, ...]]:
-        """By host, as `mnt.network.nic.choose` takes them; hosts that did not say are left out."""
+        """The interfaces by host, for `mnt.network.nic.choose`; hosts that reported none are left out."""
         return {host.name: facts.interfaces for host, facts in self.answers() if facts.interfaces}

@@ -1,7 +1,7 @@
-"""The edge: asks the hosts, and puts what they answer into typed facts.
+"""The edge: asks the hosts, and turns their answers into typed facts.
 
-It decides nothing and judges nothing: which packages and paths matter, and who takes part in which trip, are
-arguments.
+It decides nothing and judges nothing. Its arguments say which packages and paths to look up, and which hosts
+take part in which trip.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 
 from mnt.errors import HostError
 from mnt.facts.fleet import FleetFacts
-from mnt.facts.gather_nonces import Exchange, gather_nonces
 from mnt.facts.gather_reach import gather_reach
+from mnt.facts.gather_visibility import Exchange, gather_visibility
 from mnt.facts.host import HostFacts
-from mnt.facts.reach import Endpoint
+from mnt.facts.reach import TrainingNic
 from mnt.fleet import Fleet, Outcome
 from mnt.inventory.model import Host, Inventory
 from mnt.tasks.mesh import mesh
@@ -37,15 +37,15 @@ def gather_facts(
     stay: bool = False,
     progress: Progress = lambda text: None,
 ) -> FleetFacts:
-    """Probe all of `hosts` at once, one round trip each; a host that cannot be probed becomes an error.
+    """Probe all `hosts` in parallel, with one round trip each. A host that cannot be probed becomes an error.
 
     Args:
         fleet: holds a connection to each of `hosts`.
         hosts: in rank order; the first is the master.
         packages: the Python distributions to look up, by canonical name (PEP 503).
-        paths: what to look at on each host besides the paths and mounts of the inventory.
-        stay: leave the interpreter there for `gather_further`, which must follow.
-        progress: takes what is going on, a few words at a time.
+        paths: paths to examine on each host, besides the paths and mounts of the inventory.
+        stay: keep the remote interpreter running for `gather_further`, which must follow.
+        progress: is called with a few words about the current step.
     """
     facts: dict[str, HostFacts] = {}
     errors: dict[str, HostError] = {}
@@ -53,7 +53,7 @@ def gather_facts(
 
     def take(outcome: Outcome[dict[str, Any]]) -> None:
         try:
-            facts[outcome.host] = _facts(outcome)  # while others are still at work
+            facts[outcome.host] = _facts(outcome)  # parsed while other hosts still work
         except HostError as error:
             errors[outcome.host] = error
         progress(f"{len(facts) + len(errors)} of {len(tasks)} hosts have answered")
@@ -69,19 +69,19 @@ def gather_facts(
 
 @dataclass(frozen=True)
 class Trips:
-    """What the hosts are asked once it is known what the probe found. None: not asked."""
+    """The questions that follow the probe and depend on its result. None: do not ask."""
 
-    logins: bool = False  # from the master to every worker that answered
-    exchanges: Sequence[Exchange] | None = None  # of files, over shared storage
-    endpoints: Mapping[str, Endpoint] | None = None  # of the hosts that connect to each other
+    logins: bool = False  # log in from the master to every worker that answered
+    exchanges: Sequence[Exchange] | None = None  # write and read files on shared storage
+    nics: Mapping[str, TrainingNic] | None = None  # connect these hosts to each other
 
 
 def gather_further(
     fleet: Fleet, facts: FleetFacts, trips: Trips, progress: Progress = lambda text: None
 ) -> FleetFacts:
-    """The facts, with what the trips tell."""
+    """Make the trips, and return the facts with their results added."""
     if len(facts.facts) > 1:
-        progress("the hosts look at each other")
+        progress("the hosts test each other")
         facts = replace(facts, **_further(fleet, facts, trips))
     for host in facts.hosts:
         fleet.connection(host.name).drop_kept()
@@ -89,17 +89,17 @@ def gather_further(
 
 
 def _further(fleet: Fleet, facts: FleetFacts, trips: Trips) -> dict[str, Any]:
-    """What the trips tell, by field of FleetFacts.
+    """The results of the trips, by field of FleetFacts.
 
-    The master's logins take their time, and only the master's. What the other hosts are asked follows one
-    another, for each of them has one interpreter that the probe has left there; the last keeps it to itself.
+    The logins run in parallel with the other trips, because they keep only the master busy. The other trips
+    run one after the other, because each host has only the one interpreter that the probe left running.
     """
 
     def in_turn() -> Iterator[tuple[str, Any]]:
         if trips.exchanges is not None:
-            yield "nonces", gather_nonces(fleet, trips.exchanges)
-        if trips.endpoints is not None:
-            yield "reach", gather_reach(fleet, trips.endpoints, facts.master.name, facts.master_port)
+            yield "visibility", gather_visibility(fleet, trips.exchanges)
+        if trips.nics is not None:
+            yield "reach", gather_reach(fleet, trips.nics, facts.master.name, facts.master_port)
 
     with ThreadPoolExecutor(max_workers=2) as pool:
         try:
@@ -107,14 +107,14 @@ def _further(fleet: Fleet, facts: FleetFacts, trips: Trips) -> dict[str, Any]:
             rest = pool.submit(lambda: dict(in_turn()))
             return {**({} if logins is None else {"mesh": logins.result()}), **rest.result()}
         except BaseException:
-            fleet.close()  # and so end the trips that are still under way
+            fleet.close()  # this also ends the trips that still run
             raise
 
 
 def _probe_arguments(
     inventory: Inventory, host: Host, packages: Sequence[str], paths: Collection[str]
 ) -> dict[str, Any]:
-    """What the probe has to look at on a host; mnt/remote/probe/probe.py lists it."""
+    """The arguments of the probe for one host; mnt/remote/probe/probe.py lists them."""
     extensions = host.env.get("TORCH_EXTENSIONS_DIR")
     return {
         "packages": list(packages),
@@ -130,10 +130,10 @@ def _probe_arguments(
 def _facts(outcome: Outcome[dict[str, Any]]) -> HostFacts:
     """Raises HostError."""
     if isinstance(outcome.error, NoPython):
-        said = outcome.error.facts
+        answer = outcome.error.facts
         return HostFacts(
-            hostname=said.get("hostname", outcome.host),
-            kernel=said.get("kernel"),
+            hostname=answer.get("hostname", outcome.host),
+            kernel=answer.get("kernel"),
             tried=", ".join(outcome.error.tried),
         )
     if outcome.error is not None:
@@ -143,14 +143,14 @@ def _facts(outcome: Outcome[dict[str, Any]]) -> HostFacts:
 
 
 def _gather_mesh(fleet: Fleet, facts: FleetFacts) -> dict[str, str | None] | None:
-    """What came of the master's logins to the workers that answered; None where it cannot be asked."""
+    """The results of the master's logins to the workers that answered; None if the master cannot be asked."""
     master = facts.master
     workers = [worker for worker, _ in facts.answers() if worker != master]
     if master.name not in facts.facts or facts.facts[master.name].python is None:
         return None
     outcome = fleet.run_each(mesh, {master.name: (workers,)})[master.name]
     if outcome.value is None:
-        # The master has just answered the probe: what it cannot do now is log in.
+        # The master answered the probe a moment ago, so its logins are what fails.
         return {worker.name: str(outcome.error) for worker in workers}
     return {
         name: None if login["ok"] else login["error"] or "no reason given"

@@ -5,61 +5,62 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from mnt.facts.reach import Endpoint, Reach, Reached
+from mnt.facts.reach import Reach, Reached, TrainingNic
 from mnt.fleet import Fleet
 from mnt.tasks.reach import Listening, Meeting, Target, reach
 
-ALL_PAIRS = 64  # hosts; among more, each tries a part of the others
+ALL_PAIRS = 64  # hosts; with more, each host tries only some of the others
 _SAMPLES = 3  # ports of the local range
-_TIMEOUT = 2.0  # seconds for a connection: the kernel sends a second SYN after one
-_AT_ONCE = 64  # connections that a host makes at the same time
-_PATIENCE = 10.0  # seconds that a host may take beyond the timeouts of all its connections
+_TIMEOUT = 2.0  # seconds for a connection: the kernel sends a second SYN after one second
+_AT_ONCE = 64  # connections that a host opens at the same time
+_PATIENCE = 10.0  # seconds that a host may take in addition to the timeouts of all its connections
 
 
-def gather_reach(fleet: Fleet, endpoints: Mapping[str, Endpoint], master: str, port: int) -> Reach | None:
-    """What the hosts see of each other; None where there are no two.
+def gather_reach(fleet: Fleet, nics: Mapping[str, TrainingNic], master: str, port: int) -> Reach | None:
+    """Which hosts reach each other; None with fewer than two hosts.
 
     Args:
-        endpoints: of the hosts that take part, in rank order.
-        master: the first of the job's hosts, whether it takes part or not.
+        nics: the training NIC of each host that takes part, in rank order.
+        master: the first host of the job, whether it takes part or not.
         port: the master port.
     """
-    # 60 ms, which nobody waits for while the hosts are at work.
+    # This import takes 60 ms. Here they cost nothing, because the hosts still work.
     from pydantic import TypeAdapter, ValidationError
 
-    if len(endpoints) < 2:
+    if len(nics) < 2:
         return None
-    hosts = list(endpoints)
+    hosts = list(nics)
     connections = max(map(len, peers(hosts, master).values())) * (_SAMPLES + 1)
     patience = _PATIENCE + _TIMEOUT * (2 + 2 * connections / _AT_ONCE)
-    meeting = Meeting(hosts, partial(_targets, endpoints, port, master), patience=patience)
+    meeting = Meeting(hosts, partial(_targets, nics, port, master), patience=patience)
     arguments = {"master": port, "samples": _SAMPLES, "timeout": _TIMEOUT, "at_once": _AT_ONCE}
     outcomes = fleet.run_each(
         reach,
         {
-            host: (meeting, {**arguments, "address": endpoint.address}, 60.0 + patience)
-            for host, endpoint in endpoints.items()
+            host: (meeting, {**arguments, "address": nic.address}, 60.0 + patience)
+            for host, nic in nics.items()
         },
-        fanout=len(endpoints),
+        fanout=len(nics),
     )
     reached = TypeAdapter(dict[str, Reached])
     errors = {host: error.reason for host, error in outcomes.errors().items()}
     pairs = {}
-    for host, seen in meeting.reached.items():
+    for host, answer in meeting.reached.items():
         try:
-            pairs[host] = reached.validate_python(seen)
+            pairs[host] = reached.validate_python(answer)
         except ValidationError as error:
             place = ".".join(map(str, error.errors()[0]["loc"]))
-            errors[host] = f"its answer makes no sense: {place}: {error.errors()[0]['msg']}"
+            errors[host] = f"its answer is not valid: {place}: {error.errors()[0]['msg']}"
     late = {host: "it did not listen in time" for host in hosts if host not in pairs}
-    return Reach(endpoints, pairs, {**late, **errors})
+    return Reach(nics, pairs, {**late, **errors})
 
 
 def peers(hosts: Sequence[str], master: str) -> dict[str, list[str]]:
-    """Whom each host tries, in which order: its neighbour first, so that no host is everybody's first.
+    """The hosts that each host connects to, in this order. Its neighbour comes first, to spread the load.
 
-    Up to ALL_PAIRS hosts all of them. Of more, those at a distance of 1, 2, 4, .. in rank order, on both
-    sides, which are also those that rings and trees talk to; and the master tries all, and all try it.
+    With up to ALL_PAIRS hosts, every host tries all others. With more, a host tries those at a distance of
+    1, 2, 4, .. in rank order on both sides, which are also the peers in NCCL's rings and trees. The master
+    tries all hosts, and all hosts try the master.
     """
     count = len(hosts)
     distances = list(range(1, count))
@@ -77,14 +78,14 @@ def peers(hosts: Sequence[str], master: str) -> dict[str, list[str]]:
 
 
 def _targets(
-    endpoints: Mapping[str, Endpoint], port: int, master: str, listening: Mapping[str, Listening]
+    nics: Mapping[str, TrainingNic], port: int, master: str, listening: Mapping[str, Listening]
 ) -> dict[str, list[Target]]:
-    hosts = [host for host in endpoints if host in listening]
+    hosts = [host for host in nics if host in listening]
     return {
         host: [
             {
                 "name": other,
-                "address": endpoints[other].address,
+                "address": nics[other].address,
                 "master": port if listening[other]["master"] else None,
                 "ports": listening[other]["ports"],
             }

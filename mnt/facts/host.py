@@ -1,4 +1,4 @@
-"""What the probe found on a host, typed. `HostFacts.parse` is the only reader of the probe's JSON."""
+"""The facts that the probe collected on a host, typed. Only `HostFacts.parse` reads the probe's JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Packets that an interface has counted since it came up."""
+    """The packet counters of an interface since it came up."""
 
     received: int = 0
     sent: int = 0
@@ -35,7 +35,7 @@ class Interface:
 
     name: str
     up: bool  # administratively up
-    carrier: bool | None  # link detected; None: the driver does not say
+    carrier: bool | None  # link detected; None: the driver does not report it
     mtu: int  # bytes
     ipv4: tuple[str, ...] = ()
     ipv6: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class Interface:
 
 @dataclass(frozen=True)
 class OsRelease:
-    """What os-release(5) says: `debian`, `12`, `Debian GNU/Linux 12 (bookworm)`."""
+    """The values of os-release(5): `debian`, `12`, `Debian GNU/Linux 12 (bookworm)`."""
 
     id: str
     version: str | None = None
@@ -57,7 +57,7 @@ class OsRelease:
 
 @dataclass(frozen=True)
 class Account:
-    """Who the SSH session runs as. A None is not known to the host's user database."""
+    """The user of the SSH session. None: the host's user database has no such entry."""
 
     uid: int
     user: str | None = None
@@ -69,12 +69,12 @@ class Account:
 class Interpreter:
     """The Python that ran the probe."""
 
-    argv: tuple[str, ...]  # how it was started
-    configured: bool  # it is the one of the inventory
+    argv: tuple[str, ...]  # the command that started it
+    configured: bool  # whether it is the interpreter of the inventory
     version: str  # 3.11.2
     implementation: str  # cpython
     executable: str
-    why: str | None = None  # why it is not the configured one
+    why: str | None = None  # why the configured one was not used
 
 
 @dataclass(frozen=True)
@@ -89,15 +89,15 @@ class Mounted:
 
 @dataclass(frozen=True)
 class MountPoint:
-    """What is mounted at a path, the last on top; and the mount that holds the path."""
+    """The mounts at one path."""
 
-    stack: tuple[Mounted, ...]
-    inside: Mounted | None
+    stack: tuple[Mounted, ...]  # mounted exactly there; the last one is on top
+    inside: Mounted | None  # the mount that contains the path
 
 
 @dataclass(frozen=True)
 class Space:
-    """What statfs(2) says of a file system: what there is, and what an ordinary user can still have."""
+    """The size of a file system and the space left for an ordinary user, from statfs(2)."""
 
     size: int  # bytes
     free: int  # bytes
@@ -107,19 +107,19 @@ class Space:
 
 @dataclass(frozen=True)
 class PathFacts:
-    """What a path is, as the user who logged in sees it."""
+    """The state of a path, for the user who logged in."""
 
     kind: str  # file, dir, other, missing, unreadable or hung
-    real: str | None = None  # without symbolic links; None: it hangs
+    real: str | None = None  # with symbolic links resolved; None: the path hangs
     error: str | None = None
-    code: str | None = None  # the error's name: ESTALE
+    code: str | None = None  # the name of the error: ESTALE
     space: Space | None = None
-    write: str | None = None  # creating a file there: ok, or the error's name; None: not tried
+    write: str | None = None  # result of creating a file there: ok, or the name of the error; None: not tried
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes. A None: the kernel does not tell."""
+    """All values are in bytes. None: the kernel does not report it."""
 
     total: int | None = None
     available: int | None = None
@@ -130,7 +130,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Listener:
-    """A socket that LISTENs on the master port. pid and command are those of our own processes only."""
+    """A socket that listens on the master port. Only the user's own processes have `pid` and `command`."""
 
     address: str
     uid: int
@@ -141,10 +141,10 @@ class Listener:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """What one host answered. A None, an empty mapping: the host did not say, which is never a verdict.
+    """The answer of one host. None or an empty mapping: the host did not report it. That proves nothing.
 
-    A host without any Python answers with its name, kernel and OS alone: `python` is None, and `tried` says
-    which interpreters were looked for.
+    A host without Python answers with its name, kernel and OS only: `python` is None then, and `tried` lists
+    the interpreters that were looked for.
     """
 
     hostname: str
@@ -153,33 +153,33 @@ class HostFacts:
     machine: str | None = None  # x86_64
     boot_id: str | None = None
     time: float | None = None  # seconds since the epoch, by the host's clock
-    clock_offset: float = 0.0  # seconds that it is ahead of the head's
-    clock_uncertainty: float | None = None  # seconds by which that may be wrong; None: it was not measured
+    clock_offset: float = 0.0  # seconds by which the host's clock is ahead of the head's
+    clock_uncertainty: float | None = None  # possible error of `clock_offset` in seconds; None: not measured
     login: Account | None = None
     python: Interpreter | None = None
     packages: Mapping[str, str] = field(default_factory=dict)  # canonical name (PEP 503) -> version
     torch_cuda: str | None = None  # "13.0"; "none": a CPU build
-    nccl_library: str | None = None  # of the file that torch loads
-    interfaces: tuple[Interface, ...] = ()  # with `lo`; none at all: a sandbox hides them
+    nccl_library: str | None = None  # version of the library file that torch loads
+    interfaces: tuple[Interface, ...] = ()  # including `lo`; empty: a sandbox hides them
     paths: Mapping[str, PathFacts] = field(default_factory=dict)  # required paths and mount points
     mounts: Mapping[str, MountPoint] = field(default_factory=dict)
     gpus: Gpus | None = None
     listeners: tuple[Listener, ...] | None = None  # on the master port
-    noise: str = ""  # what start-up files have printed to standard output, its end
+    noise: str = ""  # the end of what the shell's start-up files printed to standard output
     session: Session | None = None
     logind: Logind | None = None
     memory: Memory | None = None
     processes: OwnProcesses | None = None
     artifacts: Artifacts | None = None  # None: the file system hangs
-    resolved: Resolved | None = None  # the host's own name; None: no answer in time
+    resolved: Resolved | None = None  # the host's own name; None: the resolver did not answer in time
     ofed: Ofed | None = None
     rdma: RdmaFacts | None = None
-    nccl_conf: tuple[ConfFile, ...] = ()  # those there are, the strongest first
+    nccl_conf: tuple[ConfFile, ...] = ()  # the existing files; the first has precedence
     tried: str | None = None
 
     @classmethod
     def parse(cls, host: str, document: Mapping[str, Any]) -> HostFacts:
-        """The probe's answer. Raises HostError (phase `answer`) where it is not what a probe says."""
+        """The facts in the probe's answer. Raises HostError (phase `answer`) if the answer is not valid."""
         from pydantic import ValidationError
 
         try:
@@ -190,25 +190,25 @@ class HostFacts:
             raise HostError(
                 host,
                 "answer",
-                f"the probe's {place or 'answer'} is not usable: {problem['msg']}",
-                fix="run it again; if it stays so, look at what replaces Python or /proc on that host",
+                f"the probe's {place or 'answer'} is not valid: {problem['msg']}",
+                fix="run the command again; if it fails again, check what replaces Python or /proc there",
             ) from None
 
     @property
     def home(self) -> str:
-        """The home directory of the user who logged in, absolute where the host knows it."""
+        """The home directory of the user who logged in: an absolute path, or `~` if it is unknown."""
         return (self.login and self.login.home) or "~"
 
     @property
     def nccl_version(self) -> tuple[int, ...] | None:
-        """(2, 28, 9): of the library that torch loads, else of the installed package; None: not known."""
+        """(2, 28, 9): from the library that torch loads, else from the installed package; None: unknown."""
         packages = (version for name, version in self.packages.items() if name.startswith("nvidia-nccl-"))
         numbers = re.match(r"\d+(\.\d+)+", self.nccl_library or next(packages, ""))
         return tuple(int(number) for number in numbers[0].split(".")) if numbers else None
 
     @property
     def trains_with(self) -> Interpreter | None:
-        """The configured interpreter; None where it does not run, so that its packages are not known."""
+        """The configured interpreter. None: it does not run, so its packages are unknown."""
         return self.python if self.python and self.python.configured else None
 
 

@@ -1,4 +1,4 @@
-"""The files from which NCCL on a host takes settings, and what they say. Pure."""
+"""NCCL's configuration files on a host, and the settings in them. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ConfFile:
-    """A configuration file of NCCL on a host, or its beginning."""
+    """A configuration file of NCCL on a host; of a long file only the beginning."""
 
     path: str
     text: str
@@ -25,10 +25,10 @@ class Setting:
 
 
 def settings(files: Iterable[ConfFile]) -> dict[str, Setting]:
-    """By name, what the files set; of several the first file and the first line win.
+    """The settings of all files, by name. If a name is set twice, the first file and the first line win.
 
-    As NCCL 2.30 reads them: a line up to its first `=` is the name, blanks and all, the rest is the value; a
-    line that begins with `#`, or has no `=`, says nothing.
+    This follows NCCL 2.30: the text before the first `=` is the name, including blanks, and the rest is the
+    value. Lines that begin with `#` or have no `=` are ignored.
     """
     found: dict[str, Setting] = {}
     for file in files:
@@ -40,5 +40,5 @@ def settings(files: Iterable[ConfFile]) -> dict[str, Setting]:
 
 
 def effective(environment: Mapping[str, str], files: Iterable[ConfFile]) -> dict[str, str]:
-    """What NCCL sees: the environment wins over the files."""
+    """The settings that NCCL uses: the environment overrides the files."""
     return {**{name: setting.value for name, setting in settings(files).items()}, **environment}

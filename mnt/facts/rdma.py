@@ -1,4 +1,4 @@
-"""RDMA devices as a host described them, typed. `mnt/remote/probe/rdma.py` gathers them from sysfs."""
+"""The RDMA devices of a host, typed. `mnt/remote/probe/rdma.py` reads them from sysfs."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 INFINIBAND = "InfiniBand"
 ETHERNET = "Ethernet"  # RDMA over Ethernet is RoCE
 
-_ROCE_V2 = "RoCE v2"  # compared whole: the type of version 1, `IB/RoCE v1`, holds "RoCE" too
+_ROCE_V2 = "RoCE v2"  # compare the whole text: the type of version 1, `IB/RoCE v1`, also contains "RoCE"
 
 
 @dataclass(frozen=True)
 class Gid:
-    """A slot of a port's GID table that is in use."""
+    """A used entry of a port's GID table."""
 
     index: int
     gid: str  # eight groups of four hexadecimal digits
-    type: str | None = None  # `RoCE v2` or `IB/RoCE v1`; None: the kernel would not say
-    netdev: str | None = None  # the interface whose address it is made of
+    type: str | None = None  # `RoCE v2` or `IB/RoCE v1`; None: the kernel does not report it
+    netdev: str | None = None  # the interface whose address the GID is built from
 
     @property
     def ipv6(self) -> ipaddress.IPv6Address | None:
-        """The GID as the address that it is; None where it is not one."""
+        """The GID as an IPv6 address; None if it is not one."""
         try:
             return ipaddress.IPv6Address(self.gid)
         except ValueError:
@@ -31,7 +31,7 @@ class Gid:
 
     @property
     def ipv4(self) -> str | None:
-        """The IPv4 address that the GID is the mapped form of."""
+        """The IPv4 address, if the GID is an IPv4-mapped address."""
         mapped = self.ipv6.ipv4_mapped if self.ipv6 else None
         return str(mapped) if mapped else None
 
@@ -50,21 +50,21 @@ class Gid:
 
 @dataclass(frozen=True)
 class Port:
-    """A port of an RDMA device. A None: the kernel does not say."""
+    """A port of an RDMA device. None: the kernel does not report it."""
 
     number: int  # from 1
     state: str | None = None  # ACTIVE, DOWN, INIT, ARMED
     phys_state: str | None = None  # LinkUp, Polling, Disabled
     link_layer: str | None = None  # INFINIBAND or ETHERNET
     rate: float | None = None  # Gbit/s
-    gids: tuple[Gid, ...] = ()  # by index; empty slots are left out
+    gids: tuple[Gid, ...] = ()  # in order of their indices; empty entries are left out
 
     @property
     def active(self) -> bool:
         return self.state == "ACTIVE"
 
     def has_netdev(self, name: str) -> bool:
-        """Whether a GID is made of an address of that interface."""
+        """Whether a GID is built from an address of that interface."""
         return any(gid.netdev == name for gid in self.gids)
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ class Device:
     name: str
     firmware: str | None = None
     netdevs: tuple[str, ...] = ()  # the Ethernet or IPoIB interfaces of the same hardware
-    usable: bool | None = None  # the user who logs in may open it; None: there is nothing to open
+    usable: bool | None = None  # whether the user who logs in may open it; None: there is no device file
     ports: tuple[Port, ...] = ()
 
     def __str__(self) -> str:
@@ -88,10 +88,10 @@ class Device:
 
 @dataclass(frozen=True)
 class RdmaFacts:
-    """All RDMA devices of a host, in the order of their numbers. None at all is a fact, not an error."""
+    """All RDMA devices of a host, in the order of their numbers. Having none is not an error."""
 
     devices: tuple[Device, ...] = ()
-    lowers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # bond, VLAN -> directly below it
+    lowers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # bond, VLAN -> interfaces under it
     peermem: bool = False  # nvidia_peermem or nv_peer_mem is loaded
     open_driver: bool | None = None  # NVIDIA's open kernel modules; None: no NVIDIA driver
 
@@ -99,7 +99,7 @@ class RdmaFacts:
         return next((device for device in self.devices if device.name == name), None)
 
     def carrying(self, nic: str) -> tuple[Device, ...]:
-        """The devices that carry the traffic of a NIC, through bonds and VLANs."""
+        """The devices that carry the traffic of a NIC, also through bonds and VLANs."""
         below = {nic, *self._below(nic)}
         return tuple(
             device

@@ -1,4 +1,4 @@
-"""What the hosts saw of each other over the training network."""
+"""Which hosts reach each other over the training network."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Endpoint:
-    """Where a host is on the training network."""
+class TrainingNic:
+    """The NIC by which a host takes part in the training network."""
 
-    nic: str
+    name: str
     address: str  # without a prefix length
     network: str  # of the address, in CIDR form
     mtu: int  # bytes
@@ -18,29 +18,29 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Reached:
-    """What one host saw of another over the training network.
+    """How one host (the source) reaches another (the target) over the training network.
 
-    An outcome is `ok`, `refused`, `timeout`, `unreachable`, `denied` (by the first host itself), or
-    what the kernel said.
+    An outcome is `ok`, `refused`, `timeout`, `unreachable`, `denied` (by the source itself), or the text of
+    another kernel error.
     """
 
-    route: str | None = None  # the interface by which packets leave for it
-    no_route: str | None = None  # why there is none
-    latency: float | None = None  # seconds for a round trip, as the kernel measured it
-    mtu: int | None = None  # bytes, of the path
-    full: bool | None = None  # whether a packet of full size gets there; None: not tried
-    master: str | None = None  # outcome for the master port; None: not tried, for somebody holds it there
+    route: str | None = None  # the source's interface for packets to the target
+    no_route: str | None = None  # why there is no route
+    latency: float | None = None  # seconds of a round trip, measured by the kernel
+    mtu: int | None = None  # of the path, in bytes
+    full: bool | None = None  # whether a full-size packet arrives; None: not tried
+    master: str | None = None  # outcome for the master port; None: not tried, a process there holds the port
     ports: Mapping[int, str] = field(default_factory=dict)  # outcomes for sample ports of the local range
 
 
 @dataclass(frozen=True)
 class Reach:
-    """Who reaches whom over the training network.
+    """The results of all hosts.
 
-    `errors` says why a host that has an endpoint took no part. A pair that `pairs` lacks was not tried: there
-    are too many hosts, or one of the two took no part.
+    `errors` says why a host of `nics` took no part. A pair that is missing from `pairs` was not tried,
+    because there are too many hosts or one of the two took no part.
     """
 
-    endpoints: Mapping[str, Endpoint]
-    pairs: Mapping[str, Mapping[str, Reached]]  # by host, then by target
+    nics: Mapping[str, TrainingNic]  # by host
+    pairs: Mapping[str, Mapping[str, Reached]]  # by source, then by target
     errors: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What the probe found of a host's GPUs, session and processes, typed: parts of `HostFacts`."""
+"""The GPUs, the session and the processes of a host, typed: parts of `HostFacts`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class LogLine:
 
 @dataclass(frozen=True)
 class KernelLog:
-    """The lines of the kernel log that speak of an Xid, since boot; `error`: why this user may not know."""
+    """The Xid lines of the kernel log since boot; `error`: why this user cannot read the log."""
 
     lines: tuple[LogLine, ...] = ()
     error: str | None = None
@@ -24,10 +24,10 @@ class KernelLog:
 
 @dataclass(frozen=True)
 class Gpus:
-    """What nvidia-smi says, and the PCI bus. A host without both has no GPUs: a fact, not an error.
+    """The output of nvidia-smi, and the GPUs on the PCI bus. A host that has neither has no GPUs: no error.
 
-    Rows are texts by column name, as printed, without the unit that the header has. What a GPU cannot tell is
-    `[N/A]` or `[Not Supported]`, what a driver cannot tell is not there.
+    A row maps column names, without the unit in the header, to texts as printed. A value is `[N/A]` or
+    `[Not Supported]` if the GPU does not report it, and is missing if the driver does not know the column.
     """
 
     tool: str | None = None  # path of nvidia-smi
@@ -36,38 +36,38 @@ class Gpus:
     rows: tuple[Mapping[str, str], ...] = ()  # --query-remapped-rows
     processes: tuple[Mapping[str, str], ...] = ()  # --query-compute-apps
     links: str = ""  # nvlink -s
-    on_bus: tuple[str, ...] = ()  # PCI addresses of NVIDIA's GPUs, with or without a driver
+    on_bus: tuple[str, ...] = ()  # PCI addresses of the NVIDIA GPUs, with or without a driver
     switches: int = 0  # NVSwitches on the PCI bus
-    fabric_manager: bool | None = None  # its process runs; None: nobody needs it, or processes are hidden
+    fabric_manager: bool | None = None  # whether it runs; None: not needed here, or processes are hidden
     kernel_log: KernelLog | None = None
 
 
 @dataclass(frozen=True)
 class Session:
-    """The kind of session in which jobs are started. A None is not known, of a limit: there is none."""
+    """The kind of session in which jobs are started. None: unknown; for the two limits: unlimited."""
 
     umask: int
     path: str  # $PATH
     nofile: int | None  # files that a process may open
     memlock: int | None  # bytes that it may lock in memory
     scope: str | None = None  # logind's unit for the session, `session-5.scope`
-    shell_seconds: float | None = None  # from the start of the login shell to that of Python
-    python_seconds: float | None = None  # and from there to the probe's first lines
+    shell_seconds: float | None = None  # from the start of the login shell to the start of Python
+    python_seconds: float | None = None  # from the start of Python to the first line of the probe
 
 
 @dataclass(frozen=True)
 class Logind:
-    """What systemd-logind is told to do when a user logs out; settings as in logind.conf(5)."""
+    """What systemd-logind does when a user logs out; settings as in logind.conf(5)."""
 
-    booted: bool  # with systemd
+    booted: bool  # whether the host was booted with systemd
     settings: Mapping[str, str] = field(default_factory=dict)
-    defaults: Mapping[str, str] = field(default_factory=dict)  # of the distribution, as far as its file tells
-    lingers: bool = False  # `loginctl enable-linger` was done for the user who logs in
+    defaults: Mapping[str, str] = field(default_factory=dict)  # of the distribution, if its file lists them
+    lingers: bool = False  # whether `loginctl enable-linger` was run for the user who logs in
 
 
 @dataclass(frozen=True)
 class Zombies:
-    """Dead processes of the user who logs in, that their parent has not waited for."""
+    """Zombie processes of the user who logs in: their parent has not waited for them."""
 
     parent: int  # pid
     command: str  # of the parent
@@ -76,7 +76,7 @@ class Zombies:
 
 @dataclass(frozen=True)
 class Leftover:
-    """Processes of a job of ours whose supervisor is gone."""
+    """Processes of one of the user's jobs whose supervisor is gone."""
 
     job: str
     pids: tuple[int, ...]
@@ -85,24 +85,24 @@ class Leftover:
 
 @dataclass(frozen=True)
 class OwnProcesses:
-    """What is notable among the processes of the user who logs in."""
+    """The processes of the user who logs in that the checks look at."""
 
     zombies: tuple[Zombies, ...] = ()
     leftovers: tuple[Leftover, ...] = ()
-    compiling: bool = False  # a compiler of torch's extensions runs
+    compiling: bool = False  # whether a compiler of torch extensions runs
 
 
 @dataclass(frozen=True)
 class Release:
-    """What `current` in the workdir leads to; None: nothing was pushed there."""
+    """The release that `current` in the workdir points to; None: nothing was pushed there."""
 
     id: str | None = None
-    whole: bool = False  # its tree and its manifest are there
+    whole: bool = False  # whether both its tree and its manifest exist
 
 
 @dataclass(frozen=True)
 class BuildLock:
-    """The lock that a build of a torch extension holds, or has left."""
+    """A lock file of a torch extension build that runs, or was killed."""
 
     path: str
     age: float  # seconds
@@ -110,7 +110,7 @@ class BuildLock:
 
 @dataclass(frozen=True)
 class Artifacts:
-    """What earlier pushes and builds have left on disk."""
+    """Files on disk from earlier pushes and builds."""
 
     release: Release
     locks: tuple[BuildLock, ...] = ()
@@ -118,7 +118,7 @@ class Artifacts:
 
 @dataclass(frozen=True)
 class Resolved:
-    """What the host's own name resolves to there."""
+    """The addresses to which the host resolves its own name."""
 
     addresses: tuple[str, ...] = ()
     error: str | None = None
@@ -129,4 +129,4 @@ class Ofed:
     """The RDMA software of a host that has an RDMA device."""
 
     libibverbs: str | None = None  # version of the library file: rdma-core 39.0 has 1.14.39.0
-    mlx5_core: str | None = None  # version of the module; only NVIDIA's own OFED has one
+    mlx5_core: str | None = None  # version of the kernel module; only NVIDIA's own OFED reports one

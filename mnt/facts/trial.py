@@ -1,4 +1,4 @@
-"""What came of a trial run, of `mnt preflight --deep` and `mnt net --deep`."""
+"""The result of the trial run of `mnt preflight --deep` and `mnt net --deep`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from mnt.inventory.hostlist import fold
 
 
 @dataclass(frozen=True)
-class Measured:
-    """An all-reduce of one size, the median of several."""
+class Measurement:
+    """The median of several all-reduces of one size."""
 
     bytes: int
     seconds: float
-    bandwidth: float  # GB/s on the bus: bytes/seconds x 2(n-1)/n, as nccl-tests counts it
+    bandwidth: float  # bus bandwidth in GB/s as in nccl-tests: bytes/seconds x 2(n-1)/n
 
 
 @dataclass(frozen=True)
-class Failed:
-    """Who ended the trial, and why."""
+class Culprit:
+    """The host that ended the trial, and why."""
 
     host: str
     message: str
@@ -30,53 +30,55 @@ class Failed:
 class Trial:
     """All-reduces of ones on `hosts`, over the training NICs.
 
-    `untried` says why there was no launch at all, `failed` who ended it. Both None: it came to its end.
+    `obstacle` says why nothing was launched; `culprit` says which host ended the run. If both are None, the
+    trial ran to its end.
     """
 
     hosts: tuple[str, ...]
-    untried: str | None = None
-    failed: Failed | None = None
-    without_torch: tuple[str, ...] = ()  # by their packages: nothing was launched then
+    obstacle: str | None = None
+    culprit: Culprit | None = None
+    without_torch: tuple[str, ...] = ()  # hosts without the torch package; then nothing was launched
     backend: str | None = None  # nccl or gloo
-    world: int = 0  # ranks
-    imports: Mapping[str, float] = field(default_factory=dict)  # host -> seconds, the slowest of its ranks
-    measured: tuple[Measured, ...] = ()
-    wrong: Mapping[str, str] = field(default_factory=dict)  # host -> what it got for a sum
-    network: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # host -> what NCCL took, as it says
+    world_size: int = 0  # ranks
+    import_seconds: Mapping[str, float] = field(default_factory=dict)  # host -> seconds of its slowest rank
+    measurements: tuple[Measurement, ...] = ()
+    wrong_sums: Mapping[str, str] = field(default_factory=dict)  # host -> `1 instead of 2`
+    nccl_lines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # host -> NCCL's own output
     gids: Mapping[str, Mapping[int, int]] = field(default_factory=dict)  # host -> NCCL's device -> GID index
-    # host -> (local address, the peer's or, where it listens, nothing) of its ranks' sockets, with gloo
+    # With gloo: host -> (local address, peer address) of its sockets; the peer of a listening socket is "".
     sockets: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
 
     @property
     def done(self) -> bool:
-        return self.untried is None and self.failed is None and not self.without_torch
+        return self.obstacle is None and self.culprit is None and not self.without_torch
 
     @property
     def problem(self) -> tuple[str, str] | None:
-        """Why it did not come to a good end, in one line, and the way out."""
+        """Why the trial did not succeed, in one line, and the fix; None: it succeeded."""
+        more = "run mnt preflight --deep for details"
         if self.without_torch:
             where = f"{fold(self.without_torch)}: torch is not installed for the configured interpreter"
-            return where, "install it, or set `python` of these hosts to the interpreter that has it"
-        if self.untried is not None:
-            return f"not tried: {self.untried}", "mend that first; mnt preflight says more"
-        if self.failed is not None:
-            first = next(iter(self.failed.message.splitlines()), "")
-            return f"{self.failed.host}: the trial failed: {first}", "mnt preflight --deep says more"
-        if self.wrong:
-            host, what = next(iter(self.wrong.items()))
-            return f"{host}: a sum over all ranks is wrong: {what}", "mnt preflight --deep says more"
+            return where, "install torch, or set `python` of these hosts to the interpreter that has it"
+        if self.obstacle is not None:
+            return f"not tried: {self.obstacle}", "fix that first; run mnt preflight for details"
+        if self.culprit is not None:
+            first = next(iter(self.culprit.message.splitlines()), "")
+            return f"{self.culprit.host}: the trial failed: {first}", more
+        if self.wrong_sums:
+            host, sums = next(iter(self.wrong_sums.items()))
+            return f"{host}: a sum over all ranks is wrong: {sums}", more
         return None
 
     def document(self) -> dict[str, Any]:
-        """As `--json` prints it."""
+        """The JSON form for `--json`."""
         return {
-            "ok": self.done and not self.wrong,
+            "ok": self.done and not self.wrong_sums,
             "backend": self.backend,
-            "world_size": self.world,
-            "import_seconds": dict(self.imports),
+            "world_size": self.world_size,
+            "import_seconds": dict(self.import_seconds),
             "all_reduce": [
                 {"bytes": each.bytes, "seconds": each.seconds, "gigabytes_per_second": each.bandwidth}
-                for each in self.measured
+                for each in self.measurements
             ],
-            "nccl": {host: list(said) for host, said in self.network.items()},
+            "nccl": {host: list(lines) for host, lines in self.nccl_lines.items()},
         }

@@ -1,7 +1,7 @@
-"""What fights the variables that `mnt` computes: NCCL's files, and the inventory's own `env`. Pure.
+"""Settings that conflict with the computed variables: NCCL's files and the inventory's `env`. Pure.
 
-The environment wins over the configuration files, so a file cannot change what `mnt` sets. But it adds what
-nobody set, and some variables make others void.
+The environment overrides the configuration files, so a file cannot change what `mnt` sets. But a file can add
+variables that are not set otherwise, and some of these make others ineffective.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from mnt.network.nic import NicChoice
 
 @dataclass(frozen=True)
 class Conflict:
-    """Something that a person should know about a node's variables."""
+    """A conflict about one variable of a node."""
 
     host: str
     variable: str
-    harmful: bool  # the job does not get what was decided; else it is only worth knowing
+    harmful: bool  # whether the job runs with other settings than decided; else the conflict is information
     message: str
     found: str
     expected: str
@@ -56,23 +56,23 @@ def _overridden(host: Host, node: NodeNetwork) -> Iterator[Conflict]:
                 f"the inventory's env overrides the computed {variable.name}",
                 f"{variable.name}={value}",
                 f"{variable.name}={variable.value} ({variable.reason})",
-                f"take {variable.name} out of `env` in the inventory",
+                f"remove {variable.name} from `env` in the inventory",
             )
 
 
 def _of_files(mode: str, host: Host, node: NodeNetwork, facts: HostFacts) -> Iterator[Conflict]:
     job = {**{variable.name: variable.value for variable in node.variables}, **host.env}
     for setting in settings(facts.nccl_conf).values():
-        where, found = f"{setting.path} line {setting.line}", f"{setting.name}={setting.value}"
-        fix = f"take {setting.name} out of {setting.path}"
         name = setting.name.strip()
+        where, found = f"{setting.path} line {setting.line}", f"{setting.name}={setting.value}"
+        fix = f"remove {name} from {setting.path}"
         if not name.startswith("NCCL_"):
             continue
         if name != setting.name:
-            message = f"{where} does nothing: NCCL takes the blanks for a part of the name"
+            message = f"{where} has no effect: NCCL reads the blanks as part of the name"
             yield Conflict(host.name, name, False, message, found, "no blanks around `=`", fix)
         elif name in job:
-            yield from _beaten(host, setting, job[name], where, fix)
+            yield from _ineffective(host, setting, job[name], where, fix)
         elif effect := _effect(mode, node, name, setting.value):
             yield Conflict(host.name, name, True, f"{where}: {effect}", found, f"no {name}", fix)
         else:
@@ -80,13 +80,13 @@ def _of_files(mode: str, host: Host, node: NodeNetwork, facts: HostFacts) -> Ite
             yield Conflict(host.name, name, False, message, found, f"no {name}, or in the inventory", fix)
 
 
-def _beaten(host: Host, setting: Setting, value: str, where: str, fix: str) -> Iterator[Conflict]:
+def _ineffective(host: Host, setting: Setting, value: str, where: str, fix: str) -> Iterator[Conflict]:
     if setting.value != value:
         yield Conflict(
             host.name,
             setting.name,
             False,
-            f"{where} is not followed: the environment of the job wins",
+            f"{where} has no effect: the environment of the job overrides it",
             f"{setting.name}={setting.value}",
             f"{setting.name}={value}",
             fix,
@@ -94,7 +94,7 @@ def _beaten(host: Host, setting: Setting, value: str, where: str, fix: str) -> I
 
 
 def _of_inventory(mode: str, host: Host, node: NodeNetwork) -> Iterator[Conflict]:
-    """What the inventory's `env` adds, and what that makes void."""
+    """Variables that the inventory's `env` adds and that make computed ones ineffective."""
     computed = {variable.name for variable in node.variables}
     for name, value in host.env.items():
         effect = None if name in computed else _effect(mode, node, name, value)
@@ -106,7 +106,7 @@ def _of_inventory(mode: str, host: Host, node: NodeNetwork) -> Iterator[Conflict
                 f"the inventory's env: {effect}",
                 f"{name}={value}",
                 f"no {name}",
-                f"take {name} out of `env` in the inventory",
+                f"remove {name} from `env` in the inventory",
             )
 
 
@@ -117,17 +117,17 @@ def _other_address(host: Host, nic: NicChoice) -> Iterator[Conflict]:
             host.name,
             "NCCL_SOCKET_IFNAME",
             True,
-            f"NCCL uses the first address of {nic.interface.name}: it can only be told a NIC's name",
+            f"NCCL uses the first address of {nic.interface.name}: it accepts only the name of a NIC",
             f"{nic.interface.name} {first}",
             f"{nic.interface.name} {nic.address}",
-            f"make {nic.address} the first address of {nic.interface.name}, or give it a NIC of its own",
+            f"make {nic.address} the first address of {nic.interface.name}, or move it to a separate NIC",
         )
 
 
 def _one_host_id(
     decision: NetworkDecision, hosts: Sequence[Host], facts: Mapping[str, HostFacts]
 ) -> Iterator[Conflict]:
-    """NCCL takes nodes of one NCCL_HOSTID for one machine."""
+    """Nodes with the same NCCL_HOSTID: NCCL treats them as one machine."""
     ids = {}
     for host in hosts:
         if host.name in decision.nodes and host.name in facts:
@@ -141,15 +141,15 @@ def _one_host_id(
                 name,
                 "NCCL_HOSTID",
                 True,
-                f"{nodes_with[value]} nodes have one NCCL_HOSTID: NCCL takes them for one machine",
+                f"{nodes_with[value]} nodes have the same NCCL_HOSTID: NCCL treats them as one machine",
                 f"NCCL_HOSTID={value}",
-                "no NCCL_HOSTID, or another on each node",
-                "take NCCL_HOSTID out of `env` in the inventory, and out of ~/.nccl.conf and /etc/nccl.conf",
+                "no NCCL_HOSTID, or a different one on each node",
+                "remove NCCL_HOSTID from `env` in the inventory, from ~/.nccl.conf and from /etc/nccl.conf",
             )
 
 
 def _effect(mode: str, node: NodeNetwork, name: str, value: str) -> str | None:
-    """What a variable that `mnt` does not set does to those that it sets; None: nothing."""
+    """How a variable that `mnt` does not set affects those that it sets; None: not at all."""
     rule = _EFFECTS.get(name)
     return rule(mode, node, value) if rule else None
 
@@ -157,37 +157,37 @@ def _effect(mode: str, node: NodeNetwork, name: str, value: str) -> str | None:
 def _gid_index(mode: str, node: NodeNetwork, value: str) -> str | None:
     ranged = any(variable.name == "NCCL_IB_ADDR_FAMILY" for variable in node.variables)
     if ranged and not value.strip().startswith("-"):
-        return f"a fixed index makes the address range void: every RoCE port uses GID {value}"
+        return f"a fixed index disables the address range: every RoCE port uses GID {value}"
     return None
 
 
 def _disable(mode: str, node: NodeNetwork, value: str) -> str | None:
-    return "NCCL leaves RDMA alone and uses sockets" if value.strip() != "0" else None  # tcp sets it itself
+    return "NCCL uses sockets instead of RDMA" if value.strip() != "0" else None  # mode tcp sets it itself
 
 
 def _net(mode: str, node: NodeNetwork, value: str) -> str | None:
-    meant = "socket" if mode == "tcp" else "ib"
-    return f"NCCL uses the network {value} or fails" if value.lower() != meant else None
+    expected = "socket" if mode == "tcp" else "ib"
+    return f"NCCL uses the network {value} or fails" if value.lower() != expected else None
 
 
 def _plugin(mode: str, node: NodeNetwork, value: str) -> str | None:
     if value == "none":
         return None
-    return "a network plugin takes the place of NCCL's own sockets and RDMA, and has variables of its own"
+    return "a network plugin replaces NCCL's own sockets and RDMA, and has its own variables"
 
 
 def _family(mode: str, node: NodeNetwork, value: str) -> str | None:
     if value == "AF_INET6":
-        return "NCCL looks for IPv6 addresses, and the training NIC was chosen by its IPv4"
+        return "NCCL looks for IPv6 addresses, but the training NIC was chosen by its IPv4 address"
     return None
 
 
 def _comm_id(mode: str, node: NodeNetwork, value: str) -> str | None:
-    return f"NCCL meets at {value}, whatever torch says"
+    return f"NCCL uses {value} as its rendezvous, not the one of torch"
 
 
 def _conf_file(mode: str, node: NodeNetwork, value: str) -> str | None:
-    return f"NCCL reads {value} in place of ~/.nccl.conf, and mnt has not looked at it"
+    return f"NCCL reads {value} instead of ~/.nccl.conf, and mnt does not check that file"
 
 
 _EFFECTS: dict[str, Callable[[str, NodeNetwork, str], str | None]] = {

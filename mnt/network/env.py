@@ -1,7 +1,8 @@
-"""The network environment of a node: which variables, which values, and why. Pure.
+"""The network environment of a node: variables, values and reasons. Pure.
 
-Meanings of the variables: NCCL 2.30 user guide and source. `=` before a name makes NCCL match it exactly
-(`eth` alone would match eth1 too, and `mlx5_1` mlx5_10); gloo takes plain names.
+The meaning of the variables is documented in NCCL's user guide and source, 2.30. `=` before a name makes NCCL
+match the name exactly (without it `eth` also matches eth1, and `mlx5_1` also mlx5_10). gloo takes plain
+names.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from mnt.network.nic import NicChoice
 from mnt.network.tuning import tuning_variables
 from mnt.network.variable import Variable
 
-# Variables of the libraries that carry a job's traffic.
+# Prefixes of the variables of the communication libraries.
 _PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_", "TP_", "UCX_")
 
 
-def tcp_environment(nic: NicChoice, tuning: Tuning, why: str) -> list[Variable]:
-    """What binds a node's collectives to the sockets of its training NIC.
+def tcp_environment(nic: NicChoice, tuning: Tuning, reason: str) -> list[Variable]:
+    """The variables that bind a node's collectives to sockets on its training NIC.
 
     Args:
-        why: why the mode is tcp.
+        reason: why the mode is tcp.
     """
     return [
         *_interface(nic),
-        Variable("NCCL_IB_DISABLE", "1", f"{why}: sockets only"),
+        Variable("NCCL_IB_DISABLE", "1", f"{reason}: sockets only"),
         *tuning_variables(tuning, "tcp"),
     ]
 
@@ -34,17 +35,17 @@ def tcp_environment(nic: NicChoice, tuning: Tuning, why: str) -> list[Variable]:
 def rdma_environment(
     nic: NicChoice, hcas: Sequence[Hca], rdma: Rdma, tuning: Tuning, gids: Sequence[Variable]
 ) -> list[Variable]:
-    """What binds a node's collectives to its RDMA ports; NCCL's first contact goes over the NIC's sockets.
+    """The variables that bind a node's collectives to its RDMA ports, and NCCL's bootstrap to the NIC.
 
     Args:
-        hcas: the ports that train; empty where the host did not say what it has.
-        gids: what `mnt.network.roce` decided for this node; empty on InfiniBand.
+        hcas: the ports for training; empty if the host did not report its devices.
+        gids: the variables of `mnt.network.roce` for this node; empty on InfiniBand.
     """
     return [*_interface(nic), *_devices(hcas, rdma), *gids, *_gdr(rdma), *tuning_variables(tuning, "rdma")]
 
 
 def with_inventory(variables: Iterable[Variable], env: Mapping[str, str]) -> list[Variable]:
-    """What a job gets: the computed variables under the inventory's `env`, and what that says of networks."""
+    """The computed variables, overridden by the inventory's `env`, and the network variables that it adds."""
     computed = list(variables)
     names = {variable.name for variable in computed}
     return [
@@ -60,13 +61,13 @@ def with_inventory(variables: Iterable[Variable], env: Mapping[str, str]) -> lis
 def _overridden(variable: Variable, value: str) -> Variable:
     if value == variable.value:
         return variable
-    return Variable(variable.name, value, f"inventory: env; computed was {variable.value}: {variable.reason}")
+    return Variable(variable.name, value, f"inventory: env; computed: {variable.value} ({variable.reason})")
 
 
 def _interface(nic: NicChoice) -> Iterator[Variable]:
-    why = f"{nic.interface.name}: {nic.reason}"
-    yield Variable("NCCL_SOCKET_IFNAME", f"={nic.interface.name}", why)
-    yield Variable("GLOO_SOCKET_IFNAME", nic.interface.name, why)
+    reason = f"{nic.interface.name}: {nic.reason}"
+    yield Variable("NCCL_SOCKET_IFNAME", f"={nic.interface.name}", reason)
+    yield Variable("GLOO_SOCKET_IFNAME", nic.interface.name, reason)
 
 
 def _devices(hcas: Sequence[Hca], rdma: Rdma) -> Iterator[Variable]:
@@ -75,7 +76,7 @@ def _devices(hcas: Sequence[Hca], rdma: Rdma) -> Iterator[Variable]:
         kind = "InfiniBand" if hcas[0].gid is None else "RoCE"
         yield Variable("NCCL_IB_HCA", "=" + ",".join(labels), f"{kind}; {hcas[0].reason}")
     elif rdma.devices:
-        reason = "inventory: network.rdma.devices; the host did not say what it has"
+        reason = "inventory: network.rdma.devices; the host did not report its devices"
         yield Variable("NCCL_IB_HCA", "=" + ",".join(rdma.devices), reason)
 
 

@@ -1,7 +1,7 @@
-"""What NCCL would choose by itself: the order that NCCL 2.28 to 2.30 documents and follows. Pure.
+"""The network that NCCL would choose by itself, in the order of NCCL 2.28 to 2.30. Pure.
 
-A prediction, to be shown as one: the truth is what NCCL_DEBUG=INFO prints. Sources: `ncclFindInterfaces`,
-`ncclOsFindInterfaces`, `ncclIbInitDevices` and `ncclIbGetGidIndex` in NCCL 2.30.
+This is a prediction and is shown as one. What NCCL really chooses is in the output of NCCL_DEBUG=INFO.
+Sources: `ncclFindInterfaces`, `ncclOsFindInterfaces`, `ncclIbInitDevices`, `ncclIbGetGidIndex` in NCCL 2.30.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from mnt.facts.host import Interface
 from mnt.facts.rdma import ETHERNET, INFINIBAND, Port, RdmaFacts
 from mnt.network.gid import EVERYWHERE, FINDS_GIDS, index_nccl_takes
 
-# Tried in this order where nobody says anything, with NCCL_COMM_ID's subnet after the first.
+# If neither NCCL_SOCKET_IFNAME nor an ib* interface nor NCCL_COMM_ID decides, NCCL tries these in order.
 _GUESSES = ("^docker,lo,virbr", "docker", "lo", "virbr")
 
 
 @dataclass(frozen=True)
 class Expected:
-    """NCCL's own choice. `interfaces` are `name address`: the first for the bootstrap, all for sockets."""
+    """NCCL's own choice. `interfaces` are `name address`: the bootstrap uses the first, sockets use all."""
 
     interfaces: tuple[str, ...]
     hcas: tuple[str, ...]  # `mlx5_0:1 GID 3`; empty: sockets
@@ -29,7 +29,7 @@ class Expected:
 
     def __str__(self) -> str:
         if not self.interfaces:
-            return "nothing: it finds no interface, and fails"
+            return "nothing: NCCL finds no interface and fails"
         first, *others = self.interfaces
         if self.hcas:
             return f"RDMA over {', '.join(self.hcas)}; bootstrap over {first}"
@@ -42,11 +42,11 @@ def expect(
     environment: Mapping[str, str],
     version: tuple[int, ...] | None,
 ) -> Expected:
-    """What NCCL would choose on a host.
+    """The network that NCCL would choose on a host.
 
     Args:
-        environment: what NCCL sees there: the variables, and what its configuration files add.
-        version: of NCCL; None: a current one.
+        environment: NCCL's settings there: the environment variables, and what its configuration files add.
+        version: NCCL's version; None: unknown, treated as a current one.
     """
     chosen, reason = expect_interfaces(interfaces, environment)
     hcas = () if rdma is None else tuple(_expect_hcas(rdma, environment, version))
@@ -56,11 +56,11 @@ def expect(
 def expect_interfaces(
     interfaces: Sequence[Interface], environment: Mapping[str, str]
 ) -> tuple[list[str], str]:
-    """The interfaces as `name address`, in the order in which NCCL would take them, and why these."""
+    """The interfaces as `name address`, in NCCL's order, and the reason for the choice."""
     running = list(_in_order(interfaces, environment.get("NCCL_SOCKET_FAMILY")))
-    told = environment.get("NCCL_SOCKET_IFNAME", "")
-    if len(told) > 1:
-        return _matching(running, told), f"NCCL_SOCKET_IFNAME={told}"
+    configured = environment.get("NCCL_SOCKET_IFNAME", "")
+    if len(configured) > 1:
+        return _matching(running, configured), f"NCCL_SOCKET_IFNAME={configured}"
     if found := _matching(running, "ib"):
         return found, "its name begins with ib"
     if found := _near(running, environment.get("NCCL_COMM_ID", "")):
@@ -72,9 +72,10 @@ def expect_interfaces(
 
 
 def matcher(names: str) -> Callable[[str, int | None], bool]:
-    """NCCL's test of a name, and of a port, against a list: `eth`, `=eth0,eth1`, `^docker`, `^=mlx5_0:1`.
+    """NCCL's match of a name, and of a port, with a list: `eth`, `=eth0,eth1`, `^docker`, `^=mlx5_0:1`.
 
-    `^`, then `=`, hold for the whole list. Without `=`, a name is matched by any of its beginnings.
+    `^` (exclude) and `=` (exact) apply to the whole list. Without `=`, an entry matches every name that
+    begins with it.
     """
     excluding = names.startswith("^")
     names = names.removeprefix("^")
@@ -83,9 +84,9 @@ def matcher(names: str) -> Callable[[str, int | None], bool]:
 
     def matches(name: str, port: int | None = None) -> bool:
         hit = not entries or any(
-            (name == wanted if exact else name.startswith(wanted))
+            (name == entry if exact else name.startswith(entry))
             and (port is None or not number or number == str(port))
-            for wanted, number in entries
+            for entry, number in entries
         )
         return hit != excluding
 
@@ -93,7 +94,7 @@ def matcher(names: str) -> Callable[[str, int | None], bool]:
 
 
 def _in_order(interfaces: Sequence[Interface], family: str | None) -> Iterator[tuple[str, str]]:
-    """(name, CIDR) of what runs, as getifaddrs(3) lists it: every IPv4 address, then every IPv6."""
+    """(name, CIDR) of each running interface, in the order of getifaddrs(3): IPv4 addresses, then IPv6."""
     running = [nic for nic in interfaces if nic.up and nic.carrier is not False]
     if family != "AF_INET6":
         yield from ((nic.name, address) for nic in running for address in nic.ipv4)
@@ -104,7 +105,7 @@ def _in_order(interfaces: Sequence[Interface], family: str | None) -> Iterator[t
 
 
 def _matching(running: Sequence[tuple[str, str]], names: str) -> list[str]:
-    """The interfaces that a list matches, each with its first address."""
+    """The interfaces that the list `names` matches, each with its first address."""
     matches = matcher(names)
     first: dict[str, str] = {}
     for name, address in running:
@@ -114,16 +115,16 @@ def _matching(running: Sequence[tuple[str, str]], names: str) -> list[str]:
 
 
 def _near(running: Sequence[tuple[str, str]], comm_id: str) -> list[str]:
-    """The first interface in the subnet of `IP:PORT` or `[IPv6]:PORT`; a name cannot be resolved here."""
+    """The first interface in the subnet of `IP:PORT` or `[IPv6]:PORT`; host names are not resolved here."""
     text = comm_id.partition("]")[0].removeprefix("[") if comm_id.startswith("[") else comm_id.split(":")[0]
     try:
-        meeting = ipaddress.ip_address(text)
+        rendezvous = ipaddress.ip_address(text)
     except ValueError:
         return []
     inside = (
         f"{name} {address.split('/')[0]}"
         for name, address in running
-        if meeting in ipaddress.ip_network(address, strict=False)
+        if rendezvous in ipaddress.ip_network(address, strict=False)
     )
     return list(inside)[:1]
 
@@ -157,16 +158,16 @@ def _gid(port: Port, environment: Mapping[str, str], version: tuple[int, ...] | 
     if port.link_layer == INFINIBAND:
         return ""
     finds = version is None or version >= FINDS_GIDS
-    told = _number(environment.get("NCCL_IB_GID_INDEX", "-1" if finds else "0"))
-    if told >= 0:
-        return f" GID {told}"
+    configured = _number(environment.get("NCCL_IB_GID_INDEX", "-1" if finds else "0"))
+    if configured >= 0:
+        return f" GID {configured}"
     try:
         return f" GID {index_nccl_takes(port.gids, environment.get('NCCL_IB_ADDR_RANGE', EVERYWHERE))}"
     except ValueError:
-        return f" GID {index_nccl_takes(port.gids)}"  # a range that is none is ignored
+        return f" GID {index_nccl_takes(port.gids)}"  # NCCL ignores an invalid range
 
 
 def _number(text: str) -> int:
-    """As strtoll(3) reads a decimal number: what it cannot read is 0."""
+    """The decimal number that strtoll(3) reads; 0 if there is none."""
     digits = re.match(r"\s*([+-]?\d+)", text)
     return int(digits[1]) if digits else 0

@@ -1,7 +1,7 @@
-"""Which GID of a RoCE port names an IPv4 address, and how NCCL is told to take it. Pure.
+"""The GID of a RoCE port that stands for an IPv4 address, and the settings that make NCCL use it. Pure.
 
-A GID's index depends on the order in which addresses came to the interface: it differs from device to device
-and from node to node, and moves when an address does. InfiniBand needs none of this.
+The index of a GID depends on the order in which addresses were added to the interface. So it differs between
+devices and between nodes, and changes when an address changes. InfiniBand needs none of this.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from mnt.facts.rdma import Gid
 
-# The first that finds the GID by address range, family and RoCE version; before, only a fixed index (NCCL's
-# release notes and user guide, 2.21).
+# The first NCCL that finds the GID by address range, family and RoCE version. Older versions take only a
+# fixed index (NCCL's release notes and user guide, 2.21).
 FINDS_GIDS = (2, 21)
 
-EVERYWHERE = "0.0.0.0/0"  # as an address range: none
+EVERYWHERE = "0.0.0.0/0"  # the address range that excludes nothing
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def candidates(gids: Iterable[Gid], addresses: Mapping[str, Collection[str]]) -> list[Gid]:
-    """The GIDs of RoCE v2 that are an IPv4 address of their own interface, by index.
+    """The RoCE v2 GIDs that stand for an IPv4 address of their own interface, in order of their indices.
 
     Args:
         gids: of one port.
-        addresses: by interface, the IPv4 addresses (no prefix length) that may be taken.
+        addresses: by interface, the allowed IPv4 addresses, without prefix length.
     """
     return sorted(
         (
@@ -40,43 +40,43 @@ def candidates(gids: Iterable[Gid], addresses: Mapping[str, Collection[str]]) ->
 def index_nccl_takes(gids: Iterable[Gid], address_range: str = EVERYWHERE) -> int:
     """The index that NCCL (2.21 to 2.30, `ncclIbGetGidIndex`) chooses on a RoCE port by itself.
 
-    It asks for family AF_INET and RoCE version 2. It begins with index 0, moves on to the first GID of the
-    family, and from that to the first one of the family and the version. GIDs outside of the range do not
-    count; with none inside it stays at 0 without a word.
+    It wants family AF_INET and RoCE version 2. It starts with index 0, goes to the first GID of that family,
+    and then to the first GID of that family and version. It skips GIDs outside the range. If no GID is inside
+    the range, it keeps index 0 without a warning.
     """
     table = {gid.index: gid for gid in gids}
     network = ipaddress.ip_network(address_range, strict=False)
     taken = 0
     for index in sorted(table.keys() - {0}):
-        held, gid = table.get(taken), table[index]
+        current, gid = table.get(taken), table[index]
         if gid.ipv4 is None or ipaddress.ip_address(gid.ipv4) not in network:
             continue
-        first_of_family = held is None or held.ipv4 is None
-        first_of_version = held is not None and held.type != gid.type and gid.roce_v2
+        first_of_family = current is None or current.ipv4 is None
+        first_of_version = current is not None and current.type != gid.type and gid.roce_v2
         if first_of_family or first_of_version:
             taken = index
     return taken
 
 
-def address_range(wanted: Sequence[tuple[Sequence[Gid], Gid]], preferred: Sequence[str] = ()) -> str | None:
-    """The network by which NCCL finds the wanted GID on every port of every node.
+def address_range(ports: Sequence[tuple[Sequence[Gid], Gid]], preferred: Sequence[str] = ()) -> str | None:
+    """The address range with which NCCL finds the right GID on every port of every node.
 
     Args:
-        wanted: for each port its table, and the GID to be found in it.
+        ports: for each port its GID table, and the GID that NCCL must find in it.
         preferred: networks to try first, in CIDR form.
 
     Returns:
-        CIDR; EVERYWHERE where NCCL finds them all without a range, None where no range does it.
+        The range in CIDR form; EVERYWHERE if NCCL finds all GIDs without a range; None if no range works.
     """
-    addresses = [ipaddress.ip_address(gid.ipv4) for _, gid in wanted if gid.ipv4]
+    addresses = [ipaddress.ip_address(gid.ipv4) for _, gid in ports if gid.ipv4]
     for network in (*preferred, *_covering(addresses), EVERYWHERE):
-        if all(index_nccl_takes(table, network) == gid.index for table, gid in wanted):
+        if all(index_nccl_takes(table, network) == gid.index for table, gid in ports):
             return network
     return None
 
 
 def _covering(addresses: Sequence[Address]) -> list[str]:
-    """The smallest network that holds all addresses."""
+    """The smallest network that contains all addresses."""
     numbers = [int(address) for address in addresses]
     prefix = 32 - (max(numbers) ^ min(numbers)).bit_length()
     return [str(ipaddress.ip_network((min(numbers), prefix), strict=False))]

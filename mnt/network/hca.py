@@ -1,7 +1,7 @@
-"""Which RDMA ports of a host train, and which GID each uses. Pure.
+"""The RDMA ports that a host trains with, and the GID of each. Pure.
 
-The devices that the inventory names; else those that carry the training NIC; else, where none does, every
-active one, if all of them are of one kind. Ports of InfiniBand and of RoCE never train together.
+The devices are those that the inventory names; else those that carry the training NIC; else, if there are
+none, all active devices, which then must be of one kind. A job never mixes InfiniBand and RoCE ports.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _Ports = list[tuple[Device, str, Port]]  # device, label, port
 
 @dataclass(frozen=True)
 class Hca:
-    """A port that trains."""
+    """A port used for training."""
 
-    label: str  # as NCCL_IB_HCA takes it: `mlx5_6`, or `mlx5_6:2`
+    label: str  # for NCCL_IB_HCA: `mlx5_6`, or `mlx5_6:2`
     port: Port
     gid: Gid | None  # None on InfiniBand
     reason: str
@@ -37,46 +37,46 @@ class Hca:
 
 @dataclass(frozen=True)
 class RdmaProblem:
-    """Why a host cannot train over RDMA, and what is there instead."""
+    """Why a host cannot train over RDMA."""
 
     message: str
-    listed: tuple[str, ...]
+    candidates: tuple[str, ...]  # the devices, ports or GIDs that were found instead
     fix: str
 
     def __str__(self) -> str:
-        return self.message + (f" (there: {', '.join(self.listed)})" if self.listed else "")
+        return self.message + (f" (found: {', '.join(self.candidates)})" if self.candidates else "")
 
 
 class _Unfit(Exception):
-    def __init__(self, message: str, listed: Iterable[object], fix: str) -> None:
+    def __init__(self, message: str, candidates: Iterable[object], fix: str) -> None:
         super().__init__(message)
-        self.problem = RdmaProblem(message, tuple(map(str, listed)), fix)
+        self.problem = RdmaProblem(message, tuple(map(str, candidates)), fix)
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What tells which ports and GIDs of a host are meant."""
+class HostContext:
+    """The settings and interfaces of a host that decide which ports and GIDs to use."""
 
     nic: NicChoice
     interfaces: Sequence[Interface]
     subnet: str | None = None  # network.subnet
-    exclude: Sequence[str] = ()  # patterns of devices that are never taken unless named
+    exclude: Sequence[str] = ()  # patterns of devices that are used only if the inventory names them
 
 
-def choose_hcas(facts: RdmaFacts, told: Rdma, around: Surroundings) -> tuple[Hca, ...] | RdmaProblem:
-    """The ports that train on a host; at least one."""
+def choose_hcas(facts: RdmaFacts, settings: Rdma, context: HostContext) -> tuple[Hca, ...] | RdmaProblem:
+    """The ports that the host trains with; at least one."""
     try:
-        ports = _named(facts, told.devices) if told.devices else _by_rule(facts, around)
+        ports = _named(facts, settings.devices) if settings.devices else _by_rule(facts, context)
         kinds = {port.link_layer for _, _, port in ports}
         if len(kinds) > 1:
             raise _Unfit(
-                "ports of InfiniBand and of RoCE cannot train together",
+                "InfiniBand and RoCE ports cannot train together",
                 (f"{device.name} {port.link_layer}" for device, _, port in ports),
-                "name those of one kind in network.rdma.devices",
+                "set network.rdma.devices to devices of one kind",
             )
-        reason = _reason(told, ports, facts, around)
+        reason = _reason(settings, ports, facts, context)
         return tuple(
-            Hca(label, port, _gid(facts, device, port, told.gid_index, around), reason)
+            Hca(label, port, _gid(facts, device, port, settings.gid_index, context), reason)
             for device, label, port in ports
         )
     except _Unfit as unfit:
@@ -84,55 +84,61 @@ def choose_hcas(facts: RdmaFacts, told: Rdma, around: Surroundings) -> tuple[Hca
 
 
 def _named(facts: RdmaFacts, devices: Sequence[str]) -> _Ports:
-    """The active ports of the devices that the inventory names: each must have one."""
+    """The active ports of the devices that the inventory names; each device must have one."""
     ports: _Ports = []
     for label in devices:
         name, _, number = label.partition(":")
         device = facts.device(name)
         if device is None:
-            raise _Unfit(f"there is no RDMA device {name}", facts.devices, "mend network.rdma.devices")
-        wanted = [port for port in device.ports if not number or port.number == int(number)]
-        if not wanted:
-            raise _Unfit(f"{name} has no port {number}", [device], "mend network.rdma.devices")
-        ports += _fit(device, wanted, label)
+            raise _Unfit(f"there is no RDMA device {name}", facts.devices, "correct network.rdma.devices")
+        named = [port for port in device.ports if not number or port.number == int(number)]
+        if not named:
+            raise _Unfit(f"{name} has no port {number}", [device], "correct network.rdma.devices")
+        ports += _active(device, named, label)
     return ports
 
 
-def _by_rule(facts: RdmaFacts, around: Surroundings) -> _Ports:
-    nic = around.nic.interface.name
+def _by_rule(facts: RdmaFacts, context: HostContext) -> _Ports:
+    nic = context.nic.interface.name
     if not facts.devices:
         raise _Unfit("there is no RDMA device", (), "set network.mode to tcp, or load the NIC's RDMA driver")
-    free = [device for device in facts.devices if not _excluded(device.name, around.exclude)]
-    carrying = [device for device in facts.carrying(nic) if device in free]
+    allowed = [device for device in facts.devices if not _excluded(device.name, context.exclude)]
+    carrying = [device for device in facts.carrying(nic) if device in allowed]
     if carrying:
-        return [entry for device in carrying for entry in _fit(device, _of_nic(device, nic), None)]
-    active = [device for device in free if device.usable is not False and any(p.active for p in device.ports)]
+        return [entry for device in carrying for entry in _active(device, _of_nic(device, nic), None)]
+    active = [
+        device for device in allowed if device.usable is not False and any(p.active for p in device.ports)
+    ]
     if not active:
-        raise _Unfit("no RDMA port is active", free, "look at the cables and the switch: ibstat")
-    return [entry for device in active for entry in _fit(device, device.ports, None)]
+        raise _Unfit("no RDMA port is active", allowed, "check the cables and the switch: ibstat")
+    return [entry for device in active for entry in _active(device, device.ports, None)]
 
 
 def _of_nic(device: Device, nic: str) -> Sequence[Port]:
-    """The ports that a NIC belongs to; all, where the GIDs do not tell."""
+    """The ports that belong to a NIC; all ports if the GIDs do not show it."""
     return [port for port in device.ports if port.has_netdev(nic)] or device.ports
 
 
-def _fit(device: Device, ports: Sequence[Port], label: str | None) -> _Ports:
-    """The active ones of a device's ports, with their labels."""
+def _active(device: Device, ports: Sequence[Port], label: str | None) -> _Ports:
+    """The active ports among `ports`, with their labels."""
     if device.usable is False:
         raise _Unfit(
-            f"the user who logs in may not open {device.name}",
+            f"the user who logs in has no access to {device.name}",
             (),
             "give the user read and write access to /dev/infiniband/uverbs*",
         )
     active = [port for port in ports if port.active]
     if not active:
         raise _Unfit(
-            f"no port of {device.name} is active", [device], "look at the cable and the switch: ibstat"
+            f"no port of {device.name} is active", [device], "check the cable and the switch: ibstat"
         )
     for port in active:
         if port.link_layer not in (INFINIBAND, ETHERNET):
-            raise _Unfit(f"{device.name} is neither InfiniBand nor RoCE", [port.link_layer], "name another")
+            raise _Unfit(
+                f"{device.name} is neither InfiniBand nor RoCE",
+                [port.link_layer],
+                "set network.rdma.devices to other devices",
+            )
     single = len(device.ports) == 1
     return [(device, label or (device.name if single else f"{device.name}:{p.number}"), p) for p in active]
 
@@ -141,37 +147,39 @@ def _excluded(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _reason(told: Rdma, ports: _Ports, facts: RdmaFacts, around: Surroundings) -> str:
-    if told.devices:
+def _reason(settings: Rdma, ports: _Ports, facts: RdmaFacts, context: HostContext) -> str:
+    if settings.devices:
         return "inventory: network.rdma.devices"
     names = {device.name for device, _, _ in ports}
-    nic = around.nic.interface.name
+    nic = context.nic.interface.name
     if not names & {device.name for device in facts.carrying(nic)}:
         return f"every active port; none of them carries {nic}"
     others = [d.name for d in facts.devices if d.name not in names and any(p.active for p in d.ports)]
-    idle = f"; active too, and not named in the inventory: {', '.join(others)}" if others else ""
+    idle = f"; also active, but not named in the inventory: {', '.join(others)}" if others else ""
     return f"carries {nic}{idle}"
 
 
-def _gid(facts: RdmaFacts, device: Device, port: Port, told: int | str, around: Surroundings) -> Gid | None:
+def _gid(
+    facts: RdmaFacts, device: Device, port: Port, configured: int | str, context: HostContext
+) -> Gid | None:
     """The GID of a RoCE port: version 2, and the IPv4 address of its own interface; None on InfiniBand."""
     if port.link_layer == INFINIBAND:
         return None
-    if told != "auto":
-        return _gid_at(device, port, told)
-    found = gid.candidates(port.gids, _addresses(facts, device, port, around))
-    if len(found) > 1 and around.subnet is not None:
-        subnet = ipaddress.ip_network(around.subnet)
+    if configured != "auto":
+        return _gid_at(device, port, configured)
+    found = gid.candidates(port.gids, _addresses(facts, device, port, context))
+    if len(found) > 1 and context.subnet is not None:
+        subnet = ipaddress.ip_network(context.subnet)
         found = [each for each in found if ipaddress.ip_address(each.ipv4 or "") in subnet] or found
     if len(found) == 1:
         return found[0]
-    what = "several GIDs" if found else "no GID"
+    what = "several RoCE v2 GIDs" if found else "no RoCE v2 GID"
     raise _Unfit(
-        f"{device.name} port {port.number} has {what} of RoCE v2 for an IPv4 address of its interface",
+        f"{device.name} port {port.number} has {what} for an IPv4 address of its interface",
         found or port.gids,
         "set network.subnet, or network.rdma.gid_index for this host"
         if found
-        else "give the interface of the device an IPv4 address",
+        else "configure an IPv4 address on the interface of the device",
     )
 
 
@@ -180,19 +188,19 @@ def _gid_at(device: Device, port: Port, index: int | str) -> Gid:
         if each.index == index and each.roce_v2:
             return each
     raise _Unfit(
-        f"{device.name} port {port.number} has no GID of RoCE v2 at index {index}",
+        f"{device.name} port {port.number} has no RoCE v2 GID at index {index}",
         port.gids,
-        "mend network.rdma.gid_index, or let it be auto",
+        "correct network.rdma.gid_index, or set it to auto",
     )
 
 
-def _addresses(facts: RdmaFacts, device: Device, port: Port, around: Surroundings) -> Addresses:
-    """By interface, the addresses that may name a port: of one that carries the training NIC, only its."""
-    nic = around.nic.interface.name
+def _addresses(facts: RdmaFacts, device: Device, port: Port, context: HostContext) -> Addresses:
+    """By interface, the addresses whose GIDs the port may use; on the training NIC only its own address."""
+    nic = context.nic.interface.name
     if port.has_netdev(nic) or (len(device.ports) == 1 and device in facts.carrying(nic)):
-        return {nic: [around.nic.address]}
+        return {nic: [context.nic.address]}
     return {
         interface.name: [address.split("/")[0] for address in interface.ipv4]
-        for interface in around.interfaces
+        for interface in context.interfaces
         if port.has_netdev(interface.name)
     }

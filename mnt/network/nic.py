@@ -1,15 +1,15 @@
-"""Which NIC carries the training traffic of each host. Pure.
+"""The NIC that carries the training traffic of each host. Pure.
 
-The rule, first that applies:
+The first rule that applies decides:
 
 1. the host's own `nic`;
-2. the NIC whose address lies in `network.subnet`;
+2. the NIC with an address in `network.subnet`;
 3. `network.nic`;
-4. on the master the NIC by which every worker reaches it, and on a worker the NIC in the subnet of the
-   master's training address.
+4. on the master, the NIC by which every worker reaches it; on a worker, the NIC in the subnet of the master's
+   training address.
 
-What `network.exclude` names is no candidate in 2 and 4. Several candidates are never guessed between: they
-are listed, and the inventory decides.
+Rules 2 and 4 skip NICs that `network.exclude` names. If there are several candidates, none is chosen: they
+are listed, and the user decides in the inventory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fnmatch import fnmatchcase
 from mnt.facts.host import Interface
 from mnt.inventory.model import Host, Inventory
 
-# Bridges and pairs that containers and virtual machines leave on a host: never between hosts.
+# Bridges and virtual links of containers and virtual machines: they never connect two hosts.
 _VIRTUAL = re.compile(r"(docker|br-|veth|virbr|cni|flannel|cali|podman|lxc|lxd|tunl)")
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -31,7 +31,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True)
 class NicChoice:
-    """The NIC of a host, its IPv4 address (no prefix length) and why it was taken."""
+    """The training NIC of a host, its IPv4 address (no prefix length) and the reason for the choice."""
 
     interface: Interface
     address: str
@@ -40,27 +40,27 @@ class NicChoice:
 
 @dataclass(frozen=True)
 class NicProblem:
-    """Why no NIC could be taken, and those that might have been meant (`name address`)."""
+    """Why no NIC could be chosen."""
 
     message: str
-    candidates: tuple[str, ...]
+    candidates: tuple[str, ...]  # NICs that may be the right one, as `name address`
     fix: str
-    ambiguous: bool = False  # each of the candidates would do
-    waits_for: str | None = None  # the host whose problem it is, if that is another
+    ambiguous: bool = False  # whether each of the candidates would work
+    waits_for: str | None = None  # another host whose problem must be solved first
 
 
 def choose(
     inventory: Inventory, hosts: Sequence[Host], interfaces: Mapping[str, Sequence[Interface]]
 ) -> dict[str, NicChoice | NicProblem]:
-    """The training NIC of every host that `interfaces` has facts of.
+    """The training NIC of every host in `interfaces`.
 
-    Where no NIC leads from the master to every worker, that is the master's problem: the others are decided
-    without it. Where several do, or there is one other host, the others are undecided until the master is.
+    If no NIC of the master reaches every worker, this is a problem of the master, and the workers are decided
+    without it. If several NICs do, or if there is only one worker, the workers wait for the master.
 
     Args:
-        inventory: gives `network.subnet` and `network.nic`.
-        hosts: in rank order, the first is the master.
-        interfaces: by host name; hosts whose facts are missing are left out of the answer.
+        inventory: provides `network.subnet` and `network.nic`.
+        hosts: in rank order; the first is the master.
+        interfaces: by host name; a host that is missing here is missing in the result.
     """
     known = [host for host in hosts if host.name in interfaces]
     chosen: dict[str, NicChoice | NicProblem] = {}
@@ -80,9 +80,11 @@ def _choose(
 ) -> dict[str, NicChoice | NicProblem]:
     chosen: dict[str, NicChoice | NicProblem] = {}
     for host in known:
-        told = _told(inventory, host, interfaces[host.name], _not_excluded(host, interfaces[host.name]))
-        if told is not None:
-            chosen[host.name] = told
+        configured = _configured(
+            inventory, host, interfaces[host.name], _not_excluded(host, interfaces[host.name])
+        )
+        if configured is not None:
+            chosen[host.name] = configured
     if len(chosen) == len(known):
         return {host.name: chosen[host.name] for host in known}
 
@@ -90,10 +92,9 @@ def _choose(
     master, *workers = known
     if master.name not in chosen:
         chosen[master.name] = _master(master, [real[worker.name] for worker in workers], real[master.name])
-    anchor = chosen[master.name]
     for worker in workers:
         if worker.name not in chosen:
-            chosen[worker.name] = _worker(worker, real[worker.name], master, anchor)
+            chosen[worker.name] = _worker(worker, real[worker.name], master, chosen[master.name])
     return {host.name: chosen[host.name] for host in known}
 
 
@@ -101,10 +102,10 @@ def _not_excluded(host: Host, nics: Sequence[Interface]) -> list[Interface]:
     return [nic for nic in nics if not any(fnmatchcase(nic.name, pattern) for pattern in host.exclude)]
 
 
-def _told(
+def _configured(
     inventory: Inventory, host: Host, nics: Sequence[Interface], candidates: Sequence[Interface]
 ) -> NicChoice | NicProblem | None:
-    """What the inventory says of this host; None where it says nothing."""
+    """The choice by the inventory's settings; None if it has none for this host."""
     subnet = inventory.network.subnet
     if host.nic is not None:
         return _named(host, host.nic, nics, subnet, f"inventory: nic of {host.name}")
@@ -125,14 +126,14 @@ def _named(
                 return NicProblem(
                     f"NIC {nic.name} has no IPv4 address",
                     _listed(nics),
-                    f"give {nic.name} an address on {host.name}, or name another NIC in the inventory",
+                    f"configure an address on {nic.name} of {host.name}, or set `nic` to another NIC",
                 )
             inside = _addresses_in(nic, ipaddress.ip_network(subnet)) if subnet else []
             return NicChoice(nic, (inside or _addresses(nic))[0], reason)
     return NicProblem(
         f"there is no NIC {name}",
         _listed(nics),
-        f"set `nic` of {host.name} to one that it has: {', '.join(_listed(nics)) or 'none has an address'}",
+        f"set `nic` of {host.name} to an existing NIC: {', '.join(_listed(nics)) or 'none has an address'}",
     )
 
 
@@ -144,14 +145,14 @@ def _in_subnet(host: Host, nics: Sequence[Interface], subnet: Network, reason: s
     return NicProblem(
         f"{what} an address in {subnet}",
         _listed(inside or nics),
-        f"set `nic` of {host.name} in the inventory" + ("" if inside else ", or mend network.subnet"),
+        f"set `nic` of {host.name} in the inventory" + ("" if inside else ", or correct network.subnet"),
     )
 
 
 def _usable(name: str, interfaces: Mapping[str, Sequence[Interface]]) -> list[Interface]:
     """The NICs by which another host could reach this one.
 
-    An address that another host has too (172.17.0.1 of docker0, say) cannot lead there.
+    An address that another host also has (for example 172.17.0.1 of docker0) does not reach this host.
     """
     elsewhere = {
         address
@@ -184,9 +185,8 @@ def _master(
     if len(reached) == 1:
         nic, network = reached[0]
         return NicChoice(nic, _addresses_in(nic, network)[0], f"every worker has an address in {network}")
-    what = "several NICs lead" if reached else "no NIC leads"
     return NicProblem(
-        f"{what} to every worker",
+        "several NICs reach every worker" if reached else "no NIC reaches every worker",
         _listed(nic for nic, _ in reached) if reached else _listed(nics),
         f"set network.subnet in the inventory, or `nic` of {master.name}",
         ambiguous=bool(reached),
@@ -194,23 +194,28 @@ def _master(
 
 
 def _alone(host: Host, nics: Sequence[Interface]) -> NicChoice | NicProblem:
-    """A job on one host needs a NIC only for its own address."""
+    """A job on a single host needs a NIC only for an address."""
     logged_in = [nic for nic in nics if host.address in _addresses(nic)]
     for nic in [*logged_in, *nics]:
         return NicChoice(nic, _addresses(nic)[0], "the only host: no traffic leaves it")
-    return NicProblem("no NIC is up with an IPv4 address", (), f"set `nic` of {host.name} in the inventory")
+    return NicProblem(
+        "no NIC that is up has an IPv4 address", (), f"set `nic` of {host.name} in the inventory"
+    )
 
 
 def _worker(
-    worker: Host, nics: Sequence[Interface], master: Host, anchor: NicChoice | NicProblem
+    worker: Host, nics: Sequence[Interface], master: Host, masters: NicChoice | NicProblem
 ) -> NicChoice | NicProblem:
-    if isinstance(anchor, NicProblem):
-        message = f"undecided until the master {master.name} has one"
-        return NicProblem(message, (), anchor.fix, waits_for=master.name)
+    """The choice for a worker, from `masters`, the choice for the master."""
+    if isinstance(masters, NicProblem):
+        message = f"not decided until the master {master.name} has a training NIC"
+        return NicProblem(message, (), masters.fix, waits_for=master.name)
     network = next(
-        network for network in _networks(anchor.interface) if ipaddress.ip_address(anchor.address) in network
+        network
+        for network in _networks(masters.interface)
+        if ipaddress.ip_address(masters.address) in network
     )
-    return _in_subnet(worker, nics, network, f"in the subnet of {master.name}'s {anchor.interface.name}")
+    return _in_subnet(worker, nics, network, f"in the subnet of {master.name}'s {masters.interface.name}")
 
 
 def _addresses(nic: Interface) -> list[str]:

@@ -1,4 +1,4 @@
-"""Everything about the network of the selected hosts, as `mnt net` shows it. Pure."""
+"""The network of the selected hosts, as `mnt net` shows it. Pure."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from mnt.network.variable import Variable
 
 @dataclass(frozen=True)
 class NodeOverview:
-    """What one host that answered would train with, and what NCCL would choose there by itself."""
+    """The network that one host would train with, and the one that NCCL would choose there by itself."""
 
     host: str
     network: NodeNetwork
     variables: tuple[Variable, ...]  # the inventory's `env` included
     expected: Expected
     conflicts: tuple[Conflict, ...]
-    used: Used | None = None  # by a trial; None: there was none, or nothing was seen
-    differs: tuple[str, ...] = ()  # how that is not what was set
+    used: Used | None = None  # what a trial used; None: there was no trial, or it showed nothing
+    differences: tuple[str, ...] = ()  # between what was used and what was set
 
     @property
     def problem(self) -> tuple[str, str] | None:
-        """Why the host cannot train, and the way out."""
+        """Why the host cannot train, and the fix; None: it can."""
         return self.network.obstacle
 
     @property
     def status(self) -> str:
-        """ok, waiting (the host whose problem it is is another) or fail."""
+        """ok, fail, or waiting (for another host whose problem must be solved first)."""
         if self.problem is None:
             return "ok"
         return "waiting" if self.network.waits_for else "fail"
 
     def shell(self) -> list[str]:
-        """`export` lines for a POSIX shell, and for zsh, which would take a bare `=eth0` for a program."""
+        """`export` lines for a POSIX shell. Values are quoted: zsh would expand a bare `=eth0`."""
         return [f"export {variable.name}={_quoted(variable.value)}" for variable in self.variables]
 
     def document(self) -> dict[str, Any]:
@@ -72,11 +72,14 @@ class NodeOverview:
         if self.used is None:
             return None
         return {
-            **asdict(self.used),
+            "backend": self.used.backend,
+            "transport": self.used.transport,
+            "interfaces": list(self.used.interfaces),
             "hcas": self.used.labels(),
+            "said": list(self.used.evidence),
             "text": str(self.used),
-            "as_set": not self.differs,
-            "differs": list(self.differs),
+            "as_set": not self.differences,
+            "differs": list(self.differences),
         }
 
 
@@ -92,19 +95,19 @@ class NetworkOverview:
 
     @property
     def ok(self) -> bool:
-        """Every host answered, and has what the mode needs; and the trial, if any, used what was set."""
-        tried = self.trial is None or self.trial.problem is None
-        fine = (node.problem is None and not node.differs for node in self.nodes.values())
-        return not self.errors and tried and all(fine)
+        """Every host answered and has what the mode needs, and the trial, if any, used what was set."""
+        trial_ok = self.trial is None or self.trial.problem is None
+        nodes_ok = all(node.problem is None and not node.differences for node in self.nodes.values())
+        return not self.errors and trial_ok and nodes_ok
 
     def document(self) -> dict[str, Any]:
-        """As `mnt net --json` prints it."""
+        """The JSON document of `mnt net --json`."""
         return {
             "ok": self.ok,
             "mode": self.decision.mode,
             "reason": self.decision.reason,
             "hosts": {
-                name: self._node(name) if name in self.nodes else _lost(self.errors[name])
+                name: self._node(name) if name in self.nodes else _unreachable(self.errors[name])
                 for name in self.hosts
             },
             **({"deep": _deep(self.trial)} if self.trial else {}),
@@ -116,7 +119,7 @@ class NetworkOverview:
 
 
 def network_overview(fleet: FleetFacts, decision: NetworkDecision) -> NetworkOverview:
-    """The decision, and what stands beside it."""
+    """The overview of the decision and of the facts about it."""
     found = conflicts(decision, fleet.hosts, fleet.facts)
     nodes = {
         host.name: _node(host, facts, decision, found, fleet.trial)
@@ -125,7 +128,7 @@ def network_overview(fleet: FleetFacts, decision: NetworkDecision) -> NetworkOve
     }
     silent = {
         host.name: HostError(
-            host.name, "answer", "the host did not say what interfaces it has", fix="mnt preflight"
+            host.name, "answer", "the host did not report its interfaces", fix="run mnt preflight for details"
         )
         for host, _ in fleet.answers()
         if host.name not in nodes
@@ -138,22 +141,22 @@ def _node(
     host: Host, facts: HostFacts, decision: NetworkDecision, found: list[Conflict], trial: Trial | None
 ) -> NodeOverview:
     network = decision.nodes[host.name]
-    by_itself = effective(host.env, facts.nccl_conf)
+    environment = effective(host.env, facts.nccl_conf)
     variables = tuple(with_inventory(network.variables, host.env)) if network.variables else ()
     used = read_used(trial, host.name, facts.interfaces) if trial else None
-    differs: tuple[str, ...] = ()
+    different: tuple[str, ...] = ()
     if used is not None:
-        differs = differences(used, network, {each.name: each.value for each in variables}, decision.mode)
+        different = differences(used, network, {each.name: each.value for each in variables}, decision.mode)
     elif trial is not None and trial.problem is None:
-        differs = ("the trial did not show what it took",)
+        different = ("the trial did not show which network it used",)
     return NodeOverview(
         host=host.name,
         network=network,
         variables=variables,
-        expected=expect(facts.interfaces, facts.rdma, by_itself, facts.nccl_version),
+        expected=expect(facts.interfaces, facts.rdma, environment, facts.nccl_version),
         conflicts=tuple(conflict for conflict in found if conflict.host == host.name),
         used=used,
-        differs=differs,
+        differences=different,
     )
 
 
@@ -163,11 +166,11 @@ def _deep(trial: Trial) -> dict[str, Any]:
         "ok": problem is None,
         "problem": None if problem is None else {"message": problem[0], "fix": problem[1]},
         "backend": trial.backend,
-        "world_size": trial.world,
+        "world_size": trial.world_size,
     }
 
 
-def _lost(error: HostError) -> dict[str, Any]:
+def _unreachable(error: HostError) -> dict[str, Any]:
     return {"status": "unreachable", "problem": {"message": error.message, "fix": error.fix}}
 
 

@@ -1,7 +1,8 @@
-"""How NCCL is told which GID to use on RoCE ports, on all nodes of a job at once. Pure.
+"""The variables that select the GID of RoCE ports, for all nodes of a job together. Pure.
 
-From 2.21 on NCCL finds the GID itself by an address range, which can be the same on every node. Before, it
-takes one index for all ports of a process, found here on each node. InfiniBand ignores all of it.
+NCCL 2.21 and newer finds the GID by an address range, which can be the same on every node. Older versions
+take one index for all ports of a process, which is determined here for each node. InfiniBand ignores all of
+this.
 """
 
 from __future__ import annotations
@@ -18,37 +19,38 @@ from mnt.network.variable import Variable
 
 @dataclass(frozen=True)
 class RocePorts:
-    """A node's RoCE ports, with what decides how NCCL is told of them."""
+    """The RoCE ports of a node, and what decides how their GIDs are selected."""
 
     nic: NicChoice
     hcas: Sequence[Hca]  # each has a GID
-    told: int | str  # network.rdma.gid_index
-    nccl: tuple[int, ...] | None  # version; None: not known
+    gid_index: int | str  # network.rdma.gid_index: a number, or `auto`
+    nccl_version: tuple[int, ...] | None  # None: unknown
 
 
 def gid_variables(
     nodes: Mapping[str, RocePorts], subnet: str | None
 ) -> dict[str, list[Variable] | RdmaProblem]:
-    """The variables for each node, or why NCCL cannot be told.
+    """The variables of each node, or why no variables can select its GIDs.
 
     Args:
         nodes: all nodes of the job that have RoCE ports.
         subnet: network.subnet, the first choice for the range.
     """
-    old = min((node.nccl for node in nodes.values() if node.nccl), default=gid.FINDS_GIDS) < gid.FINDS_GIDS
-    searched = [node for node in nodes.values() if node.told == "auto"]
-    wanted = [(hca.port.gids, hca.gid) for node in searched for hca in node.hcas if hca.gid]
-    found = None if old or not wanted else gid.address_range(wanted, _preferred(searched, subnet))
+    versions = [node.nccl_version for node in nodes.values() if node.nccl_version]
+    old = min(versions, default=gid.FINDS_GIDS) < gid.FINDS_GIDS
+    automatic = [node for node in nodes.values() if node.gid_index == "auto"]
+    ports = [(hca.port.gids, hca.gid) for node in automatic for hca in node.hcas if hca.gid]
+    found = None if old or not ports else gid.address_range(ports, _preferred(automatic, subnet))
     return {
         name: _by_index(node, old)
-        if old or node.told != "auto" or found is None
+        if old or node.gid_index != "auto" or found is None
         else list(_by_range(node, found))
         for name, node in nodes.items()
     }
 
 
 def _preferred(nodes: Sequence[RocePorts], subnet: str | None) -> list[str]:
-    """The networks that a person would name: the training subnet, and those of the nodes' NICs."""
+    """The networks to try first: the training subnet, and the networks of the nodes' NICs."""
     networks = [subnet] if subnet else []
     for node in nodes:
         for address in node.nic.interface.ipv4:
@@ -57,9 +59,9 @@ def _preferred(nodes: Sequence[RocePorts], subnet: str | None) -> list[str]:
     return list(dict.fromkeys(networks))
 
 
-def _by_range(node: RocePorts, found: str) -> Iterator[Variable]:
-    if found != gid.EVERYWHERE:
-        yield Variable("NCCL_IB_ADDR_RANGE", found, f"picks {_listed(node)} (NCCL 2.21 and newer)")
+def _by_range(node: RocePorts, address_range: str) -> Iterator[Variable]:
+    if address_range != gid.EVERYWHERE:
+        yield Variable("NCCL_IB_ADDR_RANGE", address_range, f"picks {_listed(node)} (NCCL 2.21 and newer)")
     yield Variable("NCCL_IB_ADDR_FAMILY", "AF_INET", f"picks {_listed(node)} (NCCL 2.21 and newer)")
     yield Variable("NCCL_IB_ROCE_VERSION_NUM", "2", "RoCE v2: the version that can be routed")
 
@@ -69,7 +71,7 @@ def _by_index(node: RocePorts, old: bool) -> list[Variable] | RdmaProblem:
     indices = {hca.gid.index for hca in node.hcas if hca.gid}
     if len(indices) == 1:
         (index,) = indices
-        if node.told != "auto":
+        if node.gid_index != "auto":
             reason = "inventory: network.rdma.gid_index"
         elif old:
             reason = f"{_listed(node)}; NCCL before 2.21 takes only an index"
@@ -77,11 +79,11 @@ def _by_index(node: RocePorts, old: bool) -> list[Variable] | RdmaProblem:
             reason = f"{_listed(node)}; no address range makes NCCL find it"
         return [Variable("NCCL_IB_GID_INDEX", str(index), reason)]
     return RdmaProblem(
-        "the devices need different GID indices, and NCCL takes one for all",
+        "the devices need different GID indices, but NCCL takes one index for all devices",
         tuple(f"{hca.label} {hca.gid}" for hca in node.hcas),
-        "upgrade NCCL to 2.21 or newer, or name devices with one index in network.rdma.devices"
+        "upgrade NCCL to 2.21 or newer, or set network.rdma.devices to devices of one index"
         if old
-        else "give the training addresses one subnet, or name devices with one index in network.rdma.devices",
+        else "put all training addresses in one subnet, or set network.rdma.devices to devices of one index",
     )
 
 

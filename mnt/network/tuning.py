@@ -1,7 +1,7 @@
-"""The tuning that the inventory may ask of NCCL: names, limits and variables. Pure.
+"""The tuning variables that the inventory can set for NCCL. Pure.
 
-NCCL takes a misspelt level for none, and lowers what is too high with a warning at most; so whatever is asked
-for is checked while the inventory is read. Names, values and limits: user guide and source of NCCL 2.30.
+NCCL ignores a misspelt level, and reduces a value that is too high with a warning at most. So the values are
+checked when the inventory is read. Names, values and limits: user guide and source of NCCL 2.30.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import fields
 from mnt.inventory.model import Tuning
 from mnt.network.variable import Variable
 
-# Key of `network.tuning` -> variable, and the mode in which alone it has a meaning.
+# Key of `network.tuning` -> variable, and the only mode in which it has an effect; None: both modes.
 VARIABLES: dict[str, tuple[str, str | None]] = {
     "socket_nthreads": ("NCCL_SOCKET_NTHREADS", "tcp"),
     "nsocks_perthread": ("NCCL_NSOCKS_PERTHREAD", "tcp"),
@@ -31,7 +31,7 @@ VARIABLES: dict[str, tuple[str, str | None]] = {
 
 
 def tuning_variables(tuning: Tuning, mode: str) -> Iterator[Variable]:
-    """What the inventory asks for, less what has no meaning in this mode (`tcp` or `rdma`)."""
+    """The variables that the inventory sets, without those that have no effect in this mode (tcp or rdma)."""
     for field in fields(tuning):
         value = getattr(tuning, field.name)
         name, only = VARIABLES[field.name]

@@ -1,6 +1,6 @@
-"""What the ranks of a trial really used of a node's network, and whether that is what was set. Pure.
+"""The network that the ranks of a trial really used, and whether it is the one that was set. Pure.
 
-NCCL says it itself, with NCCL_DEBUG=INFO; of gloo, which says nothing, the ranks' own sockets tell.
+NCCL prints it with NCCL_DEBUG=INFO. gloo prints nothing, so there the sockets of the ranks show it.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _HCA = re.compile(r"([^\s:\]{]+):(\d+)/(?:RoCE|IB)\b")  # [0]mlx5_6:1/RoCE
 
 @dataclass(frozen=True)
 class Used:
-    """What carried a node's part. `interfaces` are `name address`: with `hcas`, the bootstrap's only."""
+    """The network that carried a node's traffic."""
 
     backend: str  # nccl or gloo
-    transport: str  # Socket, IB, or a plugin's name, as NCCL says it
-    interfaces: tuple[str, ...]
-    hcas: Mapping[str, int | None] = field(default_factory=dict)  # `mlx5_0:1` -> GID index, as far as seen
-    said: tuple[str, ...] = ()  # how it is known: NCCL's own lines, or the sockets
+    transport: str  # Socket, IB, or the name of a plugin, as NCCL prints it
+    interfaces: tuple[str, ...]  # `name address`; with `hcas` only the bootstrap used them
+    hcas: Mapping[str, int | None] = field(default_factory=dict)  # `mlx5_0:1` -> GID index; None: unknown
+    evidence: tuple[str, ...] = ()  # NCCL's own lines, or the sockets
 
     def labels(self) -> list[str]:
         """`mlx5_0:1 GID 3`."""
         return [hca if gid is None else f"{hca} GID {gid}" for hca, gid in self.hcas.items()]
 
     def __str__(self) -> str:
-        over = ", ".join(self.interfaces) or "nothing that was seen"
+        over = ", ".join(self.interfaces) or "an unknown interface"
         if self.hcas:
             return f"RDMA over {', '.join(self.labels())}; bootstrap over {over}"
         name = "sockets" if self.transport == "Socket" else self.transport
@@ -44,24 +44,25 @@ class Used:
 
 
 def read_used(trial: Trial, host: str, interfaces: Sequence[Interface]) -> Used | None:
-    """What a host used; None where the trial does not tell.
+    """The network that a host used; None if the trial does not show it.
 
     Args:
-        interfaces: of the host, to name its addresses.
+        interfaces: the host's interfaces, to find the names of its addresses.
     """
     if trial.backend == "nccl":
-        return read_nccl(trial.network.get(host, ()), trial.gids.get(host, {}))
+        return read_nccl(trial.nccl_lines.get(host, ()), trial.gids.get(host, {}))
     return read_gloo(trial.sockets.get(host, ()), interfaces)
 
 
-def read_nccl(said: Sequence[str], gids: Mapping[int, int]) -> Used | None:
-    """By NCCL's lines `NET/.. : Using ..` and `Using network ..`, each less what precedes it.
+def read_nccl(output: Sequence[str], gids: Mapping[int, int]) -> Used | None:
+    """From NCCL's lines `NET/.. : Using ..` and `Using network ..`.
 
     Args:
-        gids: GID indices by NCCL's number of the device; without a meaning where it merges devices.
+        output: these lines, each without the text before `NET/` or `Using network`.
+        gids: GID indices by NCCL's number of the device; not meaningful if NCCL merges devices.
     """
-    named = [line.removeprefix(_NETWORK) for line in said if line.startswith(_NETWORK)]
-    chosen = [line for line in said if not line.startswith(_NETWORK)]
+    named = [line.removeprefix(_NETWORK) for line in output if line.startswith(_NETWORK)]
+    chosen = [line for line in output if not line.startswith(_NETWORK)]
     if not chosen and not named:
         return None
     sockets = [line for line in chosen if line.startswith("NET/Socket")]
@@ -75,12 +76,12 @@ def read_nccl(said: Sequence[str], gids: Mapping[int, int]) -> Used | None:
         transport=named[-1] if named else lines[-1].removeprefix("NET/").split(" ")[0].rstrip(":"),
         interfaces=tuple(dict.fromkeys(f"{name} {address}" for name, address in _INTERFACE.findall(text))),
         hcas={label: known.get(number) for number, label in enumerate(found)},
-        said=tuple(said),
+        evidence=tuple(output),
     )
 
 
 def read_gloo(sockets: Sequence[tuple[str, str]], interfaces: Sequence[Interface]) -> Used | None:
-    """By (local address, the peer's), the peer empty where the socket listens."""
+    """From pairs (local address, peer address); a listening socket has an empty peer address."""
     if not sockets:
         return None
     owners = {address.split("/")[0]: nic.name for nic in interfaces for address in (*nic.ipv4, *nic.ipv6)}
@@ -89,7 +90,7 @@ def read_gloo(sockets: Sequence[tuple[str, str]], interfaces: Sequence[Interface
         backend="gloo",
         transport="Socket",
         interfaces=tuple(f"{owners.get(address) or _unowned(address)} {address}" for address in used),
-        said=tuple(f"{local} to {peer}" if peer else f"{local} listens" for local, peer in sockets),
+        evidence=tuple(f"{local} to {peer}" if peer else f"{local} listens" for local, peer in sockets),
     )
 
 
@@ -98,10 +99,10 @@ def _unowned(address: str) -> str:
 
 
 def differences(used: Used, network: NodeNetwork, variables: Mapping[str, str], mode: str) -> tuple[str, ...]:
-    """How that is not what the node was told; empty: it is.
+    """The differences between what was used and what was set for the node; empty: there are none.
 
     Args:
-        variables: the node's, the inventory's `env` included.
+        variables: the node's variables, including the inventory's `env`.
         mode: tcp or rdma.
     """
     found = list(_other_interfaces(used, network, variables))
@@ -112,38 +113,38 @@ def differences(used: Used, network: NodeNetwork, variables: Mapping[str, str], 
 
 def _other_interfaces(used: Used, network: NodeNetwork, variables: Mapping[str, str]) -> Iterator[str]:
     variable = "GLOO_SOCKET_IFNAME" if used.backend == "gloo" else "NCCL_SOCKET_IFNAME"
-    told = variables.get(variable, "")
-    # gloo takes plain names, which are NCCL's exact ones.
-    matches = matcher(f"={told}" if used.backend == "gloo" else told)
+    setting = variables.get(variable, "")
+    # gloo takes plain names, which correspond to NCCL's exact names.
+    matches = matcher(f"={setting}" if used.backend == "gloo" else setting)
     if not used.interfaces:
-        yield f"no interface was seen; set is {variable}={told}"
+        yield f"it is unknown which interface was used, but {variable}={setting} is set"
     for interface in used.interfaces:
         name, address = interface.split(" ")
         nic = network.nic
         if not matches(name, None):
-            yield f"{interface} is used; set is {variable}={told}"
+            yield f"{interface} is used, but {variable}={setting} is set"
         elif isinstance(nic, NicChoice) and name == nic.interface.name and address != nic.address:
-            yield f"{name} is used with {address}, not with its training address {nic.address}"
+            yield f"{name} is used with address {address}, not with its training address {nic.address}"
 
 
 def _other_hcas(used: Used, network: NodeNetwork, variables: Mapping[str, str], mode: str) -> Iterator[str]:
     if mode == "tcp":
         if used.hcas:
-            yield f"RDMA over {', '.join(used.hcas)} is used; the mode is tcp"
+            yield f"RDMA over {', '.join(used.hcas)} is used, but the mode is tcp"
         return
     if not used.hcas:
-        yield f"no RDMA port is used, but {used.transport}; the mode is rdma"
+        yield f"{used.transport} is used and no RDMA port, but the mode is rdma"
         return
-    told = variables.get("NCCL_IB_HCA", "")
-    matches = matcher(told)
+    setting = variables.get("NCCL_IB_HCA", "")
+    matches = matcher(setting)
     for label in used.hcas:
         device, _, port = label.rpartition(":")
         if not matches(device, int(port)):
-            yield f"{label} is used; set is NCCL_IB_HCA={told}"
+            yield f"{label} is used, but NCCL_IB_HCA={setting} is set"
     for hca in network.hcas:
         label = f"{hca.label.partition(':')[0]}:{hca.port.number}"
         gid = used.hcas.get(label)
         if label not in used.hcas:
-            yield f"{label} is not used; set is NCCL_IB_HCA={told}"
+            yield f"{label} is not used, but NCCL_IB_HCA={setting} is set"
         elif hca.gid is not None and gid is not None and gid != hca.gid.index:
             yield f"{label} is used with GID {gid}, not {hca.gid.index}"

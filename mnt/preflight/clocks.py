@@ -1,4 +1,4 @@
-"""Whose clock is wrong? The majority of all clocks, the head's among them, is taken for right. Pure."""
+"""Which clock is wrong? The majority of all clocks, including the head's, defines the right time. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ AGREE = 1.0  # seconds
 
 
 class Offset(NamedTuple):
-    """How far a host's clock is ahead of the head's, in seconds, give or take `uncertainty`."""
+    """The seconds by which a host's clock is ahead of the head's, plus or minus `uncertainty`."""
 
     seconds: float
     uncertainty: float
@@ -19,7 +19,7 @@ class Offset(NamedTuple):
 
     @property
     def certain(self) -> float:
-        """By how much it is off at the least."""
+        """The offset that is left if all uncertainty is subtracted."""
         return max(0.0, abs(self.seconds) - self.uncertainty)
 
 
@@ -27,6 +27,6 @@ HEAD = Offset(0.0, 0.0)
 
 
 def reference(offsets: Mapping[str, Offset]) -> Offset:
-    """The clock with which most clocks agree within a second; the head's where it is as good as any."""
+    """The clock with which most clocks agree within a second; in a tie, the head's has precedence."""
     clocks = [HEAD, *offsets.values()]
     return max(clocks, key=lambda clock: sum((other - clock).certain <= AGREE for other in clocks))

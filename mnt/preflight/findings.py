@@ -1,4 +1,4 @@
-"""What checks say."""
+"""The problems that checks report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Severity(str, Enum):
-    """How bad a finding is: `fail` makes preflight answer no, `warn` and `info` do not."""
+    """How bad a finding is. Only `fail` makes the preflight fail."""
 
     FAIL = "fail"
     WARN = "warn"
@@ -17,16 +17,16 @@ class Severity(str, Enum):
 
 @dataclass(frozen=True)
 class Problem:
-    """What a check yields: one thing that is wrong, on one or more hosts.
+    """One problem that a check found, on one or more hosts.
 
-    The texts name no host, so that the same problem on sixty hosts is one finding.
+    The texts do not name the affected hosts, so the same problem on sixty hosts is one finding.
     """
 
     hosts: tuple[str, ...]
     message: str  # one line
     found: str
     expected: str
-    fix: str  # to paste, or one sentence
+    fix: str  # in the style that mnt.errors describes
     severity: Severity | None = None  # None: the check's own
 
 
@@ -43,7 +43,7 @@ class Finding:
     fix: str
 
     def document(self) -> dict[str, Any]:
-        """As `--json` prints it."""
+        """The JSON form for `--json`."""
         return {
             "check": self.check,
             "severity": self.severity.value,

@@ -1,4 +1,4 @@
-"""The edge of preflight: looks at the hosts, decides on their network, and judges what was found."""
+"""The edge of preflight: gathers the facts, decides on the network, and runs the checks."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def look(
     checks: Sequence[Check],
     progress: Progress = lambda text: None,
 ) -> Report:
-    """Look at `hosts`, as far as `checks` need it, and judge. A trial run is not among it (mnt.trial).
+    """Gather what `checks` need from `hosts`, and run the checks. This includes no trial run (see mnt.trial).
 
     Args:
         fleet: holds a connection to each of `hosts`.
         hosts: in rank order; the first is the master.
-        progress: takes what is going on, a few words at a time.
+        progress: is called with a few words about the current step.
     """
     needs = {check.needs for check in checks} & FURTHER_TRIPS - {Needs.TRIAL}
     facts, network = first_look(fleet, inventory, hosts, progress, needs=needs)
@@ -47,9 +47,10 @@ def first_look(
     *,
     needs: Collection[Needs] = (),
 ) -> tuple[FleetFacts, NetworkDecision]:
-    """What the probe finds on `hosts`, and the network that a job on them would have.
+    """The facts of the probe on `hosts`, and the network decision for a job on them.
 
-    With `needs`, the trips that these need must follow.
+    Args:
+        needs: if not empty, the probe leaves its interpreters running, and the trips for `needs` must follow.
     """
     topologies = {host.tuning.topo_file for host in inventory.hosts if host.tuning.topo_file}
     facts = gather_facts(

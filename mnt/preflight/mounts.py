@@ -1,4 +1,4 @@
-"""What is wrong with a mount of the inventory's `storage`, on which hosts. Pure."""
+"""The problems of a mount of the inventory's `storage`, by host. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from mnt.inventory.model import Mount
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.parity import Subject, by_majority
 
-# Options that mount(8), systemd or an init script read, and the kernel never shows: mount(8), nfs(5).
+# Options for mount(8), systemd or init scripts, which the kernel never shows: mount(8), nfs(5).
 _NOT_SHOWN = {
     *("defaults", "auto", "noauto", "user", "nouser", "users", "owner", "group"),
     *("_netdev", "nofail", "bg", "fg", "intr", "nointr"),
 }
-# Options that hold unless another is shown.
-_UNLESS = {
+# Options that are in force unless the kernel shows the opposite option.
+_OPPOSITES = {
     "exec": "noexec",
     "suid": "nosuid",
     "dev": "nodev",
@@ -26,82 +26,82 @@ _UNLESS = {
     "diratime": "nodiratime",
     "async": "sync",
 }
-_SPELT = {"tcp": "proto=tcp", "udp": "proto=udp", "rdma": "proto=rdma", "nfsvers": "vers"}
-# What a server that does not answer gives once a soft mount has lost patience: nfs(5).
-_GAVE_UP = ("EIO", "ETIMEDOUT")
+_SYNONYMS = {"tcp": "proto=tcp", "udp": "proto=udp", "rdma": "proto=rdma", "nfsvers": "vers"}
+# The errors of a soft mount after its timeout, when the server does not answer: nfs(5).
+_TIMED_OUT = ("EIO", "ETIMEDOUT")
 
 
 def problems(mount: Mount, fleet: FleetFacts) -> dict[str, Problem]:
-    """What is wrong with it, by host, in rank order; at most one thing a host."""
+    """The problem of each host that has one, in rank order."""
     known = {host.name: facts for host, facts in fleet.answers() if mount.path in facts.mounts}
-    writes = wants_write(mount, known)
+    writable = must_be_writable(mount, known)
     found: dict[str, Problem] = {}
     for host, facts in known.items():
-        found.update((host, problem) for problem in _own(host, mount, facts, writes))
+        found.update((host, problem) for problem in _problem(host, mount, facts, writable))
     usable = {host: facts for host, facts in known.items() if not fails(found.get(host))}
-    for problem in (*_other_source(mount, usable), *_no_permission(mount, usable, writes)):
+    for problem in (*_other_source(mount, usable), *_no_permission(mount, usable, writable)):
         for host in problem.hosts:
             found[host] = replace(problem, hosts=(host,))
     return {host: found[host] for host in known if host in found}
 
 
 def fails(problem: Problem | None) -> bool:
-    """Whether the mount is of no use; one that has a mere warning is."""
+    """Whether the mount is unusable. A mount with a warning is usable."""
     return problem is not None and problem.severity is not Severity.WARN
 
 
-def wants_write(mount: Mount, known: Mapping[str, HostFacts]) -> bool:
-    """Whether it is to be written to: by the inventory's options, else as soon as one host can."""
+def must_be_writable(mount: Mount, known: Mapping[str, HostFacts]) -> bool:
+    """Whether hosts must be able to write there: by the inventory's options, else if any host can write."""
     if "rw" in mount.options or "ro" in mount.options:
         return "rw" in mount.options
     return any(facts.paths[mount.path].write == "ok" for facts in known.values() if mount.path in facts.paths)
 
 
 def layers(point: MountPoint) -> tuple[Mounted, ...]:
-    """The mounts at a path, the last on top, without the trap that an automounter leaves below."""
+    """The mounts at a path, the last on top, without the autofs mount of an automounter."""
     return tuple(layer for layer in point.stack if layer.type != "autofs")
 
 
 def describe(mount: Mount) -> str:
-    """What the inventory wants."""
+    """The mount that the inventory requires, for people."""
     origin = f" from {mount.source}" if mount.source else ""
     options = f" ({','.join(mount.options)})" if mount.options else ""
     return f"{mount.type or 'a mount'}{origin}{options}"
 
 
-def _own(host: str, mount: Mount, facts: HostFacts, writes: bool) -> Iterator[Problem]:
-    """What one host's facts tell without the others'."""
+def _problem(host: str, mount: Mount, facts: HostFacts, writable: bool) -> Iterator[Problem]:
+    """The problem that the facts of one host show, without those of the other hosts; at most one."""
     stack = layers(facts.mounts[mount.path])
-    seen = facts.paths.get(mount.path, PathFacts("dir"))
+    state = facts.paths.get(mount.path, PathFacts("dir"))
     severity = None
     if not stack:
-        there = facts.mounts[mount.path].inside
-        held = f"; it lies on {there.point} ({there.type}, {there.source})" if there else ""
-        message, found, fix = f"{mount.path} is not mounted", f"not mounted{held}", _mount(mount)
-    elif seen.kind in ("hung", "unreadable", "missing"):
-        message, fix = _unusable(mount, seen, stack[-1])
-        found = f"{seen.error}; {_shown(stack)}"
-    elif wrong := _differences(mount, stack[-1], writes):
-        message, fix = _replaced(mount, stack, wrong, writes)
+        parent = facts.mounts[mount.path].inside
+        on = f"; the directory is on {parent.point} ({parent.type}, {parent.source})" if parent else ""
+        message, found, fix = f"{mount.path} is not mounted", f"not mounted{on}", _mount(mount)
+    elif state.kind in ("hung", "unreadable", "missing"):
+        message, fix = _unusable(mount, state, stack[-1])
+        found = f"{state.error}; {_shown(stack)}"
+    elif differences := _differences(mount, stack[-1], writable):
+        message, fix = _replaced(mount, stack, differences, writable)
         found = _shown(stack)
-    elif writes and seen.write == "EROFS":
-        message = f"{mount.path} is read-only on the server, though the mount says rw"
+    elif writable and state.write == "EROFS":
+        message = f"{mount.path} is read-only on the server, but mounted rw"
         found, fix = f"writing fails: EROFS; {_shown(stack)}", _export(mount, stack[-1])
     elif len(stack) > 1:
-        message = f"{mount.path} is mounted {len(stack)} times, one over the other"
+        message = f"{mount.path} has {len(stack)} mounts on top of each other"
         found, fix, severity = _shown(stack), f"sudo umount {shlex.quote(mount.path)}", Severity.WARN
     else:
         return
     yield Problem((host,), message, found, describe(mount), fix, severity)
 
 
-def _differences(mount: Mount, top: Mounted, writes: bool) -> list[str]:
+def _differences(mount: Mount, top: Mounted, writable: bool) -> list[str]:
     wrong = []
     if mount.type and top.type != mount.type and (mount.type, top.type) != ("nfs", "nfs4"):
         wrong.append(f"type {top.type}")
     if mount.source and not _same_source(mount.source, top):
         wrong.append(_source_difference(mount.source, top.source))
-    if writes and "ro" in top.options:
+    if writable and "ro" in top.options:
         wrong.append("mounted read-only")
     missing = [
         option
@@ -113,16 +113,16 @@ def _differences(mount: Mount, top: Mounted, writes: bool) -> list[str]:
     return wrong
 
 
-def _same_source(wanted: str, top: Mounted) -> bool:
-    """An NFS server may be named by the address that the mount shows as `addr=`."""
-    server, _, export = wanted.rstrip("/").partition(":/")
+def _same_source(required: str, top: Mounted) -> bool:
+    """Compare the sources. An NFS server may also be named by the address in the mount's `addr=`."""
+    server, _, export = required.rstrip("/").partition(":/")
     shown, _, shown_export = top.source.rstrip("/").partition(":/")
     return export == shown_export and (server == shown or f"addr={server.strip('[]')}" in top.options)
 
 
-def _source_difference(wanted: str, found: str) -> str:
-    """Names the half of an NFS source that is wrong."""
-    server, colon, export = wanted.rstrip("/").partition(":/")
+def _source_difference(required: str, found: str) -> str:
+    """Name the part of an NFS source that is wrong: server or export."""
+    server, colon, export = required.rstrip("/").partition(":/")
     other_server, other_colon, other_export = found.rstrip("/").partition(":/")
     if colon and other_colon and server == other_server:
         return f"export /{other_export} instead of /{export}"
@@ -134,52 +134,54 @@ def _source_difference(wanted: str, found: str) -> str:
 def _in_force(option: str, shown: tuple[str, ...]) -> bool:
     if option in _NOT_SHOWN or option.startswith("x-"):
         return True
-    if option in _UNLESS:
-        return _UNLESS[option] not in shown
+    if option in _OPPOSITES:
+        return _OPPOSITES[option] not in shown
     key, equals, value = option.partition("=")
-    option = _SPELT.get(key, key) + equals + value
-    # `vers=4` leaves the minor version to the server.
+    option = _SYNONYMS.get(key, key) + equals + value
+    # With `vers=4` the server chooses the minor version.
     return option in shown or (key in ("vers", "nfsvers") and any(o.startswith(f"{option}.") for o in shown))
 
 
-def _replaced(mount: Mount, stack: tuple[Mounted, ...], wrong: list[str], writes: bool) -> tuple[str, str]:
-    """Message and fix of a mount that is another than the inventory's."""
+def _replaced(
+    mount: Mount, stack: tuple[Mounted, ...], differences: list[str], writable: bool
+) -> tuple[str, str]:
+    """Message and fix for a mount that differs from the inventory."""
     path = shlex.quote(mount.path)
-    if any(not _differences(mount, layer, writes) for layer in stack[:-1]):
+    if any(not _differences(mount, layer, writable) for layer in stack[:-1]):
         top = stack[-1]
         return (
             f"{mount.path} is hidden: {top.type} from {top.source} is mounted over it",
             f"sudo umount {path}",
         )
-    message = f"{mount.path} is not what it should be: {', '.join(wrong)}"
-    if wrong == ["mounted read-only"]:
+    message = f"{mount.path} differs from the inventory: {', '.join(differences)}"
+    if differences == ["mounted read-only"]:
         return f"{mount.path} is mounted read-only", f"sudo mount -o remount,rw {path}"
     return message, f"sudo umount {path} && {_mount(mount)}"
 
 
-def _unusable(mount: Mount, seen: PathFacts, top: Mounted) -> tuple[str, str]:
-    """Message and fix of a mount that is the right one, and does not work."""
-    again = f"sudo umount -f -l {shlex.quote(mount.path)} && {_mount(mount)}"
+def _unusable(mount: Mount, state: PathFacts, top: Mounted) -> tuple[str, str]:
+    """Message and fix for a mount that does not work."""
+    remount = f"sudo umount -f -l {shlex.quote(mount.path)} && {_mount(mount)}"
     server = _server(top)
     of = f"its server, {server}," if server else "its file system"
-    if seen.kind == "hung":
+    if state.kind == "hung":
         return (
             f"{mount.path} hangs: {of} does not answer",
-            f"see that {server or top.source} lives and can be reached{_reach(server)}; "
-            f"what waits for it goes on then. If it is gone for good: {again}",
+            f"bring {server or top.source} back{_reach(server)}, and waiting processes continue; "
+            f"if it does not come back: {remount}",
         )
-    if seen.code == "ESTALE":
-        return f"{mount.path} is stale: what was mounted is no longer there on {server or top.source}", again
-    if server and seen.code in _GAVE_UP:
+    if state.code == "ESTALE":
+        return f"{mount.path} is stale: its directory no longer exists on {server or top.source}", remount
+    if server and state.code in _TIMED_OUT:
         return (
-            f"{mount.path} gives I/O errors: {of} does not answer, and a soft mount gives up",
-            f"see that {server} lives and can be reached{_reach(server)}; then: {again}",
+            f"{mount.path} returns I/O errors: {of} does not answer, and the soft mount has timed out",
+            f"bring {server} back{_reach(server)}; then: {remount}",
         )
-    return f"{mount.path} is mounted and cannot be used: {seen.error}", again
+    return f"{mount.path} is mounted but not usable: {state.error}", remount
 
 
 def _other_source(mount: Mount, known: Mapping[str, HostFacts]) -> Iterator[Problem]:
-    """Where the inventory names no source, all hosts must have the same network file system there."""
+    """If the inventory names no source, all hosts must have the same network file system there."""
     path = shlex.quote(mount.path)
     tops = {host: layers(facts.mounts[mount.path])[-1] for host, facts in known.items()}
     if mount.source is None and any(_server(top) for top in tops.values()):
@@ -187,25 +189,28 @@ def _other_source(mount: Mount, known: Mapping[str, HostFacts]) -> Iterator[Prob
             name=f"the source of {mount.path}",
             pin="storage",
             fix=lambda host, source: f"sudo umount {path} && sudo mount {shlex.quote(source or '')} {path}",
-            exactly=str,
-            settle=lambda source: f'storage: [{{path: {mount.path}, source: "{source}"}}]',
+            pin_value=str,
+            tie_fix=lambda source: (
+                "set the source in the inventory, for example "
+                f'storage: [{{path: {mount.path}, source: "{source}"}}]'
+            ),
         )
         yield from by_majority(subject, _sources(tops))
 
 
 def _sources(tops: Mapping[str, Mounted]) -> dict[str, str]:
-    """The source of each host's mount; that of an earlier host where it is the same by another name."""
+    """The source of each host's mount. The same storage gets the same name: the one on the first host."""
     firsts: list[Mounted] = []
     sources = {}
     for host, top in tops.items():
-        same = next((first for first in firsts if _one_server(first, top)), top)
+        same = next((first for first in firsts if _same_storage(first, top)), top)
         firsts.append(same)
         sources[host] = same.source
     return sources
 
 
-def _one_server(one: Mounted, other: Mounted) -> bool:
-    """The same export of the same server: by its name, for it may have many addresses, or by the address."""
+def _same_storage(one: Mounted, other: Mounted) -> bool:
+    """Whether both are the same export of the same server, by the server's name or by its address."""
     if one.source == other.source:
         return True
     export, other_export = (mounted.source.partition(":/")[2] for mounted in (one, other))
@@ -215,20 +220,20 @@ def _one_server(one: Mounted, other: Mounted) -> bool:
     return export == other_export and bool(addresses & others)
 
 
-def _no_permission(mount: Mount, known: Mapping[str, HostFacts], writes: bool) -> Iterator[Problem]:
-    """Who may not write where others may: that is how user ids that differ look."""
+def _no_permission(mount: Mount, known: Mapping[str, HostFacts], writable: bool) -> Iterator[Problem]:
+    """Hosts that may not write although others may: a typical effect of different user ids."""
     tried = {
         host: facts.paths[mount.path].write for host, facts in known.items() if mount.path in facts.paths
     }
     able = [host for host, answer in tried.items() if answer == "ok"]
     for host, answer in tried.items():
-        if writes and able and answer in ("EACCES", "EPERM"):
+        if writable and able and answer in ("EACCES", "EPERM"):
             yield Problem(
                 hosts=(host,),
-                message=f"the user may not write to {mount.path}; on {len(able)} of {len(tried)} it may",
+                message=f"the user cannot write to {mount.path}; on {len(able)} of {len(tried)} hosts it can",
                 found=f"writing fails: {answer}",
-                expected="the same rights on every host",
-                fix=f"compare the hosts' `id` and `ls -ldn {shlex.quote(mount.path)}`: NFS goes by numbers",
+                expected="the same permissions on every host",
+                fix=f"compare the numeric user ids of the hosts: id; ls -ldn {shlex.quote(mount.path)}",
             )
 
 
@@ -241,7 +246,7 @@ def _server(top: Mounted) -> str | None:
 
 
 def _reach(server: str | None) -> str:
-    return f" (nc -vz {shlex.quote(server.strip('[]'))} 2049)" if server else ""
+    return f" (test: nc -vz {shlex.quote(server.strip('[]'))} 2049)" if server else ""
 
 
 def _shown(stack: tuple[Mounted, ...]) -> str:
@@ -261,5 +266,5 @@ def _mount(mount: Mount) -> str:
 def _export(mount: Mount, top: Mounted) -> str:
     server, _, export = top.source.partition(":/")
     if not export:
-        return f"let {top.source} be written to; then: sudo mount -o remount,rw {shlex.quote(mount.path)}"
-    return f"on {server}: write rw for /{export} in /etc/exports, then sudo exportfs -ra"
+        return f"make {top.source} writable; then: sudo mount -o remount,rw {shlex.quote(mount.path)}"
+    return f"on {server}, set rw for /{export} in /etc/exports; then: sudo exportfs -ra"

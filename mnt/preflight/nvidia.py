@@ -1,4 +1,4 @@
-"""What nvidia-smi's texts and the kernel's Xids mean. Pure."""
+"""The meaning of nvidia-smi's texts and of the kernel's Xids. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from mnt.facts.system import Gpus, LogLine
 
 Row = Mapping[str, str]
 
-# Reasons for lower clocks that mean trouble: NVML's nvmlClocksEventReasons (until R535:
-# nvmlClocksThrottleReasons). The others are an idle GPU, a power cap that was reached under load, and
-# settings that somebody made.
+# Reasons for lower clocks that indicate a fault: NVML's nvmlClocksEventReasons (until R535:
+# nvmlClocksThrottleReasons). The other reasons are normal: an idle GPU, the power cap under load, and clock
+# settings of the user.
 SLOWDOWNS = {
     0x08: "hardware slowdown",
     0x20: "software thermal slowdown",
@@ -20,13 +20,13 @@ SLOWDOWNS = {
     0x80: "power brake slowdown",
 }
 
-# The Xids that point at the GPU, its links or its firmware rather than at a program: NVIDIA's Xid catalogue,
-# R580.
+# The Xids that indicate a fault of the GPU, its links or its firmware, not of a program: NVIDIA's Xid
+# catalogue, R580.
 XIDS = {
     48: "an uncorrectable memory error",
     62: "the GPU's microcontroller has halted",
-    63: "a row of memory is to be remapped",
-    64: "remapping a row of memory has failed",
+    63: "a memory row will be remapped",
+    64: "remapping a memory row has failed",
     74: "an NVLink error",
     79: "the GPU has fallen off the bus",
     92: "many correctable memory errors",
@@ -39,7 +39,7 @@ XIDS = {
     145: "an NVLink error",
     149: "an NVLink error",
 }
-# After these it is of no use before it is reset, or its host is started anew.
+# After these Xids the GPU is unusable until it is reset or its host is rebooted.
 FATAL_XIDS = frozenset({62, 64, 79, 95, 119, 120, 140, 143})
 
 
@@ -51,7 +51,7 @@ class Xid(NamedTuple):
 
 
 def xids(lines: tuple[LogLine, ...]) -> Iterator[Xid]:
-    """From lines as `NVRM: Xid (PCI:0000:41:00): 79, pid=.., ..`; old drivers leave out `PCI:`."""
+    """From lines like `NVRM: Xid (PCI:0000:41:00): 79, pid=.., ..`; old drivers leave out `PCI:`."""
     for line in lines:
         found = re.search(r"NVRM: Xid \((?:PCI:)?([^)]+)\): (\d+),?\s*(.*)", line.text)
         if found:
@@ -59,7 +59,7 @@ def xids(lines: tuple[LogLine, ...]) -> Iterator[Xid]:
 
 
 def number(row: Row, column: str) -> float | None:
-    """The number of a text: `143771 MiB`, `16`, `0x08`. None: `[N/A]`, or no such column."""
+    """The number in a text like `143771 MiB`, `16`, `0x08`. None: `[N/A]`, or no such column."""
     text = row.get(column, "").partition(" ")[0]
     try:
         return float(int(text, 16)) if text.startswith("0x") else float(text)
@@ -67,14 +67,14 @@ def number(row: Row, column: str) -> float | None:
         return None
 
 
-def said(row: Row, column: str) -> str | None:
-    """The text, None where it is no answer: `[N/A]`, `[Not Supported]`, `N/A`."""
+def value(row: Row, column: str) -> str | None:
+    """The text of a column; None if the GPU does not report it: `[N/A]`, `[Not Supported]`, `N/A`."""
     text = row.get(column, "").strip()
     return None if not text or text == "N/A" or text.startswith("[") else text
 
 
 def slowdowns(row: Row) -> list[str]:
-    """Why the clocks of a GPU are held down, as far as that is trouble."""
+    """The reasons for low clocks of a GPU that indicate a fault."""
     for column in ("clocks_event_reasons.active", "clocks_throttle_reasons.active"):
         mask = number(row, column)
         if mask is not None:
@@ -83,7 +83,7 @@ def slowdowns(row: Row) -> list[str]:
 
 
 def active_links(gpus: Gpus) -> dict[str, int]:
-    """By GPU index, how many of its NVLinks are up: `nvidia-smi nvlink -s` has a line for each link."""
+    """The number of active NVLinks by GPU index: `nvidia-smi nvlink -s` prints one line per link."""
     found: dict[str, int] = {}
     index = ""
     for line in gpus.links.splitlines():

@@ -1,4 +1,4 @@
-"""Is it the same everywhere? The inventory's pin decides, else the majority of the hosts. Pure."""
+"""Do all hosts have the same value? The inventory's pin decides, else the majority of the hosts. Pure."""
 
 from __future__ import annotations
 
@@ -18,16 +18,14 @@ ABSENT = "not installed"
 
 
 class Subject(NamedTuple):
-    """What is compared."""
+    """The value that is compared."""
 
     name: str  # for people: `torch`, `Python`
-    pin: str  # the key of `require`
-    fix: Callable[[str, str | None], str]  # host, specifier (None: be rid of it) -> how to bring it there
-    same: Callable[[str], str] = str  # version -> the form in which two of them are compared
-    exactly: Callable[[str], str] = "=={}".format  # version -> the specifier that pins it
-    settle: Callable[[str], str] | None = (
-        None  # version -> the inventory's words that settle a tie; None: a pin
-    )
+    pin: str  # its key in `require`
+    fix: Callable[[str, str | None], str]  # (host, specifier; None: it must be absent) -> fix
+    normalize: Callable[[str], str] = str  # value -> the form in which two values are compared
+    pin_value: Callable[[str], str] = "=={}".format  # value -> the specifier that pins it
+    tie_fix: Callable[[str], str] | None = None  # value -> the fix for a tie; None: a pin in `require`
 
 
 def parity(
@@ -37,7 +35,7 @@ def parity(
     *,
     severity: Severity | None = None,
 ) -> Iterator[Problem]:
-    """What differs among `values`: versions by host, None where it is not installed."""
+    """The hosts whose value differs. `values` are versions by host; None: not installed."""
     pin = pinned(fleet, subject.pin)
     if pin is not None:
         yield from against_pin(subject, pin, values)
@@ -46,7 +44,7 @@ def parity(
 
 
 def pinned(fleet: FleetFacts, name: str) -> str | None:
-    """The inventory's `require` of that name, in any spelling."""
+    """The inventory's `require` for a name, in any spelling; None: it has none."""
     for key, specifier in fleet.inventory.require.items():
         if canonicalize_name(key) == canonicalize_name(name):
             return specifier
@@ -59,7 +57,7 @@ def against_pin(subject: Subject, pin: str, values: Mapping[str, str | None]) ->
             found = value or ABSENT
             yield Problem(
                 hosts=(host,),
-                message=f"{subject.name} is {found}, and the inventory requires {pin}",
+                message=f"{subject.name} is {found}, but the inventory requires {pin}",
                 found=found,
                 expected=f"{pin} (inventory: require)",
                 fix=subject.fix(host, pin),
@@ -67,7 +65,7 @@ def against_pin(subject: Subject, pin: str, values: Mapping[str, str | None]) ->
 
 
 def satisfies(version: str, specifier: str) -> bool:
-    """PEP 440; a pre-release counts, for nightly builds are what people train with."""
+    """By PEP 440. Pre-releases are accepted, because people train with nightly builds."""
     try:
         return SpecifierSet(specifier).contains(Version(version), prereleases=True)
     except InvalidVersion:
@@ -77,46 +75,46 @@ def satisfies(version: str, specifier: str) -> bool:
 def by_majority(
     subject: Subject, values: Mapping[str, str | None], severity: Severity | None = None
 ) -> Iterator[Problem]:
-    camps = _camps(subject, values)
-    if len(camps) < 2:
+    groups = _groups(subject, values)
+    if len(groups) < 2:
         return
-    (usual, majority), (_, next_best) = camps[:2]
-    if len(majority) == len(next_best):
-        yield _tie(subject, camps, severity)
+    (usual, majority), (_, second) = groups[:2]
+    if len(majority) == len(second):
+        yield _tie(subject, groups, severity)
         return
-    for found, hosts in camps[1:]:
+    for found, hosts in groups[1:]:
         for host in hosts:
             yield Problem(
                 hosts=(host,),
                 message=f"{subject.name} is {found}; on {len(majority)} of {len(values)} hosts it is {usual}",
                 found=found,
                 expected=f"{usual}, as on {fold(majority)}",
-                fix=subject.fix(host, None if usual == ABSENT else subject.exactly(usual)),
+                fix=subject.fix(host, None if usual == ABSENT else subject.pin_value(usual)),
                 severity=severity,
             )
 
 
-def _camps(subject: Subject, values: Mapping[str, str | None]) -> list[tuple[str, list[str]]]:
-    """(what its hosts have, those hosts), the largest camp first; of equals, the one with the first host."""
+def _groups(subject: Subject, values: Mapping[str, str | None]) -> list[tuple[str, list[str]]]:
+    """(value, hosts that have it), the largest group first; among equals, the group with the first host."""
     hosts: dict[str | None, list[str]] = {}
     for host, value in values.items():
-        hosts.setdefault(None if value is None else subject.same(value), []).append(host)
-    camps = [
+        hosts.setdefault(None if value is None else subject.normalize(value), []).append(host)
+    groups = [
         (Counter(values[host] or ABSENT for host in names).most_common(1)[0][0], names)
         for names in hosts.values()
     ]
-    return sorted(camps, key=lambda camp: len(camp[1]), reverse=True)
+    return sorted(groups, key=lambda group: len(group[1]), reverse=True)
 
 
-def _tie(subject: Subject, camps: list[tuple[str, list[str]]], severity: Severity | None) -> Problem:
-    standing = "; ".join(f"{found} on {fold(hosts)}" for found, hosts in camps)
-    wanted = next(found for found, _ in camps if found != ABSENT)
-    words = subject.settle or (lambda version: f'require: {{{subject.pin}: "{subject.exactly(version)}"}}')
+def _tie(subject: Subject, groups: list[tuple[str, list[str]]], severity: Severity | None) -> Problem:
+    listed = "; ".join(f"{found} on {fold(hosts)}" for found, hosts in groups)
+    example = next(found for found, _ in groups if found != ABSENT)
+    pin = f'require: {{{subject.pin}: "{subject.pin_value(example)}"}}'
     return Problem(
-        hosts=tuple(host for _, hosts in camps for host in hosts),
-        message=f"a tie, no majority to go by: {subject.name} is {standing}",
-        found=standing,
+        hosts=tuple(host for _, hosts in groups for host in hosts),
+        message=f"there is no majority: {subject.name} is {listed}",
+        found=listed,
         expected="the same on every host",
-        fix=f"decide in the inventory, for instance {words(wanted)}",
+        fix=subject.tie_fix(example) if subject.tie_fix else f"decide in the inventory, for example {pin}",
         severity=severity,
     )

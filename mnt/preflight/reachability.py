@@ -1,8 +1,8 @@
-"""From who reached whom to who is to blame. Pure.
+"""Explain failed connections by their causes. Pure.
 
-A pair is a host and a target. What is wrong with single pairs is folded: into hosts that are cut off, groups
-that do not reach each other, hosts that nobody gets in to or that get out to nobody. Only what is left is
-told pair by pair.
+A pair is (source, target). The failed pairs are folded into few causes: hosts that are cut off, groups that
+do not reach each other, hosts that accept no connection or can open none. Only the remaining pairs are
+reported one by one.
 """
 
 from __future__ import annotations
@@ -17,60 +17,63 @@ from mnt.preflight.findings import Problem, Severity
 
 Pair = tuple[str, str]
 
-# What may be wrong with a pair, the worst first.
+# The faults of a pair, the worst first: nothing gets through; no port of the local range is open; some of
+# these ports are closed; only the master port is closed.
 NOTHING, RANGE, SOME, MASTER = "nothing", "range", "some", "master"
 
 
 @dataclass(frozen=True)
-class Blame:
-    """What explains some pairs that fail.
+class Cause:
+    """A cause that explains some of the failed pairs.
 
-    `shape` is `apart` (all hosts are; `groups` are the parts of the network), `cut off` (groups, of which the
-    last is the largest), `in` and `out` and `both` (whichever way nothing goes, at `hosts`), or `pairs` (only
-    these `sources` fail to get in to `hosts`).
+    `shape` is one of:
+        `apart`: `hosts` are all hosts, and `groups` the separate parts of the network;
+        `cut off`: `hosts` are separate from the largest part, which is the last of `groups`;
+        `in`, `out`, `both`: `hosts` accept no connection, can open none, or both;
+        `pairs`: only `sources` cannot connect to `hosts`.
     """
 
     shape: str
     hosts: tuple[str, ...]
-    pairs: frozenset[Pair]
+    pairs: frozenset[Pair]  # the failed pairs that it explains
     groups: tuple[tuple[str, ...], ...] = ()
     sources: tuple[str, ...] = ()
 
 
 def problems(reach: Reach, hosts: Sequence[str], master: str, port: int) -> Iterator[Problem]:
-    """What keeps the hosts from reaching each other, but for routes that stray.
+    """The problems between the hosts, except for pairs that the check `route` explains.
 
     Args:
-        hosts: all that were selected, in rank order.
-        master: the first of them that a job would be led from.
+        hosts: all selected hosts, in rank order.
+        master: the master of a job on these hosts.
         port: the master port.
     """
     rank = [host for host in hosts if host in reach.pairs]
-    seen = {(host, other): reached for host in rank for other, reached in reach.pairs[host].items()}
-    stray = {pair for pair, reached in seen.items() if strays(reach, pair)}
-    seen = {(a, b): reached for (a, b), reached in seen.items() if not stray & {(a, b), (b, a)}}
-    grades = {pair: grade(reached) for pair, reached in seen.items()}
-    words = _Words(reach, seen, port, master)
-    dark = {pair for pair, found in grades.items() if found == NOTHING}
-    for blame in fold_dark(dark, set(seen), rank, _denied(seen)):
-        yield words.dark(blame)
+    tried = {(host, other): reached for host in rank for other, reached in reach.pairs[host].items()}
+    stray = {pair for pair in tried if strays(reach, pair)}
+    tried = {(a, b): reached for (a, b), reached in tried.items() if not stray & {(a, b), (b, a)}}
+    faults = {pair: grade(reached) for pair, reached in tried.items()}
+    texts = _Texts(reach, tried, port, master)
+    dead = {pair for pair, fault in faults.items() if fault == NOTHING}
+    for cause in explain_dead(dead, set(tried), rank, _denied(tried)):
+        yield texts.dead(cause)
     for kind in (RANGE, SOME, MASTER):
-        bad = {pair for pair, found in grades.items() if found == kind}
-        for blame in fold_ways(bad, set(seen) - dark, rank, set()):
-            yield words.partial(kind, blame)
+        bad = {pair for pair, fault in faults.items() if fault == kind}
+        for cause in explain_by_direction(bad, set(tried) - dead, rank, set()):
+            yield texts.partial(kind, cause)
 
 
 def strays(reach: Reach, pair: Pair) -> bool:
-    """Whether packets take another NIC than the chosen one: that explains what does not get through."""
+    """Whether packets leave through another NIC than the training NIC, which explains a failed connection."""
     host, other = pair
     route = reach.pairs[host][other].route
-    return route is not None and route != reach.endpoints[host].nic
+    return route is not None and route != reach.nics[host].name
 
 
 def grade(reached: Reached) -> str | None:
-    """What is wrong with a pair: nothing gets through, no port of the range, some do not, the master port."""
+    """The fault of a pair: NOTHING, RANGE, SOME or MASTER; None: it has no fault."""
     if not reached.ports and reached.master is None:
-        return None  # it had no port to try
+        return None  # there was no port to try
     range_ok = [outcome == "ok" for outcome in reached.ports.values()]
     master_ok = reached.master == "ok"
     if not any(range_ok) and not master_ok:
@@ -82,18 +85,18 @@ def grade(reached: Reached) -> str | None:
     return MASTER if reached.master is not None and not master_ok else None
 
 
-def _denied(seen: dict[Pair, Reached]) -> set[Pair]:
-    """The pairs that the first host itself has refused."""
-    return {pair for pair, reached in seen.items() if "denied" in (reached.master, *reached.ports.values())}
+def _denied(tried: dict[Pair, Reached]) -> set[Pair]:
+    """The pairs whose source itself rejected the connection."""
+    return {pair for pair, reached in tried.items() if "denied" in (reached.master, *reached.ports.values())}
 
 
-# --- folding ---------------------------------------------------------------------------------------------
+# --- causes ----------------------------------------------------------------------------------------------
 
 
-def fold_dark(
+def explain_dead(
     bad: set[Pair], tried: set[Pair], hosts: Sequence[str], denied: Collection[Pair]
-) -> Iterator[Blame]:
-    """Explain pairs between which nothing gets through: by parts of the network, then within each part."""
+) -> Iterator[Cause]:
+    """Explain pairs where nothing gets through: by separate parts of the network, then within each part."""
     if not bad:
         return
     parts = _parts(bad, tried, hosts)
@@ -102,16 +105,16 @@ def fold_dark(
         yield from _between(parts, across)
     for part in parts:
         within = {pair for pair in tried if pair[0] in part and pair[1] in part}
-        yield from fold_ways(bad & within, within, part, denied)
+        yield from explain_by_direction(bad & within, within, part, denied)
 
 
 def _parts(bad: set[Pair], tried: set[Pair], hosts: Sequence[str]) -> list[list[str]]:
-    """The hosts by parts within which each is reached by another, or reaches one; the largest part last."""
+    """The connected parts of the network, the largest last. A connection in either direction connects."""
     linked: dict[str, set[str]] = {host: set() for host in hosts}
     for source, target in tried - bad:
         linked[source].add(target)
         linked[target].add(source)
-    parts, left = [], list(hosts)
+    parts, left = [], list(hosts)  # `left`: hosts that are in no part yet
     while left:
         part, edge = {left[0]}, [left[0]]
         while edge:
@@ -126,36 +129,36 @@ def _union(sets: Iterable[set[str]]) -> set[str]:
     return set().union(*sets)
 
 
-def _between(parts: list[list[str]], across: set[Pair]) -> Iterator[Blame]:
-    """Who is apart: what is smaller than the largest part. Where no part is the largest, all are."""
+def _between(parts: list[list[str]], across: set[Pair]) -> Iterator[Cause]:
+    """Smaller parts are cut off from the largest part. If no single part is the largest, all are apart."""
     groups = tuple(map(tuple, parts))
     if len(parts[-2]) == len(parts[-1]):
         hosts = tuple(host for part in parts for host in part)
-        yield Blame("apart", hosts, frozenset(across), groups)
+        yield Cause("apart", hosts, frozenset(across), groups)
         return
     largest = groups[-1]
     for group in groups[:-1]:
         pairs = frozenset(pair for pair in across if pair[0] in group or pair[1] in group)
-        yield Blame("cut off", group, pairs, (group, largest))
+        yield Cause("cut off", group, pairs, (group, largest))
 
 
-def fold_ways(
+def explain_by_direction(
     bad: set[Pair], tried: set[Pair], hosts: Sequence[str], denied: Collection[Pair]
-) -> Iterator[Blame]:
-    """Explain pairs by hosts at which one way, or both, is closed; who explains most comes first."""
+) -> Iterator[Cause]:
+    """Explain pairs by hosts that block one direction, or both. The cause that explains most comes first."""
     left = set(bad)
     if bad and bad == tried and len(hosts) > 2:
-        yield Blame("both", tuple(hosts), frozenset(bad))
+        yield Cause("both", tuple(hosts), frozenset(bad))
         return
     while left:
-        candidates = [blame for host in hosts for blame in _ways(host, bad, tried, left)]
-        enough = [blame for blame in candidates if len(blame.pairs) > 1 or len(hosts) == 2]
+        candidates = [cause for host in hosts for cause in _directions(host, bad, tried, left)]
+        enough = [cause for cause in candidates if len(cause.pairs) > 1 or len(hosts) == 2]
         if not enough:
             break
-        # Of two that explain the same, the target is at fault, unless the source says that it is.
+        # If two causes explain equally many pairs, choose the target, unless the source itself rejected them.
         best = max(
             enough,
-            key=lambda blame: (len(blame.pairs), (blame.shape == "out") == bool(blame.pairs & set(denied))),
+            key=lambda cause: (len(cause.pairs), (cause.shape == "out") == bool(cause.pairs & set(denied))),
         )
         yield best
         left -= best.pairs
@@ -163,101 +166,105 @@ def fold_ways(
         sources = tuple(host for host in hosts if (host, target) in left)
         if sources:
             pairs = frozenset((source, target) for source in sources)
-            yield Blame("pairs", (target,), pairs, sources=sources)
+            yield Cause("pairs", (target,), pairs, sources=sources)
 
 
-def _ways(host: str, bad: set[Pair], tried: set[Pair], left: set[Pair]) -> Iterator[Blame]:
-    """By which ways the host is closed to all, and what of `left` that explains."""
+def _directions(host: str, bad: set[Pair], tried: set[Pair], left: set[Pair]) -> Iterator[Cause]:
+    """The directions that the host blocks for all others, with the pairs of `left` that this explains."""
     into = {pair for pair in tried if pair[1] == host}
     out = {pair for pair in tried if pair[0] == host}
     for shape, pairs in (("in", into), ("out", out), ("both", into | out)):
         if pairs and pairs <= bad and (into and out if shape == "both" else True):
-            yield Blame(shape, (host,), frozenset(pairs & left))
+            yield Cause(shape, (host,), frozenset(pairs & left))
 
 
-# --- words -----------------------------------------------------------------------------------------------
+# --- texts -----------------------------------------------------------------------------------------------
 
 _EXPECTED = "every host connects to every other over the training network"
 _RULES = "sudo nft list ruleset; sudo iptables -S"
 
 
 @dataclass(frozen=True)
-class _Words:
-    """Says a Blame to people."""
+class _Texts:
+    """Turns a Cause into a Problem."""
 
     reach: Reach
-    seen: dict[Pair, Reached]
+    tried: dict[Pair, Reached]
     port: int
     master: str
 
-    def dark(self, blame: Blame) -> Problem:
-        hosts = blame.hosts
-        if blame.shape == "apart" and all(len(group) == 1 for group in blame.groups) and len(hosts) > 2:
+    def dead(self, cause: Cause) -> Problem:
+        hosts = cause.hosts
+        if cause.shape == "apart" and all(len(group) == 1 for group in cause.groups) and len(hosts) > 2:
             message = "no host reaches any other over the training network"
-            fix = "look at the switch, its VLANs and isolation of ports, and at the firewall of every host"
-        elif blame.shape in ("apart", "cut off") and self._apart(blame.groups):
-            message = f"{self._apart(blame.groups)}: no traffic gets from one to the other"
-            fix = "route between the two, or put all training NICs in one subnet and name it: network.subnet"
-        elif blame.shape == "apart":
-            message = f"these do not reach each other: {' | '.join(fold(group) for group in blame.groups)}"
-            fix = f"look at the link between them, at VLANs and firewalls: {_RULES}"
-        elif blame.shape == "cut off" and len(hosts) > 1:
-            message = f"they reach each other, but not {fold(blame.groups[-1])}, nor does it reach them"
-            fix = "look at the link between the two groups: uplink, VLAN, firewall"
-        elif blame.shape in ("cut off", "both"):
-            message = "it reaches no other host over the training network, and none reaches it"
-            fix = f"look at its training NIC, cable, VLAN and firewall: ip -s link; {_RULES}"
-        elif blame.shape == "in":
-            message = "no other host gets in over the training network, though it gets out to them"
-            fix = f"let the training network in; a firewall there closes that way: {_RULES}"
-        elif blame.shape == "out":
-            message = "it gets out to no other host over the training network, though they get in"
-            fix = f"let it out; a firewall there closes that way: {_RULES}"
+            fix = "check VLANs and port isolation on the switch, and the firewall of every host"
+        elif cause.shape in ("apart", "cut off") and self._subnets(cause.groups):
+            message = f"{self._subnets(cause.groups)}: no traffic gets from one to the other"
+            fix = "add a route between them, or put all training NICs in one subnet and set network.subnet"
+        elif cause.shape == "apart":
+            message = f"these do not reach each other: {' | '.join(fold(group) for group in cause.groups)}"
+            fix = f"check the link between them, VLANs and firewalls: {_RULES}"
+        elif cause.shape == "cut off" and len(hosts) > 1:
+            largest = fold(cause.groups[-1])
+            message = f"they reach each other, but not {largest}, and {largest} cannot reach them"
+            fix = "check the link between the two groups: uplink, VLAN, firewall"
+        elif cause.shape in ("cut off", "both"):
+            message = "it reaches no other host over the training network, and no other host reaches it"
+            fix = f"check its training NIC, cable, VLAN and firewall: ip -s link; {_RULES}"
+        elif cause.shape == "in":
+            message = "no other host can connect to it over the training network, but it can connect to them"
+            fix = f"allow incoming connections from the training network in its firewall: {_RULES}"
+        elif cause.shape == "out":
+            message = (
+                "it cannot connect to any other host over the training network, but they can connect to it"
+            )
+            fix = f"allow outgoing connections to the training network in its firewall: {_RULES}"
         else:
-            message = f"{fold(blame.sources)} cannot connect to it over the training network"
-            fix = f"look at the firewall between them, and on both: {_RULES}"
-        return Problem(hosts, message, self._outcomes(blame.pairs), _EXPECTED, fix)
+            message = f"{fold(cause.sources)} cannot connect to it over the training network"
+            fix = f"check the firewalls on both sides and between them: {_RULES}"
+        return Problem(hosts, message, self._outcomes(cause.pairs), _EXPECTED, fix)
 
-    def partial(self, kind: str, blame: Blame) -> Problem:
+    def partial(self, kind: str, cause: Cause) -> Problem:
         what = {
             RANGE: f"the master port {self.port} is open, but the ports that NCCL and gloo use are closed",
             SOME: "some of the ports that NCCL and gloo use are closed",
-            MASTER: f"the master port {self.port} is closed, though other ports are open",
+            MASTER: f"the master port {self.port} is closed, but other ports are open",
         }[kind]
-        way = {
-            "in": "to what comes in",
-            "out": "to what goes out",
-            "both": "both ways",
-            "pairs": f"to {fold(blame.sources)}" if blame.sources else "",
-        }[blame.shape]
+        direction = {
+            "in": "for incoming connections",
+            "out": "for outgoing connections",
+            "both": "in both directions",
+            "pairs": f"for {fold(cause.sources)}" if cause.sources else "",
+        }[cause.shape]
         allowed = f"port {self.port}" if kind == MASTER else "net.ipv4.ip_local_port_range"
         fix = (
-            f"open {allowed}, better all ports, between the training hosts: "
-            f"sudo iptables -I INPUT -s {self._networks(blame)} -j ACCEPT"
+            f"open {allowed}, or better all ports, between the training hosts: "
+            f"sudo iptables -I INPUT -s {self._networks(cause)} -j ACCEPT"
         )
-        # Nobody connects to a worker's master port: only a job that it leads would fail.
-        leads = any(target == self.master for _, target in blame.pairs)
+        # The master port of a worker is used only if a job has that worker as its master.
+        leads = any(target == self.master for _, target in cause.pairs)
         severity = Severity.WARN if kind == MASTER and not leads else None
-        return Problem(blame.hosts, f"{what} {way}", self._outcomes(blame.pairs), _EXPECTED, fix, severity)
+        message = f"{what} {direction}"
+        return Problem(cause.hosts, message, self._outcomes(cause.pairs), _EXPECTED, fix, severity)
 
     def _outcomes(self, pairs: Iterable[Pair]) -> str:
-        """How connections failed: the outcomes there were, the most frequent first."""
+        """The outcomes of the failed connections, the most frequent first."""
         counted: Counter[str] = Counter()
         for pair in pairs:
-            reached = self.seen[pair]
+            reached = self.tried[pair]
             outcomes = [*reached.ports.values(), *([reached.master] if reached.master else [])]
             counted.update(outcome for outcome in outcomes if outcome != "ok")
             if reached.no_route:
                 counted[f"no route ({reached.no_route.lower()})"] += 1
         return "connections end with: " + (", ".join(name for name, _ in counted.most_common()) or "nothing")
 
-    def _apart(self, groups: Sequence[Sequence[str]]) -> str | None:
-        """The subnets of the groups, where these are what divides them."""
-        networks = [sorted({self.reach.endpoints[host].network for host in group}) for group in groups]
+    def _subnets(self, groups: Sequence[Sequence[str]]) -> str | None:
+        """The subnets of the groups, if each group has its own; else None."""
+        networks = [sorted({self.reach.nics[host].network for host in group}) for group in groups]
         if any(set(one) & set(other) for i, one in enumerate(networks) for other in networks[:i]):
             return None
-        told = [f"{', '.join(nets)} ({fold(group)})" for nets, group in zip(networks, groups, strict=True)]
-        return f"{len(told)} subnets without a way between them, {' and '.join(told)}"
+        subnets = [f"{', '.join(nets)} ({fold(group)})" for nets, group in zip(networks, groups, strict=True)]
+        return f"{len(subnets)} subnets without a route between them, {' and '.join(subnets)}"
 
-    def _networks(self, blame: Blame) -> str:
-        return ",".join(sorted({self.reach.endpoints[source].network for source, _ in blame.pairs}))
+    def _networks(self, cause: Cause) -> str:
+        return ",".join(sorted({self.reach.nics[source].network for source, _ in cause.pairs}))

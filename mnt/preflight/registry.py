@@ -1,4 +1,4 @@
-"""The checks there are, and how one becomes a check: `@check` on a function of `mnt/preflight/checks/`."""
+"""The registry of the checks. `@check` registers a function of `mnt/preflight/checks/` as a check."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ NetworkJudge = Callable[[FleetFacts, NetworkDecision], Iterator[Problem]]
 
 
 class Needs(Enum):
-    """What a check must know of a host before it can judge it; of others it is not told."""
+    """What must be known of a host so that a check can judge it. The check gets the facts of these hosts."""
 
-    NOTHING = "nothing"  # it judges unreachable hosts too
-    ANSWER = "an answer"  # the host answered, if only to say that it has no Python
-    PROBE = "the probe"  # some Python ran the probe
-    PACKAGES = "packages"  # the configured interpreter ran it: its packages are known
-    MESH = "the mesh"  # the master tried to log in to it
-    NONCES = "the nonces"  # it wrote to shared storage, or looked for what another wrote
-    REACH = "the reach"  # it was to listen on the training network, and to connect to the others
-    TRIAL = "a trial run"  # it was to take part in a launch, for `--deep`
+    NOTHING = "nothing"  # the check also judges unreachable hosts
+    ANSWER = "an answer"  # the host answered, even if it has no Python
+    PROBE = "the probe"  # an interpreter ran the probe
+    PACKAGES = "packages"  # the configured interpreter ran the probe, so its packages are known
+    MESH = "the mesh"  # the master tried to log in to the host
+    VISIBILITY = "the visibility"  # the host wrote a file to shared storage, or looked for one
+    REACH = "the reach"  # the host was asked to listen on the training network and to connect to the others
+    TRIAL = "a trial run"  # the host was asked to take part in the trial of `--deep`
 
 
-# What the probe alone does not tell: the hosts are asked again.
-FURTHER_TRIPS = frozenset({Needs.MESH, Needs.NONCES, Needs.REACH, Needs.TRIAL})
+# What the probe alone does not provide: the hosts are asked again.
+FURTHER_TRIPS = frozenset({Needs.MESH, Needs.VISIBILITY, Needs.REACH, Needs.TRIAL})
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,15 @@ class Check:
     """A pure function over facts; its docstring is its documentation."""
 
     id: str
-    severity: Severity  # of what it finds, unless the finding says otherwise
+    severity: Severity  # the severity of its findings, unless a problem has its own
     needs: Needs
     judge: NetworkJudge
-    function: Callable[..., Iterator[Problem]]  # as it is written: its module and its docstring count
+    function: Callable[..., Iterator[Problem]]  # the function as written, for its module and docstring
 
     @property
     def family(self) -> str:
-        """The name of its module."""
-        return self.function.__module__.rpartition(".")[2]
+        """The name of its module, or of the package that contains the module."""
+        return self.function.__module__.removeprefix(f"{families.__name__}.").partition(".")[0]
 
     @property
     def summary(self) -> str:
@@ -59,7 +59,7 @@ class Check:
 
     @property
     def details(self) -> str:
-        """What follows the first line of the docstring; may be empty."""
+        """The docstring without its first paragraph; may be empty."""
         return self._documentation[1]
 
     @property
@@ -68,18 +68,18 @@ class Check:
         return " ".join(summary.split()), details.strip()
 
     def judges(self, fleet: FleetFacts) -> frozenset[str]:
-        """The hosts that it can judge."""
+        """The hosts that the check can judge."""
         if self.needs is Needs.NOTHING:
             return frozenset(host.name for host in fleet.hosts)
         if self.needs is Needs.MESH:
             return frozenset(fleet.mesh or ())
-        if self.needs is Needs.NONCES:
-            nonces = (fleet.nonces or {}).values()
-            return frozenset(host for nonce in nonces for host in (nonce.writer, *nonce.seen))
+        if self.needs is Needs.VISIBILITY:
+            tests = (fleet.visibility or {}).values()
+            return frozenset(host for test in tests for host in (test.writer, *test.sightings))
         if self.needs is Needs.REACH:
-            return frozenset(fleet.reach.endpoints if fleet.reach else ())
+            return frozenset(fleet.reach.nics if fleet.reach else ())
         if self.needs is Needs.TRIAL:
-            return frozenset(fleet.trial.hosts if fleet.trial and fleet.trial.untried is None else ())
+            return frozenset(fleet.trial.hosts if fleet.trial and fleet.trial.obstacle is None else ())
         return frozenset(
             host.name
             for host, facts in fleet.answers()
@@ -89,7 +89,7 @@ class Check:
         )
 
     def run(self, fleet: FleetFacts, network: NetworkDecision) -> list[Finding]:
-        """What it finds. The same problem on several hosts is one finding, in rank order."""
+        """The findings. The same problem on several hosts is one finding, with its hosts in rank order."""
         judged = self.judges(fleet)
         known = {name: facts for name, facts in fleet.facts.items() if name in judged}
         hosts: dict[Problem, list[str]] = {}
@@ -112,19 +112,19 @@ class Check:
 
 _REGISTERED: dict[str, Check] = {}
 
-# Every other check rests on the login: these two run whatever is asked for.
+# All other checks depend on the login, so these two run with every selection.
 _ALWAYS = ("ssh", "host-key")
 
 
 def check(
     id: str, *, severity: Severity = Severity.FAIL, needs: Needs = Needs.PROBE
 ) -> Callable[[Judge], Judge]:
-    """Make a function over facts a check.
+    """Register a function over facts as a check.
 
     Args:
-        id: its stable name, `torch-version`.
-        severity: of what it finds, unless a problem says otherwise.
-        needs: what must be known of a host; the function sees the facts of such hosts only.
+        id: the stable name of the check, `torch-version`.
+        severity: the severity of its findings, unless a problem has its own.
+        needs: what must be known of a host; the function gets the facts of such hosts only.
     """
 
     def register(judge: Judge) -> Judge:
@@ -137,7 +137,7 @@ def check(
 def network_check(
     id: str, *, severity: Severity = Severity.FAIL, needs: Needs = Needs.PROBE
 ) -> Callable[[NetworkJudge], NetworkJudge]:
-    """Make a function over facts and the network decided from them a check; arguments as for `check`."""
+    """Register a function over facts and the network decision as a check; arguments as for `check`."""
 
     def register(judge: NetworkJudge) -> NetworkJudge:
         _register(Check(id, severity, needs, judge, judge))
@@ -147,37 +147,40 @@ def network_check(
 
 
 def _register(made: Check) -> None:
-    assert made.id not in _REGISTERED, f"two checks are called {made.id}"
+    assert made.id not in _REGISTERED, f"two checks are named {made.id}"
     _REGISTERED[made.id] = made
 
 
 @cache
 def all_checks() -> tuple[Check, ...]:
     """Every check, family by family, in the order of `mnt.preflight.checks.ORDER`."""
-    for module in pkgutil.iter_modules(families.__path__):
-        importlib.import_module(f"{families.__name__}.{module.name}")
+    for module in pkgutil.walk_packages(families.__path__, f"{families.__name__}."):
+        importlib.import_module(module.name)
     return tuple(sorted(_REGISTERED.values(), key=lambda item: families.ORDER.index(item.family)))
 
 
 def select(*, only: Sequence[str] = (), skip: Sequence[str] = (), deep: bool = False) -> tuple[Check, ...]:
-    """The checks to run, in order: all of them, or `only` those and the login that they rest on, less `skip`.
+    """The checks to run, in order.
 
-    Those that judge a trial run are among them where they are named, or with `deep`.
+    Args:
+        only: run these checks and the checks of the login; empty: run all checks.
+        skip: leave out these checks.
+        deep: include the checks of a trial run, which otherwise run only if `only` names them.
 
     Raises:
-        UsageError: an id that no check has.
+        UsageError: there is no check with such an id.
     """
     ids = [item.id for item in all_checks()]
     _refuse_unknown([*only, *skip], ids)
     trials = {item.id for item in all_checks() if item.needs is Needs.TRIAL}
-    wanted = {*only, *_ALWAYS} if only else {*ids} - trials
-    wanted |= trials if deep else set()
-    return tuple(item for item in all_checks() if item.id in wanted and item.id not in skip)
+    selected = {*only, *_ALWAYS} if only else {*ids} - trials
+    selected |= trials if deep else set()
+    return tuple(item for item in all_checks() if item.id in selected and item.id not in skip)
 
 
-def _refuse_unknown(asked: Iterable[str], ids: Sequence[str]) -> None:
-    for id in asked:
-        if id not in ids:
+def _refuse_unknown(names: Iterable[str], ids: Sequence[str]) -> None:
+    for name in names:
+        if name not in ids:
             raise UsageError(
-                f"no check is called {id!r}{did_you_mean(id, ids)}", fix=f"checks: {', '.join(ids)}"
+                f"there is no check {name!r}{did_you_mean(name, ids)}", fix=f"use one of {', '.join(ids)}"
             )

@@ -1,4 +1,4 @@
-"""What preflight answers: findings, hosts by status, and a table that folds hosts which look alike. Pure."""
+"""The result of a preflight: all findings, and the status of each host. Pure."""
 
 from __future__ import annotations
 
@@ -8,29 +8,18 @@ from functools import cached_property
 from typing import Any
 
 from mnt.facts.fleet import FleetFacts
-from mnt.inventory.hostlist import fold
 from mnt.network.decision import NetworkDecision
 from mnt.preflight.checks import ORDER
 from mnt.preflight.findings import Finding, Severity
 from mnt.preflight.registry import Check
 
-NOT_JUDGED = "-"
-_WORST_FIRST = (Severity.FAIL, Severity.WARN)
-# Phases of HostError in which the host was reached, and what went wrong is the probe.
+# Phases of HostError after a successful login: the host was reached, and the probe failed.
 _AFTER_LOGIN = ("command", "answer")
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A family of checks on a host: `ok`, `-` (nothing was judged), or the checks that found something."""
-
-    text: str
-    status: str  # ok, warn, fail or unknown
-
-
-@dataclass(frozen=True)
 class Report:
-    """A preflight that has run."""
+    """The result of one preflight."""
 
     fleet: FleetFacts
     network: NetworkDecision
@@ -50,10 +39,10 @@ class Report:
         if error is not None and error.phase not in _AFTER_LOGIN:
             return "unreachable"
         severities = {finding.severity for finding in self.findings if host in finding.hosts}
-        return next((severity.value for severity in _WORST_FIRST if severity in severities), "ok")
+        return next((bad.value for bad in (Severity.FAIL, Severity.WARN) if bad in severities), "ok")
 
     def document(self) -> dict[str, Any]:
-        """As `--json` prints it."""
+        """The JSON document of `mnt preflight --json`."""
         return {
             "ok": self.ok,
             "hosts": {host.name: {"status": self.status(host.name)} for host in self.fleet.hosts},
@@ -63,50 +52,21 @@ class Report:
         }
 
     def families(self) -> list[str]:
-        """The columns of the table: those families that have a check in this run."""
-        return [family for family in ORDER if any(check.family == family for check in self.checks)]
+        """The families that have a check in this run, in order."""
+        return [name for name in ORDER if self.family(name)]
 
-    def table(self) -> list[tuple[str, list[Cell]]]:
-        """(hostlist, a cell a family), in rank order; hosts with equal cells share a row."""
-        rows: dict[tuple[Cell, ...], list[str]] = {}
-        for host in self.fleet.hosts:
-            cells = tuple(self._family_cell(host.name, family) for family in self.families())
-            rows.setdefault(cells, []).append(host.name)
-        return [(fold(hosts), list(cells)) for cells, hosts in rows.items()]
-
-    def cells(self, host: str) -> list[tuple[Check, Cell]]:
-        """A cell for each check of this run, family by family."""
-        return [
-            (check, self._cell(host, [check]))
-            for family in self.families()
-            for check in self.checks
-            if check.family == family
-        ]
-
-    def _family_cell(self, host: str, family: str) -> Cell:
-        return self._cell(host, [check for check in self.checks if check.family == family])
-
-    def _cell(self, host: str, checks: Sequence[Check]) -> Cell:
-        found = [
-            finding
-            for severity in _WORST_FIRST
-            for finding in self._by_host.get(host, ())
-            if finding.severity is severity and any(finding.check == check.id for check in checks)
-        ]
-        if found:
-            names = dict.fromkeys(finding.check for finding in found)
-            return Cell(", ".join(names), found[0].severity.value)
-        if any(host in self._judged[check.id] for check in checks):
-            return Cell("ok", "ok")
-        return Cell(NOT_JUDGED, "unknown")
+    def family(self, name: str) -> list[Check]:
+        """The checks of one family in this run."""
+        return [check for check in self.checks if check.family == name]
 
     @cached_property
-    def _judged(self) -> dict[str, frozenset[str]]:
-        """The hosts that each check could judge."""
+    def judged(self) -> dict[str, frozenset[str]]:
+        """The hosts that each check could judge, by check id."""
         return {check.id: check.judges(self.fleet) for check in self.checks}
 
     @cached_property
-    def _by_host(self) -> dict[str, list[Finding]]:
+    def by_host(self) -> dict[str, list[Finding]]:
+        """The findings on each host."""
         found: dict[str, list[Finding]] = {}
         for finding in self.findings:
             for host in finding.hosts:
@@ -115,6 +75,6 @@ class Report:
 
 
 def run_checks(fleet: FleetFacts, network: NetworkDecision, checks: Sequence[Check]) -> Report:
-    """Judge the facts, and the network decided from them; findings in the order of the checks."""
+    """Run the checks on the facts and on the network decision; findings are in the order of the checks."""
     findings = tuple(finding for check in checks for finding in check.run(fleet, network))
     return Report(fleet, network, tuple(checks), findings)

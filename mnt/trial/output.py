@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mnt.facts.trial import Failed, Measured, Trial
+from mnt.facts.trial import Culprit, Measurement, Trial
 
 # What NCCL says of the network that it takes, with NCCL_DEBUG=INFO: seen in NCCL 2.28.9.
 _CHOICE = re.compile(r"NCCL INFO (NET/\w+ ?: Using \[\d.*|Using network .*)$")
@@ -17,7 +17,7 @@ _GID = re.compile(r"NCCL INFO NET/IB ?: .*\b(?:Ib)?Dev (\d+) Port \d+ qpn \d+ .*
 
 
 def read_trial(
-    hosts: tuple[str, ...], output: Mapping[str, str], mark: str, failed: Failed | None, world: int
+    hosts: tuple[str, ...], output: Mapping[str, str], mark: str, failed: Culprit | None, world: int
 ) -> Trial:
     """The trial, from what each host printed.
 
@@ -28,7 +28,7 @@ def read_trial(
     """
     backend: str | None = None
     imports: dict[str, float] = {}
-    measured: list[Measured] = []
+    measured: list[Measurement] = []
     wrong: dict[str, str] = {}
     sockets: dict[str, set[tuple[str, str]]] = {}
     ended = False
@@ -38,7 +38,7 @@ def read_trial(
             imports[host] = max(event["seconds"], imports.get(host, 0.0))
         elif event["event"] == "measured":
             bandwidth = event["bytes"] / event["seconds"] * 2 * (world - 1) / world / 1e9
-            measured.append(Measured(event["bytes"], event["seconds"], bandwidth))
+            measured.append(Measurement(event["bytes"], event["seconds"], bandwidth))
         elif event["event"] == "sockets":
             sockets.setdefault(host, set()).update((local, peer) for local, peer in event["connections"])
         elif event["event"] == "wrong":
@@ -46,16 +46,16 @@ def read_trial(
         else:
             ended = True
     if failed is None and not ended:
-        failed = Failed(hosts[0], "it ended without a result")
+        failed = Culprit(hosts[0], "it ended without a result")
     return Trial(
         hosts=hosts,
-        failed=failed,
+        culprit=failed,
         backend=backend,
-        world=world,
-        imports=imports,
-        measured=tuple(measured),
-        wrong=wrong,
-        network={host: said for host in output if (said := _network(output[host]))},
+        world_size=world,
+        import_seconds=imports,
+        measurements=tuple(measured),
+        wrong_sums=wrong,
+        nccl_lines={host: lines for host in output if (lines := _network(output[host]))},
         gids={host: gids for host in output if (gids := _gids(output[host]))},
         sockets={host: tuple(sorted(pairs)) for host, pairs in sockets.items()},
     )

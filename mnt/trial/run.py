@@ -11,7 +11,7 @@ from importlib import resources
 
 from mnt.errors import HostError, NeverStarted
 from mnt.facts.fleet import FleetFacts
-from mnt.facts.trial import Failed, Trial
+from mnt.facts.trial import Culprit, Trial
 from mnt.fleet import Fleet, HostConnection
 from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host
@@ -55,7 +55,7 @@ def _tried(
     """The facts, and a trial; where something speaks against one, that."""
     if against is not None:
         names = tuple(host.name for host, _ in facts.answers())
-        return replace(facts, trial=Trial(names, untried=against))
+        return replace(facts, trial=Trial(names, obstacle=against))
     return replace(facts, trial=try_out(fleet, facts, network, progress))
 
 
@@ -65,14 +65,14 @@ def try_out(fleet: Fleet, facts: FleetFacts, network: NetworkDecision, progress:
     names = tuple(host.name for host in hosts)
     without = tuple(host.name for host in hosts if "torch" not in facts.facts[host.name].packages)
     if without or not hosts:
-        return Trial(names, without_torch=without, untried=None if hosts else "no host can take part")
+        return Trial(names, without_torch=without, obstacle=None if hosts else "no host can take part")
     mark = f"mnt-{secrets.token_hex(8)} "
     try:
         with _staged(fleet, hosts) as directories:
             plan = plan_trial(facts, network, hosts, directories, mark, job=new_job_id())
             output, failed = _run(fleet, plan, facts, progress)
     except (HostError, NeverStarted) as error:
-        return Trial(names, failed=Failed(_blamed(error, names), error.message))
+        return Trial(names, culprit=Culprit(_blamed(error, names), error.message))
     return read_trial(names, output, mark, failed, plan.world_size)
 
 
@@ -120,7 +120,7 @@ def _staged(fleet: Fleet, hosts: Sequence[Host]) -> Iterator[dict[str, str]]:
 
 def _run(
     fleet: Fleet, plan: LaunchPlan, facts: FleetFacts, progress: Progress
-) -> tuple[Mapping[str, str], Failed | None]:
+) -> tuple[Mapping[str, str], Culprit | None]:
     """What each host printed, and who ended the job. Raises HostError, NeverStarted."""
     output = {node.host: "" for node in plan.nodes}
 
@@ -144,14 +144,14 @@ def _run(
         timer.cancel()
         ssh.take_back(fleet, plan)
     if late.is_set():
-        return output, Failed(plan.master_host, f"it was not done within {_RUN_SECONDS:g} s")
+        return output, Culprit(plan.master_host, f"it was not done within {_RUN_SECONDS:g} s")
     return output, _failure(job)
 
 
-def _failure(job: Job) -> Failed | None:
+def _failure(job: Job) -> Culprit | None:
     if job.state == "finished":
         return None
     culprit = job.culprit
     if culprit is None:
-        return Failed(job.nodes[0].host, f"the job is {job.state}")
-    return Failed(culprit.host, culprit.message)
+        return Culprit(job.nodes[0].host, f"the job is {job.state}")
+    return Culprit(culprit.host, culprit.message)

@@ -94,7 +94,7 @@ REST = [
         "firewall-one-way",
         "nic-reach",
         lambda lab, host: faults.firewalled(host, *faults.drop_incoming(host)),
-        says="no other host gets in",
+        says="no other host can connect to it",
     ),
     Fault("firewall-master-port", "nic-reach", master_port_closed, "node1", says="port 29500 is closed"),
     Fault("firewall-port-of-a-worker", "nic-reach", master_port_closed, "node3", "warn", says="is closed"),

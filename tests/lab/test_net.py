@@ -112,7 +112,7 @@ def test_configuration_files_that_fight(pair: Lab, run_mnt: RunMnt) -> None:
     faults.write_file(node2, ".nccl.conf", "NCCL_NET=IB\nNCCL_ALGO=Ring\n", user=True)
     found = document(run_mnt("net", "--json", lab=pair))
     assert [(each["variable"], each["message"]) for each in found["hosts"]["node1"]["conflicts"]] == [
-        ("NCCL_SOCKET_IFNAME", "/etc/nccl.conf line 2 is not followed: the environment of the job wins")
+        ("NCCL_SOCKET_IFNAME", "/etc/nccl.conf line 2 has no effect: the environment of the job overrides it")
     ]
     assert [(each["variable"], each["harmful"]) for each in found["hosts"]["node2"]["conflicts"]] == [
         ("NCCL_NET", True),
@@ -278,4 +278,4 @@ def test_net_preflight_and_launch_blame_the_master_that_is_off_the_workers_subne
     refused = run_mnt("launch", "-i", str(path), "--no-preflight", "train.py")
     assert refused.returncode == 125
     for said in (found["hosts"]["node1"]["problem"]["message"], refused.stderr):
-        assert "no NIC leads to every worker" in said
+        assert "no NIC reaches every worker" in said

@@ -38,22 +38,24 @@ class Case(NamedTuple):
 MOUNT = "sudo mount -t nfs4 -o rw,hard filer:/export/shared /mnt/shared"
 REPLACE = f"sudo umount /mnt/shared && {MOUNT}"
 CASES = {
-    "v3": Case("/mnt/shared is not what it should be: type nfs", REPLACE),
+    "v3": Case("/mnt/shared differs from the inventory: type nfs", REPLACE),
     "unmounted": Case("/mnt/shared is not mounted", MOUNT),
-    "wrong-server": Case("/mnt/shared is not what it should be: server filer2 instead of filer", REPLACE),
+    "wrong-server": Case("/mnt/shared differs from the inventory: server filer2 instead of filer", REPLACE),
     "wrong-export": Case(
-        "/mnt/shared is not what it should be: export /export/other instead of /export/shared", REPLACE
+        "/mnt/shared differs from the inventory: export /export/other instead of /export/shared", REPLACE
     ),
     "ro": Case("/mnt/shared is mounted read-only", "sudo mount -o remount,rw /mnt/shared"),
     "ro-server": Case(
-        "/mnt/shared is read-only on the server, though the mount says rw",
-        "on filer: write rw for /export/shared in /etc/exports, then sudo exportfs -ra",
+        "/mnt/shared is read-only on the server, but mounted rw",
+        "on filer, set rw for /export/shared in /etc/exports; then: sudo exportfs -ra",
     ),
     "stacked": Case("/mnt/shared is hidden: tmpfs from tmpfs is mounted over it", "sudo umount /mnt/shared"),
-    "estale": Case("/mnt/shared is stale: what was mounted is no longer there on filer", MOUNT),
+    "estale": Case("/mnt/shared is stale: its directory no longer exists on filer", MOUNT),
     "hang": Case("/mnt/shared hangs: its server, filer, does not answer", MOUNT),
     "soft-hang": Case(
-        "/mnt/shared gives I/O errors: its server, filer, does not answer, and a soft mount gives up", MOUNT
+        "/mnt/shared returns I/O errors: its server, filer, does not answer, and the "
+        "soft mount has timed out",
+        MOUNT,
     ),
 }
 SAMPLE = ("wrong-export", "ro-server", "estale", "hang")

@@ -187,7 +187,7 @@ def test_a_worker_that_lets_the_head_in_but_not_the_master(make_hosts: MakeLab, 
     master = lab.host("node1").spec.management
     faults.configure_sshd(lab.host("node3"), f"DenyUsers mnt@{master}\n")
     document = preflight(lab)
-    assert "node1 cannot log in here" in the_finding(document, "ssh-mesh", "node3")["message"]
+    assert "node1 cannot log in to this host" in the_finding(document, "ssh-mesh", "node3")["message"]
 
 
 # --- software --------------------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ def test_a_master_port_that_is_taken(
     done = lab.host(name).exec([PYTHON, "-c", _LISTEN], user=as_user)
     assert done.returncode == 0, done.stderr
     finding = the_finding(preflight(lab), "port-free", name, severity=severity)
-    assert "port 29500 is taken by" in finding["message"]
+    assert "port 29500 is in use by" in finding["message"]
     assert holder in finding["found"]
 
 

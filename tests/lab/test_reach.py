@@ -19,7 +19,7 @@ from mnt.inventory import loader
 from mnt.lab import Lab
 from mnt.preflight.look import first_look
 from mnt.preflight.reachability import grade
-from mnt.preflight.trips import endpoints_of
+from mnt.preflight.trips import training_nics
 from mnt.tasks.held import held
 
 MakeLab = Callable[..., Lab]
@@ -42,15 +42,15 @@ def test_sixty_four_hosts_all_reach_each_other(make_lab: MakeLab) -> None:
     with fleet_of(lab) as fleet:
         facts, network = first_look(fleet, loader.load(str(lab.inventory_path)), hosts)
         start = time.monotonic()
-        endpoints = endpoints_of(facts, network)
-        reach = gather_reach(fleet, endpoints, facts.master.name, facts.master_port)
+        nics = training_nics(facts, network)
+        reach = gather_reach(fleet, nics, facts.master.name, facts.master_port)
         seconds = time.monotonic() - start
     assert reach is not None
     assert reach.errors == {}
     pairs = [reached for seen in reach.pairs.values() for reached in seen.values()]
     assert len(pairs) == MANY * (MANY - 1)
     assert all(grade(reached) is None and reached.full for reached in pairs)
-    assert {reach.endpoints[host].nic for host in reach.pairs} == {host.spec.nic for host in lab.hosts}
+    assert {reach.nics[host].name for host in reach.pairs} == {host.spec.nic for host in lab.hosts}
     others = os.getloadavg()[0] / (os.cpu_count() or 1)  # how often the machine is asked for
     assert seconds < 10 * max(1.0, others)
 
@@ -94,7 +94,7 @@ def test_two_subnets_without_a_route(make_lab: MakeLab, run_mnt: RunMnt, tmp_pat
     inventory.write_text(yaml.safe_dump(document, sort_keys=False))
     (finding,) = reach_findings(run_mnt, "-i", str(inventory), lab=lab)
     assert (finding["check"], finding["hosts"]) == ("nic-reach", ["node3"])
-    assert "2 subnets without a way between them, 192.0.2.0/24 (node3) and " in finding["message"]
+    assert "2 subnets without a route between them, 192.0.2.0/24 (node3) and " in finding["message"]
     assert "unreachable" in finding["found"]
 
 

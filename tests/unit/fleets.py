@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fix_style import complaint
+
 from mnt.errors import HostError
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import Account, HostFacts, Interface, Interpreter, Memory, OsRelease, Space
@@ -103,8 +105,11 @@ def make_fleet(
 
 
 def judged(fleet: FleetFacts, checks: Sequence[Check] | None = None) -> Report:
-    """The report of all checks, or of these."""
-    return run_checks(fleet, decide(fleet), all_checks() if checks is None else checks)
+    """The report of all checks, or of these. Every fix text in it has the style of mnt/errors.py."""
+    report = run_checks(fleet, decide(fleet), all_checks() if checks is None else checks)
+    for finding in report.findings:
+        assert complaint(finding.fix) is None, (finding.check, finding.fix, complaint(finding.fix))
+    return report
 
 
 def findings(fleet: FleetFacts) -> list[Finding]:

@@ -64,7 +64,7 @@ def test_the_mesh(failed: dict[str, str], blamed: list[str]) -> None:
 
 def test_one_worker_that_the_master_cannot_reach_is_the_workers_matter() -> None:
     finding = only_finding(make_fleet(count=2, mesh={"node2": "Permission denied"}), "ssh-mesh", "node2")
-    assert finding.message == "node1 cannot log in here: Permission denied"
+    assert finding.message == "node1 cannot log in to this host: Permission denied"
 
 
 # --- NIC -------------------------------------------------------------------------------------------------

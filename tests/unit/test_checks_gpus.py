@@ -10,7 +10,7 @@ from fleets import findings, make_fleet, only_finding, texts
 
 from mnt.facts.system import Gpus, KernelLog, LogLine
 from mnt.preflight.findings import Severity
-from mnt.preflight.nvidia import active_links, number, said, slowdowns, xids
+from mnt.preflight.nvidia import active_links, number, slowdowns, value, xids
 from mnt.remote.probe.nvidia import parse_csv
 
 DATA = Path(__file__).parents[1] / "data" / "nvidia-smi"
@@ -73,7 +73,7 @@ def test_what_is_normal_or_not_known(change: dict[str, str]) -> None:
             gpus({"ecc.errors.uncorrected.aggregate.total": "7"}),
             "gpu-ecc",
             "info",
-            "GPU 1 once had uncorrectable memory errors",
+            "GPU 1 had uncorrectable memory errors in the past",
         ),
         (
             gpus({"ecc.mode.current": "Disabled"}),
@@ -85,19 +85,19 @@ def test_what_is_normal_or_not_known(change: dict[str, str]) -> None:
             gpus(remapped={"remapped_rows.failure": "Yes", "remapped_rows.pending": "Yes"}),
             "gpu-remap",
             "fail",
-            "GPU 1 could not remap a broken row of its memory",
+            "GPU 1 could not remap a broken memory row",
         ),
         (
             gpus(remapped={"remapped_rows.pending": "Yes"}),
             "gpu-remap",
             "warn",
-            "GPU 1 has a broken row of memory to remap at its next reset",
+            "GPU 1 has a broken memory row, and will remap it at its next reset",
         ),
         (
             gpus({"gpu_recovery_action": "Reset"}),
             "gpu-recovery",
             "fail",
-            "GPU 1 asks for a recovery action: Reset",
+            "GPU 1 requests a recovery action: Reset",
         ),
         (
             gpus({"clocks_event_reasons.active": "0x0000000000000048"}),
@@ -106,31 +106,31 @@ def test_what_is_normal_or_not_known(change: dict[str, str]) -> None:
             "GPU 1 is slowed down: hardware slowdown, hardware thermal slowdown",
         ),
         (gpus({"persistence_mode": "Disabled"}), "gpu-persistence", "warn", "persistence mode is off"),
-        (gpus({"pcie.link.width.current": "8"}), "gpu-pcie", "warn", "GPU 1 has 8 of 16 PCIe lanes"),
+        (gpus({"pcie.link.width.current": "8"}), "gpu-pcie", "warn", "GPU 1 uses 8 of 16 PCIe lanes"),
         (
             gpus({"fabric.state": "In Progress", "fabric.status": "N/A"}),
             "gpu-fabric",
             "fail",
-            "the NVLink fabric is not up: In Progress",
+            "the NVLink fabric is not initialized: In Progress",
         ),
         (
             gpus({"fabric.status": "Invalid State"}),
             "gpu-fabric",
             "fail",
-            "the NVLink fabric is not up: Completed, Invalid State",
+            "the NVLink fabric is not initialized: Completed, Invalid State",
         ),
         (
             gpus(links=LINKS.replace("Link 17: 26.562 GB/s", "Link 17: <inactive>", 1)),
             "gpu-nvlink",
             "warn",
-            "GPU 0 has 17 NVLinks up; others of its model have 18",
+            "GPU 0 has 17 active NVLinks; others of its model have 18",
         ),
         (gpus({"mig.mode.current": "Enabled"}), "gpu-mig", "fail", "MIG is on for GPU 1"),
         (
             gpus({"memory.used": "70000 MiB"}),
             "gpu-busy",
             "warn",
-            "GPU 1 has memory in use, and no process is seen that holds it",
+            "GPU 1 has memory in use, but no process is visible that uses it",
         ),
         (
             gpus({"name": "NVIDIA H100 80GB HBM3", "memory.total": "81559 MiB"}),
@@ -143,13 +143,13 @@ def test_what_is_normal_or_not_known(change: dict[str, str]) -> None:
             gpus(on_bus=("0000:00:06.0", "0000:00:07.0", "0000:00:08.0")),
             "gpu-count",
             "warn",
-            "nvidia-smi shows 2 of the 3 GPUs on the PCI bus",
+            "nvidia-smi shows only 2 of the 3 GPUs on the PCI bus",
         ),
         (
             {"gpus": Gpus("/usr/bin/nvidia-smi", (), "no answer in 10 s", on_bus=("0000:00:06.0",) * 2)},
             "gpu-count",
             "fail",
-            "0 of 2 GPUs are there: no answer in 10 s; 2 on the PCI bus",
+            "only 0 of 2 GPUs are available: no answer in 10 s; 2 on the PCI bus",
         ),
     ],
 )
@@ -248,7 +248,7 @@ def test_a_container_without_a_kernel_log() -> None:
     absent = gpus(kernel_log=KernelLog(error="No such file or directory"))
     finding = only_finding(fleet_with(absent), "gpu-xid", "node3")
     assert finding.severity is Severity.INFO
-    assert finding.message == "unknown: the kernel log, which has the GPUs' Xids, is not there"
+    assert finding.message == "unknown: there is no kernel log with the GPUs' Xids"
     assert "usermod" not in str(finding.fix)
 
 
@@ -276,20 +276,20 @@ def test_cuda_visible_devices(devices: str, wanted: int, severity: str | None, s
         return
     (finding,) = found
     assert finding.severity.value == severity
-    assert finding.message.startswith(f"CUDA_VISIBLE_DEVICES shows {shown} GPUs to jobs, and they would use ")
+    assert finding.message.startswith(f"CUDA_VISIBLE_DEVICES shows {shown} GPUs to jobs, but they would use ")
 
 
 def test_a_gpu_that_only_the_bus_has_is_told_whatever_cuda_is_shown() -> None:
     host = {"gpus": 1, "env": {"CUDA_VISIBLE_DEVICES": "0"}}
     bus = gpus(on_bus=("0000:00:06.0", "0000:00:07.0", "0000:00:08.0"))
     found = findings(make_fleet(everywhere=bus, host=host))
-    assert [each.message for each in found] == ["nvidia-smi shows 2 of the 3 GPUs on the PCI bus"]
+    assert [each.message for each in found] == ["nvidia-smi shows only 2 of the 3 GPUs on the PCI bus"]
 
 
 def test_fewer_gpus_than_wanted_are_so_whatever_cuda_is_shown() -> None:
     host = {"gpus": 4, "env": {"CUDA_VISIBLE_DEVICES": "0,1"}}
     found = findings(make_fleet(everywhere=gpus(), host=host))
-    assert [each.message for each in found if each.check == "gpu-count"] == ["2 of 4 GPUs are there"]
+    assert [each.message for each in found if each.check == "gpu-count"] == ["only 2 of 4 GPUs are available"]
 
 
 # --- texts -----------------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ def test_numbers(text: str, value: float | None) -> None:
 
 @pytest.mark.parametrize("text", ["[N/A]", "N/A", "[Not Supported]", ""])
 def test_no_answer(text: str) -> None:
-    assert said({"x": text}, "x") is None
+    assert value({"x": text}, "x") is None
 
 
 @pytest.mark.parametrize("name", ["clocks_event_reasons.active", "clocks_throttle_reasons.active"])

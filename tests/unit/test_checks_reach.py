@@ -12,10 +12,10 @@ from fleets import findings, healthy, make_fleet, nic, only_finding, texts
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.gather_reach import ALL_PAIRS, peers
 from mnt.facts.host import Interface, Traffic
-from mnt.facts.reach import Endpoint, Reach, Reached
+from mnt.facts.reach import Reach, Reached, TrainingNic
 from mnt.network.decision import decide
 from mnt.preflight.findings import Severity
-from mnt.preflight.trips import endpoints_of
+from mnt.preflight.trips import training_nics
 
 LO = nic("lo", "127.0.0.1/8")
 
@@ -34,7 +34,7 @@ def fleet_with_reach(
     """Four hosts who see each other; `changes` by pair."""
     numbers = range(1, 5)
     endpoints = {
-        f"node{n}": Endpoint(f"eth{n}", f"10.0.0.{n}", "10.0.0.0/24", (mtu or {}).get(n, 1500))
+        f"node{n}": TrainingNic(f"eth{n}", f"10.0.0.{n}", "10.0.0.0/24", (mtu or {}).get(n, 1500))
         for n in numbers
     }
     pairs = {
@@ -54,7 +54,7 @@ def test_nobody_tried() -> None:
 
 def test_a_host_that_took_no_part() -> None:
     finding = only_finding(fleet_with_reach({}, errors={"node2": "connection lost"}), "nic-reach", "node2")
-    assert finding.message == "it took no part: connection lost"
+    assert finding.message == "the host took no part in the test: connection lost"
 
 
 def test_a_host_that_nobody_gets_in_to() -> None:
@@ -67,7 +67,7 @@ def test_a_host_that_nobody_gets_in_to() -> None:
 
 def test_a_route_through_another_nic() -> None:
     finding = only_finding(fleet_with_reach({(2, 3): {"route": "mgmt0"}}), "route", "node2")
-    assert finding.message == "traffic to node3 leaves through mgmt0, not through the training NIC eth2"
+    assert finding.message == "traffic to node3 leaves through mgmt0, not the training NIC eth2"
     assert "ip route get 10.0.0.3" in finding.fix
 
 
@@ -102,7 +102,7 @@ def test_an_mtu_that_differs_is_a_warning() -> None:
 def test_full_packets_that_never_arrive(lost: list[tuple[int, int]], host: str, way: str) -> None:
     finding = only_finding(fleet_with_reach({pair: {"full": False} for pair in lost}), "mtu", host)
     assert finding.severity is Severity.FAIL
-    assert finding.message == f"full-size packets {way} are lost, though small ones get through"
+    assert finding.message == f"full-size packets {way} are lost, but small packets arrive"
 
 
 # --- NIC facts -------------------------------------------------------------------------------------------
@@ -147,11 +147,11 @@ def test_links_that_tell_no_speed_are_no_verdict() -> None:
         (None, []),
         (Traffic(), []),
         (Traffic(received=10**9, receive_errors=10**3, receive_drops=10**5), []),
-        (Traffic(received=10**6, receive_errors=11), ["11 errors receiving"]),
-        (Traffic(sent=10**6, send_errors=200), ["200 errors sending"]),
+        (Traffic(received=10**6, receive_errors=11), ["11 receive errors"]),
+        (Traffic(sent=10**6, send_errors=200), ["200 send errors"]),
         (Traffic(received=100, receive_errors=9), []),
-        (Traffic(received=10**4, receive_drops=1001), ["1001 drops receiving"]),
-        (Traffic(sent=10**6, send_errors=20, send_drops=20000), ["20 errors sending", "20000 drops sending"]),
+        (Traffic(received=10**4, receive_drops=1001), ["1001 receive drops"]),
+        (Traffic(sent=10**6, send_errors=20, send_drops=20000), ["20 send errors", "20000 send drops"]),
     ],
 )
 def test_what_a_nic_has_counted(traffic: Traffic | None, found: list[str]) -> None:
@@ -172,8 +172,8 @@ def test_hosts_whose_nic_does_not_work_take_no_part() -> None:
         },
         count=5,
     )
-    assert endpoints_of(fleet, decide(fleet)) == {
-        f"node{n}": Endpoint(f"eth{n}", f"10.0.0.{n}", "10.0.0.0/24", 1500) for n in (4, 5)
+    assert training_nics(fleet, decide(fleet)) == {
+        f"node{n}": TrainingNic(f"eth{n}", f"10.0.0.{n}", "10.0.0.0/24", 1500) for n in (4, 5)
     }
 
 

@@ -69,7 +69,7 @@ def test_a_large_cluster_needs_more_files() -> None:
     finding = only_finding(
         make_fleet(count=2, host={"gpus": 256}, everywhere={"gpus": None}), "nofile", "node1", "node2"
     )
-    assert finding.message == "a process may open 1024 files; 512 ranks need 2048"
+    assert finding.message == "a process may open only 1024 files; 512 ranks need 2048"
 
 
 # --- memlock ---------------------------------------------------------------------------------------------

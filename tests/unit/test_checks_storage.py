@@ -10,10 +10,10 @@ from fleets import findings, make_fleet, only_finding
 
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import Mounted, MountPoint, PathFacts, Space
-from mnt.facts.nonces import Nonce, Sighting
+from mnt.facts.visibility import Sighting, Visibility
 from mnt.inventory.model import Mount, RequiredPath
 from mnt.preflight.findings import Severity
-from mnt.preflight.trips import takes_part
+from mnt.preflight.trips import hosts_to_test
 
 ROOT = Mounted("/", "overlay", "overlay", ("rw",))
 NFS = ("rw", "relatime", "hard", "vers=4.2", "addr=10.0.0.9")
@@ -49,27 +49,27 @@ AGAIN = f"sudo umount -f -l /shared && {MOUNT}"
         (storage(), "/shared is not mounted", MOUNT),
         (
             storage(replace(GOOD, type="nfs")),
-            "/shared is not what it should be: type nfs",
+            "/shared differs from the inventory: type nfs",
             f"sudo umount /shared && {MOUNT}",
         ),
         (
             storage(replace(GOOD, source="old:/export/shared")),
-            "/shared is not what it should be: server old instead of head",
+            "/shared differs from the inventory: server old instead of head",
             f"sudo umount /shared && {MOUNT}",
         ),
         (
             storage(replace(GOOD, source="head:/export/other")),
-            "/shared is not what it should be: export /export/other instead of /export/shared",
+            "/shared differs from the inventory: export /export/other instead of /export/shared",
             f"sudo umount /shared && {MOUNT}",
         ),
         (
             storage(TMPFS),
-            "/shared is not what it should be: type tmpfs, source tmpfs, without hard",
+            "/shared differs from the inventory: type tmpfs, source tmpfs, without hard",
             f"sudo umount /shared && {MOUNT}",
         ),
         (
             storage(replace(GOOD, options=("rw", "soft"))),
-            "/shared is not what it should be: without hard",
+            "/shared differs from the inventory: without hard",
             f"sudo umount /shared && {MOUNT}",
         ),
         (
@@ -79,13 +79,13 @@ AGAIN = f"sudo umount -f -l /shared && {MOUNT}"
         ),
         (
             storage(replace(GOOD, options=("ro", "soft"))),
-            "/shared is not what it should be: mounted read-only, without hard",
+            "/shared differs from the inventory: mounted read-only, without hard",
             f"sudo umount /shared && {MOUNT}",
         ),
         (
             storage(GOOD, seen=replace(DIR, write="EROFS")),
-            "/shared is read-only on the server, though the mount says rw",
-            "on head: write rw for /export/shared in /etc/exports, then sudo exportfs -ra",
+            "/shared is read-only on the server, but mounted rw",
+            "on head, set rw for /export/shared in /etc/exports; then: sudo exportfs -ra",
         ),
         (
             storage(GOOD, TMPFS),
@@ -95,28 +95,28 @@ AGAIN = f"sudo umount -f -l /shared && {MOUNT}"
         (
             storage(GOOD, seen=HUNG),
             "/shared hangs: its server, head, does not answer",
-            "see that head lives and can be reached (nc -vz head 2049); what waits for it goes on then. "
-            f"If it is gone for good: {AGAIN}",
+            "bring head back (test: nc -vz head 2049), and waiting processes continue; "
+            f"if it does not come back: {AGAIN}",
         ),
         (
             storage(GOOD, seen=unwell("ESTALE", "Stale file handle")),
-            "/shared is stale: what was mounted is no longer there on head",
+            "/shared is stale: its directory no longer exists on head",
             AGAIN,
         ),
         (
             storage(GOOD, seen=unwell("EIO", "Input/output error")),
-            "/shared gives I/O errors: its server, head, does not answer, and a soft mount gives up",
-            f"see that head lives and can be reached (nc -vz head 2049); then: {AGAIN}",
+            "/shared returns I/O errors: its server, head, does not answer, and the soft mount has timed out",
+            f"bring head back (test: nc -vz head 2049); then: {AGAIN}",
         ),
         (
             storage(GOOD, seen=unwell("EACCES", "Permission denied")),
-            "/shared is mounted and cannot be used: Permission denied",
+            "/shared is mounted but not usable: Permission denied",
             AGAIN,
         ),
         (
             storage(GOOD, seen=replace(DIR, write="EACCES")),
-            "the user may not write to /shared; on 3 of 4 it may",
-            "compare the hosts' `id` and `ls -ldn /shared`: NFS goes by numbers",
+            "the user cannot write to /shared; on 3 of 4 hosts it can",
+            "compare the numeric user ids of the hosts: id; ls -ldn /shared",
         ),
     ],
 )
@@ -137,7 +137,8 @@ def test_storage_mounted_twice_is_a_warning() -> None:
 def test_not_mounted_tells_what_is_there_instead() -> None:
     fleet = make_fleet({"node2": storage()}, everywhere=storage(GOOD), storage=(WANTED,))
     assert (
-        only_finding(fleet, "storage-mount", "node2").found == "not mounted; it lies on / (overlay, overlay)"
+        only_finding(fleet, "storage-mount", "node2").found
+        == "not mounted; the directory is on / (overlay, overlay)"
     )
 
 
@@ -172,7 +173,7 @@ def test_an_option_that_is_not_in_force(option: str, shown: str) -> None:
     facts = storage(replace(GOOD, options=("rw", shown)))
     fleet = make_fleet(everywhere=facts, storage=(replace(WANTED, options=(option,)),))
     finding = only_finding(fleet, "storage-mount", "node1", "node2", "node3", "node4")
-    assert finding.message == f"/shared is not what it should be: without {option}"
+    assert finding.message == f"/shared differs from the inventory: without {option}"
 
 
 def test_storage_over_an_automounters_trap() -> None:
@@ -263,12 +264,12 @@ def test_read_only_on_one_host_without_options_in_the_inventory() -> None:
         ),
         (
             replace(DIR, write="EDQUOT"),
-            "nothing can be written to /shared: the user's quota is used up",
+            "/shared cannot be written to: the user's quota is exhausted",
             Severity.FAIL,
         ),
         (
             replace(DIR, write="ENOSPC"),
-            "nothing can be written to /shared: no space is left",
+            "/shared cannot be written to: no space is left",
             Severity.FAIL,
         ),
     ],
@@ -293,13 +294,13 @@ SEEN = Sighting(delay=0.002)
 NOT_SEEN = Sighting(error="No such file or directory: /shared/.mnt-visible-1")
 
 
-def nonce_fleet(nonce: Nonce) -> FleetFacts:
-    return replace(make_fleet(everywhere=storage(GOOD), storage=(WANTED,)), nonces={"/shared": nonce})
+def nonce_fleet(nonce: Visibility) -> FleetFacts:
+    return replace(make_fleet(everywhere=storage(GOOD), storage=(WANTED,)), visibility={"/shared": nonce})
 
 
 def test_a_nonce_that_all_others_see() -> None:
     seen = dict.fromkeys(("node2", "node3", "node4"), SEEN)
-    assert findings(nonce_fleet(Nonce("node1", seen=seen))) == []
+    assert findings(nonce_fleet(Visibility("node1", sightings=seen))) == []
 
 
 @pytest.mark.parametrize(
@@ -309,37 +310,37 @@ def test_a_nonce_that_all_others_see() -> None:
             {"node2": SEEN, "node3": NOT_SEEN, "node4": SEEN},
             ("node3",),
             Severity.FAIL,
-            "what node1 writes to /shared is not seen here: it is other storage",
+            "the files that node1 writes to /shared are not visible: it is other storage",
         ),
         (
             {"node2": NOT_SEEN, "node3": NOT_SEEN, "node4": NOT_SEEN},
             ("node1",),
             Severity.FAIL,
-            "no other host sees what it writes to /shared",
+            "no other host sees the files that it writes to /shared",
         ),
         (
             {"node2": NOT_SEEN},
             ("node2",),
             Severity.FAIL,
-            "what node1 writes to /shared is not seen here: it is other storage",
+            "the files that node1 writes to /shared are not visible: it is other storage",
         ),
         (
             {"node2": SEEN, "node3": Sighting(delay=3.21)},
             ("node3",),
             Severity.WARN,
-            "what node1 writes to /shared is seen here only after 3.2 s",
+            "the files that node1 writes to /shared are visible only after 3.2 s",
         ),
     ],
 )
 def test_a_nonce_that_is_not_seen(
     seen: dict[str, Sighting], hosts: tuple[str, ...], severity: Severity, message: str
 ) -> None:
-    finding = only_finding(nonce_fleet(Nonce("node1", seen=seen)), "storage-visible", *hosts)
+    finding = only_finding(nonce_fleet(Visibility("node1", sightings=seen)), "storage-visible", *hosts)
     assert (finding.message, finding.severity) == (message, severity)
 
 
 def test_a_nonce_that_could_not_be_written_is_no_verdict() -> None:
-    nonce = Nonce("node1", error="/shared: Permission denied")
+    nonce = Visibility("node1", error="/shared: Permission denied")
     finding = only_finding(nonce_fleet(nonce), "storage-visible", "node1")
     assert (finding.found, finding.severity) == ("/shared: Permission denied", Severity.INFO)
 
@@ -351,8 +352,8 @@ def test_who_writes_and_who_looks() -> None:
         "node4": storage(GOOD, seen=HUNG),
     }
     fleet = make_fleet(changes, count=5, everywhere=storage(GOOD), storage=(WANTED,))
-    assert takes_part(WANTED, fleet) == ["node3", "node2", "node5"]
-    assert takes_part(replace(WANTED, options=("ro",)), fleet) == []
+    assert hosts_to_test(WANTED, fleet) == ["node3", "node2", "node5"]
+    assert hosts_to_test(replace(WANTED, options=("ro",)), fleet) == []
 
 
 # --- path ------------------------------------------------------------------------------------------------
@@ -362,8 +363,8 @@ def test_who_writes_and_who_looks() -> None:
     ("kind", "seen", "message"),
     [
         ("any", PathFacts("missing", "/m", "No such file or directory"), "/m does not exist"),
-        ("dir", PathFacts("file", "/m"), "/m is no dir"),
-        ("file", PathFacts("dir", "/m"), "/m is no file"),
+        ("dir", PathFacts("file", "/m"), "/m is not a dir"),
+        ("file", PathFacts("dir", "/m"), "/m is not a file"),
         (
             "dir",
             PathFacts("unreadable", "/m", "Permission denied"),

@@ -29,11 +29,11 @@ def shm(size: int, free: int) -> Any:
     ("odd", "check", "severity", "message"),
     [
         (memory(shm=None), "shm", "fail", "nothing is mounted at /dev/shm"),
-        (shm(32 * MIB, 32 * MIB), "shm", "fail", "/dev/shm has 32 MiB left of 32"),
-        (shm(64 * MIB, 64 * MIB), "shm", "warn", "/dev/shm has 64 MiB left of 64"),
-        (shm(32 * GIB, 500 * MIB), "shm", "warn", "/dev/shm has 500 MiB left of 32768"),
-        (memory(available=GIB), "memory", "warn", "only 1.0 GiB of 64.0 GiB of memory are available"),
-        (memory(swap=16 * GIB, swap_free=8 * GIB), "swap", "warn", "8.0 GiB are swapped out"),
+        (shm(32 * MIB, 32 * MIB), "shm", "fail", "/dev/shm has 32 of 32 MiB free"),
+        (shm(64 * MIB, 64 * MIB), "shm", "warn", "/dev/shm has 64 of 64 MiB free"),
+        (shm(32 * GIB, 500 * MIB), "shm", "warn", "/dev/shm has 500 of 32768 MiB free"),
+        (memory(available=GIB), "memory", "warn", "only 1.0 GiB of 64.0 GiB of memory is available"),
+        (memory(swap=16 * GIB, swap_free=8 * GIB), "swap", "warn", "8.0 GiB of memory is swapped out"),
     ],
 )
 def test_too_little_memory(odd: Any, check: str, severity: str, message: str) -> None:
@@ -103,7 +103,7 @@ def test_a_clock_that_was_not_measured_is_not_judged() -> None:
 def test_a_wrong_clock_is_told_with_its_direction() -> None:
     finding = only_finding(clocks(0, 0, -62.25), "clock", "node3")
     assert finding.message == "the clock is 62.2 s behind"
-    assert finding.found == "-62.2 s, give or take 0.05 s"
+    assert finding.found == "-62.2 s, plus or minus 0.05 s"
 
 
 def test_the_head_wins_a_tie() -> None:
@@ -138,7 +138,7 @@ def locks(*ages: float, compiling: bool = False) -> Any:
         (
             locks(301),
             "build-lock",
-            "/shared/torch_extensions/op0/lock, more than 5 minutes old, and no compiler runs",
+            "/shared/torch_extensions/op0/lock is more than 5 minutes old, and no compiler runs",
             "rm /shared/torch_extensions/op0/lock",
         ),
     ],

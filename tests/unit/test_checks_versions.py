@@ -69,7 +69,7 @@ def test_a_tie_names_both_camps() -> None:
     finding = only_finding(
         make_fleet({"node3": odd, "node4": odd}), "torch-version", "node1", "node2", "node3", "node4"
     )
-    assert finding.message.startswith("a tie")
+    assert finding.message.startswith("there is no majority")
     assert finding.found == "2.13.0+cpu on node[1-2]; 2.12.0 on node[3-4]"
     assert finding.fix.endswith('require: {torch: "==2.13.0+cpu"}')
 
@@ -139,7 +139,7 @@ def test_an_interpreter_that_is_missing_says_what_there_is() -> None:
     finding = only_finding(make_fleet({"node2": change}), "python-version", "node2")
     assert f"not found: {PYTHON}" in finding.message
     assert finding.expected == f"{PYTHON} (inventory: python)"
-    assert "there is /usr/bin/python3 (3.11.2)" in finding.fix
+    assert "for example to /usr/bin/python3 (3.11.2)" in finding.fix
 
 
 def test_no_python_at_all_names_what_was_tried() -> None:
@@ -233,7 +233,7 @@ def test_any_package_can_be_pinned() -> None:
         require={"PEFT": ">=0.10"},
     )
     finding = only_finding(fleet, "package-version", "node3")
-    assert finding.message == "peft is 0.9.0, and the inventory requires >=0.10"
+    assert finding.message == "peft is 0.9.0, but the inventory requires >=0.10"
     assert finding.fix == f"{PYTHON} -m pip install 'peft>=0.10'"
 
 
@@ -311,17 +311,17 @@ def release(id: str | None, whole: bool = True) -> dict[str, Any]:
     [
         (
             release("20260101-110000-00c0ffee"),
-            "the hosts hold different releases: the release is 20260101-110000-00c0ffee; "
+            "the hosts have different releases: the release is 20260101-110000-00c0ffee; "
             "on 3 of 4 hosts it is 20260101-120000-0badcafe",
         ),
         (
             release(None),
-            "the hosts hold different releases: the release is none; "
+            "the hosts have different releases: the release is none; "
             "on 3 of 4 hosts it is 20260101-120000-0badcafe",
         ),
         (
             release("20260101-120000-0badcafe", whole=False),
-            "the release 20260101-120000-0badcafe is not whole",
+            "the release 20260101-120000-0badcafe is not complete",
         ),
     ],
 )

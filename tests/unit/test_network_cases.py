@@ -132,8 +132,8 @@ TCP = [
             "b": host(nic("mgmt0", "192.168.1.2/24"), eth("eth0", 2)),
         },
         {
-            "a": "! several NICs lead to every worker",
-            "b": "! undecided until the master a has one",
+            "a": "! several NICs reach every worker",
+            "b": "! not decided until the master a has a training NIC",
         },
         why="auto: no host has a training NIC",
     ),
@@ -291,26 +291,26 @@ ROCE = [
     Case(
         "the inventory gives an index of RoCE v1",
         {"a": roce_host("mlx5_0", "eth0", 1)},
-        {"a": "! mlx5_0 port 1 has no GID of RoCE v2 at index 2"},
+        {"a": "! mlx5_0 port 1 has no RoCE v2 GID at index 2"},
         {"mode": "rdma"},
         {"a": {"rdma": Rdma(gid_index=2)}},
     ),
     Case(
         "only RoCE v1 is configured",
         {"a": host(eth("eth0", 1), hcas=[roce("mlx5_0", "eth0", [gid(0, "10.0.0.1", "eth0", V1)])])},
-        {"a": "! mlx5_0 port 1 has no GID of RoCE v2 for an IPv4 address of its interface"},
+        {"a": "! mlx5_0 port 1 has no RoCE v2 GID for an IPv4 address of its interface"},
         {"mode": "rdma"},
     ),
     Case(
         "only link-local GIDs: the NIC got its address elsewhere",
         {"a": host(eth("eth0", 1), hcas=[roce("mlx5_0", "eth0", table("eth0"))])},
-        {"a": "! mlx5_0 port 1 has no GID of RoCE v2 for an IPv4 address of its interface"},
+        {"a": "! mlx5_0 port 1 has no RoCE v2 GID for an IPv4 address of its interface"},
         {"mode": "rdma"},
     ),
     Case(
         "the kernel does not tell the GIDs' netdevs",
         {"a": host(eth("eth0", 1), hcas=[roce("mlx5_0", "eth0", [gid(3, "10.0.0.1", None)])])},
-        {"a": "! mlx5_0 port 1 has no GID of RoCE v2 for an IPv4 address of its interface"},
+        {"a": "! mlx5_0 port 1 has no RoCE v2 GID for an IPv4 address of its interface"},
         {"mode": "rdma"},
     ),
     Case(
@@ -338,7 +338,7 @@ ROCE = [
                 lowers=LOWERS,
             )
         },
-        {"a": "! mlx5_bond_0 port 1 has no GID of RoCE v2 for an IPv4 address of its interface"},
+        {"a": "! mlx5_bond_0 port 1 has no RoCE v2 GID for an IPv4 address of its interface"},
         {"mode": "rdma", "subnet": "10.9.0.0/24"},
     ),
     Case(
@@ -373,7 +373,7 @@ ROCE = [
     Case(
         "dual rail, each with another index, before NCCL 2.21",
         {"a": host(eth("eth0", 1), *RAILS, hcas=[RAIL0, RAIL1], nccl="2.20.5")},
-        {"a": "! the devices need different GID indices, and NCCL takes one for all"},
+        {"a": "! the devices need different GID indices, but NCCL takes one index for all devices"},
         {"nic": "eth0", "mode": "rdma"},
         {"a": {"rdma": Rdma(("mlx5_0", "mlx5_1"))}},
     ),
@@ -484,7 +484,7 @@ INFINIBAND = [
     Case(
         "InfiniBand and RoCE on one host, and nobody says which",
         {"a": host(eth("eno1", 1), hcas=[infiniband("mlx5_0"), ETH0])},
-        {"a": "! ports of InfiniBand and of RoCE cannot train together"},
+        {"a": "! InfiniBand and RoCE ports cannot train together"},
         {"mode": "rdma"},
     ),
 ]
@@ -542,7 +542,7 @@ MIXED = [
     Case(
         "the user may not open the device that is named",
         {"a": host(eth("eth0", 2), hcas=[infiniband("mlx5_0", usable=False)])},
-        {"a": "! the user who logs in may not open mlx5_0"},
+        {"a": "! the user who logs in has no access to mlx5_0"},
         {"mode": "rdma"},
         {"a": {"rdma": Rdma(("mlx5_0",))}},
     ),
@@ -550,7 +550,7 @@ MIXED = [
         "two nodes on InfiniBand and one on RoCE",
         {"a": ib_host(1, "mlx5_0"), "b": ib_host(2, "mlx5_0"), "c": roce_host("mlx5_0", "eth0", 3)},
         {"a": tcp("eth0"), "b": tcp("eth0"), "c": tcp("eth0")},
-        why="auto: c: its RDMA ports are RoCE, and those of most nodes InfiniBand",
+        why="auto: c: its RDMA ports are RoCE, but those of most nodes are InfiniBand",
     ),
     Case(
         "another device name on each node, each said in the inventory",
@@ -562,7 +562,7 @@ MIXED = [
         "a host that did not tell of its devices",
         {"a": ib_host(1, "mlx5_0"), "b": replace(host(eth("eth0", 2)), rdma=None)},
         {"a": tcp("eth0"), "b": tcp("eth0")},
-        why="auto: b did not say what RDMA devices it has",
+        why="auto: b did not report its RDMA devices",
     ),
     Case(
         "a host that did not tell of its devices, and the inventory names them",

@@ -52,10 +52,10 @@ def test_a_file_that_the_environment_beats() -> None:
         host="a",
         variable="NCCL_SOCKET_IFNAME",
         harmful=False,
-        message=f"{HOME} line 2 is not followed: the environment of the job wins",
+        message=f"{HOME} line 2 has no effect: the environment of the job overrides it",
         found="NCCL_SOCKET_IFNAME=eth1",
         expected="NCCL_SOCKET_IFNAME==eth0",
-        fix=f"take NCCL_SOCKET_IFNAME out of {HOME}",
+        fix=f"remove NCCL_SOCKET_IFNAME from {HOME}",
     )
 
 
@@ -66,7 +66,7 @@ def test_a_file_that_says_the_same() -> None:
 def test_a_file_that_the_inventorys_env_beats() -> None:
     facts = tcp_host(nccl_conf=conf("NCCL_ALGO=Ring"))
     assert said(facts, {"NCCL_ALGO": "Tree"}) == [
-        ("NCCL_ALGO", False, f"{HOME} line 1 is not followed: the environment of the job wins")
+        ("NCCL_ALGO", False, f"{HOME} line 1 has no effect: the environment of the job overrides it")
     ]
 
 
@@ -88,7 +88,7 @@ def test_blanks_around_the_equals_sign() -> None:
         (
             "NCCL_SOCKET_IFNAME",
             False,
-            f"{HOME} line 1 does nothing: NCCL takes the blanks for a part of the name",
+            f"{HOME} line 1 has no effect: NCCL reads the blanks as part of the name",
         )
     ]
 
@@ -100,28 +100,28 @@ def test_blanks_around_the_equals_sign() -> None:
             roce_host,
             "rdma",
             "NCCL_IB_GID_INDEX=1",
-            "a fixed index makes the address range void: every RoCE port uses GID 1",
+            "a fixed index disables the address range: every RoCE port uses GID 1",
         ),
-        (roce_host, "rdma", "NCCL_IB_DISABLE=1", "NCCL leaves RDMA alone and uses sockets"),
+        (roce_host, "rdma", "NCCL_IB_DISABLE=1", "NCCL uses sockets instead of RDMA"),
         (roce_host, "rdma", "NCCL_NET=Socket", "NCCL uses the network Socket or fails"),
         (tcp_host, "tcp", "NCCL_NET=IB", "NCCL uses the network IB or fails"),
         (
             tcp_host,
             "tcp",
             "NCCL_NET_PLUGIN=aws-ofi",
-            "a network plugin takes the place of NCCL's own sockets and RDMA, and has variables of its own",
+            "a network plugin replaces NCCL's own sockets and RDMA, and has its own variables",
         ),
         (
             tcp_host,
             "tcp",
             "NCCL_SOCKET_FAMILY=AF_INET6",
-            "NCCL looks for IPv6 addresses, and the training NIC was chosen by its IPv4",
+            "NCCL looks for IPv6 addresses, but the training NIC was chosen by its IPv4 address",
         ),
         (
             tcp_host,
             "tcp",
             "NCCL_COMM_ID=10.0.0.9:1234",
-            "NCCL meets at 10.0.0.9:1234, whatever torch says",
+            "NCCL uses 10.0.0.9:1234 as its rendezvous, not the one of torch",
         ),
     ],
 )
@@ -165,7 +165,7 @@ def test_the_inventorys_env_overrides_a_computed_value() -> None:
 def test_another_conf_file_was_not_looked_at() -> None:
     (only,) = said(tcp_host(), {"NCCL_CONF_FILE": "/shared/nccl.conf"})
     assert only[2].endswith(
-        "NCCL reads /shared/nccl.conf in place of ~/.nccl.conf, and mnt has not looked at it"
+        "NCCL reads /shared/nccl.conf instead of ~/.nccl.conf, and mnt does not check that file"
     )
 
 
@@ -182,8 +182,8 @@ def test_one_host_id_on_a_shared_home_makes_one_machine_of_two() -> None:
     both = found({"a": tcp_host(1, nccl_conf=shared), "b": tcp_host(2, nccl_conf=shared)})
     harmful = [each for each in both if each.harmful]
     assert [(each.host, each.message) for each in harmful] == [
-        ("a", "2 nodes have one NCCL_HOSTID: NCCL takes them for one machine"),
-        ("b", "2 nodes have one NCCL_HOSTID: NCCL takes them for one machine"),
+        ("a", "2 nodes have the same NCCL_HOSTID: NCCL treats them as one machine"),
+        ("b", "2 nodes have the same NCCL_HOSTID: NCCL treats them as one machine"),
     ]
     other = {"a": tcp_host(1, nccl_conf=shared), "b": tcp_host(2, nccl_conf=conf("NCCL_HOSTID=b"))}
     assert not [each for each in found(other) if each.harmful]

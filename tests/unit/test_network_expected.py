@@ -105,7 +105,7 @@ def test_devices(
         ([DOCKER, ETH0], [], "sockets over eth0 10.0.0.1"),
         ([BRIDGE, ETH0, ETH1], [], "sockets over br-5c1f 172.18.0.1, and eth0 10.0.0.1, eth1 10.1.0.1"),
         ([ETH0], [MLX10], "RDMA over mlx5_10:1; bootstrap over eth0 10.0.0.1"),
-        ([], [MLX10], "nothing: it finds no interface, and fails"),
+        ([], [MLX10], "nothing: NCCL finds no interface and fails"),
     ],
 )
 def test_in_words(interfaces: list[Interface], devices: list[Device], text: str) -> None:

@@ -53,7 +53,7 @@ def test_the_inventorys_env_stands_among_the_variables() -> None:
     ]
     env = {"NCCL_SOCKET_IFNAME": "bond0", "NCCL_DEBUG": "WARN", "TORCH_NCCL_BLOCKING_WAIT": "1", "HOME": "/x"}
     assert with_inventory(computed, env) == [
-        Variable("NCCL_SOCKET_IFNAME", "bond0", "inventory: env; computed was =eth0: eth0: inventory"),
+        Variable("NCCL_SOCKET_IFNAME", "bond0", "inventory: env; computed: =eth0 (eth0: inventory)"),
         Variable("NCCL_DEBUG", "WARN", "x"),
         Variable("TORCH_NCCL_BLOCKING_WAIT", "1", "inventory: env"),
     ]
@@ -106,12 +106,12 @@ def test_a_host_that_has_not_what_the_mode_needs() -> None:
 def test_a_host_without_a_nic_lists_what_there_is() -> None:
     problem = report({"a": A}, nic="eth9").nodes["a"].problem
     assert problem is not None
-    assert problem[0] == "training NIC: there is no NIC eth9 (there: docker0 172.17.0.1/16, eth0 10.0.0.1/24)"
+    assert problem[0] == "training NIC: there is no NIC eth9 (found: docker0 172.17.0.1/16, eth0 10.0.0.1/24)"
 
 
 def test_a_host_that_says_nothing_of_its_interfaces() -> None:
     found = report({"a": HostFacts("a")})
-    assert "did not say what interfaces it has" in found.errors["a"].message
+    assert "did not report its interfaces" in found.errors["a"].message
 
 
 def test_rdma_ports_in_the_document() -> None:

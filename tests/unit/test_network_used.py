@@ -10,7 +10,7 @@ import pytest
 from network_facts import LO, decision, host, nic, roce, table
 
 from mnt.facts.fleet import FleetFacts
-from mnt.facts.trial import Failed, Trial
+from mnt.facts.trial import Culprit, Trial
 from mnt.inventory.model import Host, Inventory, Network
 from mnt.network.decision import NodeNetwork, decide
 from mnt.network.overview import NetworkOverview, network_overview
@@ -48,13 +48,13 @@ FAST = ("NET/FastSocket : Using [0]ibs108:10.0.19.12<0> [1]ibs109:10.0.19.13<0>"
         (FAST, {}, "FastSocket over ibs108 10.0.19.12, ibs109 10.0.19.13"),
         ((*ROCE[:1], *SOCKETS), {0: 3}, "sockets over eth0 192.0.2.2"),
         ((*SOCKETS[:1], *ROCE), {}, "RDMA over mlx5_6:1, mlx5_7:1; bootstrap over eth0 10.0.0.1"),
-        (("Using network AWS Libfabric",), {}, "AWS Libfabric over nothing that was seen"),
+        (("Using network AWS Libfabric",), {}, "AWS Libfabric over an unknown interface"),
     ],
 )
 def test_what_nccl_says(said: tuple[str, ...], gids: Mapping[int, int], text: str) -> None:
     used = read_nccl(said, gids)
     assert used is not None
-    assert (str(used), used.said) == (text, said)
+    assert (str(used), used.evidence) == (text, said)
 
 
 def test_what_nccl_does_not_say() -> None:
@@ -84,7 +84,7 @@ def test_what_the_sockets_of_gloo_say(
 ) -> None:
     used = read_gloo(sockets, (LO, ETH0, MGMT0))
     assert used is not None
-    assert (str(used), used.said) == (text, said)
+    assert (str(used), used.evidence) == (text, said)
 
 
 def test_no_sockets_say_nothing() -> None:
@@ -121,41 +121,46 @@ GOOD = {"mlx5_6": 3, "mlx5_7": 3}
             "tcp",
             {},
             by("gloo", "eth0 10.0.0.1", "mgmt0 192.0.2.1"),
-            ("mgmt0 192.0.2.1 is used; set is GLOO_SOCKET_IFNAME=eth0",),
+            ("mgmt0 192.0.2.1 is used, but GLOO_SOCKET_IFNAME=eth0 is set",),
         ),
         (
             "tcp",
             {},
             by("gloo", "eth00 10.0.0.1"),
-            ("eth00 10.0.0.1 is used; set is GLOO_SOCKET_IFNAME=eth0",),
+            ("eth00 10.0.0.1 is used, but GLOO_SOCKET_IFNAME=eth0 is set",),
         ),
         (
             "tcp",
             {},
             by("nccl", "eth0 10.0.0.7"),
-            ("eth0 is used with 10.0.0.7, not with its training address 10.0.0.1",),
+            ("eth0 is used with address 10.0.0.7, not with its training address 10.0.0.1",),
         ),
-        ("tcp", {}, by("nccl"), ("no interface was seen; set is NCCL_SOCKET_IFNAME==eth0",)),
+        (
+            "tcp",
+            {},
+            by("nccl"),
+            ("it is unknown which interface was used, but NCCL_SOCKET_IFNAME==eth0 is set",),
+        ),
         (
             "tcp",
             {},
             by("nccl", "eth0 10.0.0.1", transport="IB", **GOOD),
-            ("RDMA over mlx5_6:1, mlx5_7:1 is used; the mode is tcp",),
+            ("RDMA over mlx5_6:1, mlx5_7:1 is used, but the mode is tcp",),
         ),
         (
             "rdma",
             {},
             by("nccl", "eth0 10.0.0.1"),
-            ("no RDMA port is used, but Socket; the mode is rdma",),
+            ("Socket is used and no RDMA port, but the mode is rdma",),
         ),
         (
             "rdma",
             {},
             by("nccl", "eth0 10.0.0.1", transport="IB", mlx5_6=1, mlx5_66=3),
             (
-                "mlx5_66:1 is used; set is NCCL_IB_HCA==mlx5_6,mlx5_7",
+                "mlx5_66:1 is used, but NCCL_IB_HCA==mlx5_6,mlx5_7 is set",
                 "mlx5_6:1 is used with GID 1, not 3",
-                "mlx5_7:1 is not used; set is NCCL_IB_HCA==mlx5_6,mlx5_7",
+                "mlx5_7:1 is not used, but NCCL_IB_HCA==mlx5_6,mlx5_7 is set",
             ),
         ),
     ],
@@ -180,7 +185,7 @@ def report(trial: Trial | None) -> NetworkOverview:
 
 WELL: dict[str, Any] = {
     "backend": "gloo",
-    "world": 2,
+    "world_size": 2,
     "sockets": {"a": (("10.0.0.1", "10.0.0.2"),), "b": (("10.0.0.2", "10.0.0.1"),)},
 }
 
@@ -211,14 +216,14 @@ def test_a_trial_that_used_what_was_set() -> None:
 def test_a_trial_that_used_something_else() -> None:
     found = report(Trial(("a", "b"), **{**WELL, "sockets": {"b": (("192.0.2.1", "192.0.2.2"),)}}))
     assert not found.ok
-    assert found.nodes["a"].differs == ("the trial did not show what it took",)
-    assert found.nodes["b"].differs == ("mgmt0 192.0.2.1 is used; set is GLOO_SOCKET_IFNAME=ens3",)
+    assert found.nodes["a"].differences == ("the trial did not show which network it used",)
+    assert found.nodes["b"].differences == ("mgmt0 192.0.2.1 is used, but GLOO_SOCKET_IFNAME=ens3 is set",)
 
 
 def test_a_trial_that_failed_blames_no_node_for_what_was_not_seen() -> None:
-    found = report(Trial(("a", "b"), failed=Failed("b", "ImportError: libcudart.so.13")))
+    found = report(Trial(("a", "b"), culprit=Culprit("b", "ImportError: libcudart.so.13")))
     assert not found.ok
-    assert found.nodes["a"].differs == ()
+    assert found.nodes["a"].differences == ()
     document = found.document()
     assert document["hosts"]["a"]["used"] is None
     assert document["deep"]["problem"]["message"] == "b: the trial failed: ImportError: libcudart.so.13"

@@ -122,8 +122,8 @@ def test_two_subnets_that_join_all_hosts_are_listed_and_the_workers_wait_for_the
         "b": [nic("mgmt0", "192.168.0.2/24"), nic("ens3", "10.0.0.2/24")],
     }
     assert pick(nics) == {
-        "a": "! several NICs lead to every worker [mgmt0 192.168.0.1/24, eth0 10.0.0.1/24]",
-        "b": "! undecided until the master a has one []",
+        "a": "! several NICs reach every worker [mgmt0 192.168.0.1/24, eth0 10.0.0.1/24]",
+        "b": "! not decided until the master a has a training NIC []",
     }
 
 
@@ -138,8 +138,8 @@ def test_naming_the_masters_nic_is_enough_for_the_workers() -> None:
 def test_a_worker_outside_the_masters_subnet() -> None:
     nics = {"a": [nic("eth0", "10.0.0.1/24")], "b": [nic("eth0", "10.0.5.2/24")]}
     assert pick(nics) == {
-        "a": "! no NIC leads to every worker [eth0 10.0.0.1/24]",
-        "b": "! undecided until the master a has one []",
+        "a": "! no NIC reaches every worker [eth0 10.0.0.1/24]",
+        "b": "! not decided until the master a has a training NIC []",
     }
 
 
@@ -161,7 +161,7 @@ def test_no_facts_at_all() -> None:
 
 @pytest.mark.parametrize("missing", [{}, {"a": [LO]}])
 def test_one_host_without_a_nic(missing: dict[str, list[Interface]]) -> None:
-    assert pick(missing) == ({"a": "! no NIC is up with an IPv4 address []"} if missing else {})
+    assert pick(missing) == ({"a": "! no NIC that is up has an IPv4 address []"} if missing else {})
 
 
 def test_an_excluded_nic_is_no_candidate_but_may_be_named() -> None:

@@ -193,7 +193,7 @@ def test_releases_that_cannot_start(facts: dict[str, NodeFacts], message: str) -
     [
         (
             probed("eth0", "10.9.0.2"),
-            "node1: training NIC: no NIC leads to every worker (there: eth0 10.0.0.1/24)",
+            "node1: training NIC: no NIC reaches every worker (found: eth0 10.0.0.1/24)",
         ),
         (HostFacts("node2"), "node2: it did not say what interfaces it has"),
     ],

@@ -18,15 +18,15 @@ from fleets import judged, make_fleet
 from mnt.errors import HostError
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import Listener
-from mnt.facts.reach import Endpoint, Reach, Reached
-from mnt.preflight.changes import changes
+from mnt.facts.reach import Reach, Reached, TrainingNic
+from mnt.preflight.output.changes import changes
 from mnt.preflight.output.junit import as_junit
 from mnt.preflight.output.page import as_page
 from mnt.preflight.registry import all_checks
 from mnt.preflight.report import Report
 
 EVIL = '<script>document.title="owned"</script><b>&"\'\x1b[31m\x00\ud800'
-DOWN = HostError("node3", "connect", "timed out", fix="is it on?")
+DOWN = HostError("node3", "connect", "timed out", fix="switch it on")
 CHROMIUM = shutil.which("chromium")
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
@@ -42,7 +42,7 @@ def with_reach(fleet: FleetFacts) -> FleetFacts:
     return replace(
         fleet,
         reach=Reach(
-            {name: Endpoint("eth0", "10.0.0.1", "10.0.0.0/24", 1500) for name in names},
+            {name: TrainingNic("eth0", "10.0.0.1", "10.0.0.0/24", 1500) for name in names},
             {a: {b: lost if b == "node2" else well for b in names if a != b} for a in names},
         ),
     )
@@ -53,7 +53,7 @@ def report(*args: Any, **options: Any) -> Report:
 
 
 def evil_report(count: int = 4) -> Report:
-    """node1's port is taken by a process with a nasty command line, node3 is down, node2 is not reached."""
+    """node1's port is in use by a process with a nasty command line, node3 is down, node2 is not reached."""
     taken = {"listeners": (Listener("0.0.0.0", 1000, "ubuntu", 42, EVIL),)}
     return report({"node1": taken, "node3": DOWN}, count=count)
 
@@ -156,7 +156,7 @@ def test_a_browser_shows_the_verdict_the_findings_and_both_matrices(tmp_path: Pa
     assert "✕ Not fit to train" in seen["text"]
     for finding in answer.findings:
         assert finding.check in seen["text"]
-    assert "is it on?" in seen["text"]
+    assert "switch it on" in seen["text"]
     assert '<script>document.title="owned"</script><b>' in seen["text"]  # as text
     assert seen["rows"] == 2 * count
     assert seen["wide"] <= 1300  # the page itself does not scroll sideways
@@ -194,7 +194,7 @@ def test_what_changes() -> None:
     before = judged(make_fleet({"node2": old, "node3": DOWN}, count=7))
     after = judged(make_fleet({"node2": old, "node4": old}, count=7))
     found = changes(before, after)
-    assert [(each.check, each.hosts) for each in found.appeared] == [("torch-version", ("node4",))]
+    assert [(each.check, each.hosts) for each in found.new] == [("torch-version", ("node4",))]
     assert [(each.check, each.hosts) for each in found.gone] == [("ssh", ("node3",))]
 
 
@@ -202,4 +202,4 @@ def test_other_numbers_are_no_change() -> None:
     slow = judged(make_fleet({"node2": {"clock_offset": 5.0, "clock_uncertainty": 0.1}}))
     slower = judged(make_fleet({"node2": {"clock_offset": 6.0, "clock_uncertainty": 0.1}}))
     assert slow.findings != slower.findings
-    assert changes(slow, slower).appeared == changes(slow, slower).gone == ()
+    assert changes(slow, slower).new == changes(slow, slower).gone == ()

@@ -13,11 +13,12 @@ from mnt.errors import HostError, UsageError
 from mnt.facts.host import Gpus, Listener
 from mnt.preflight.findings import Severity
 from mnt.preflight.output import listing
+from mnt.preflight.output.table import family_table
 from mnt.preflight.registry import Needs, all_checks, select
 from mnt.preflight.report import Report
 
 CHECKS_PAGE = Path(__file__).parents[2] / "docs" / "checks.md"
-DOWN = HostError("node3", "connect", "timed out", fix="is it on?")
+DOWN = HostError("node3", "connect", "timed out", fix="switch it on")
 LO = nic("lo", "127.0.0.1/8")
 
 
@@ -33,7 +34,7 @@ def report(*args: object, **options: object) -> Report:
 
 
 def rows(answer: Report) -> list[str]:
-    return [" | ".join([hosts, *(cell.text for cell in cells)]) for hosts, cells in answer.table()]
+    return [" | ".join([hosts, *(cell.text for cell in cells)]) for hosts, cells in family_table(answer)]
 
 
 # --- which checks run ------------------------------------------------------------------------------------
@@ -57,7 +58,7 @@ def test_all_but_some() -> None:
 
 @pytest.mark.parametrize("how", ["only", "skip"])
 def test_an_unknown_check_gets_the_likely_spelling(how: str) -> None:
-    with pytest.raises(UsageError, match="no check is called 'torch-verison'; did you mean 'torch-version'"):
+    with pytest.raises(UsageError, match="there is no check 'torch-verison'; did you mean 'torch-version'"):
         select(**{how: ["torch-verison"]})
 
 
@@ -117,7 +118,7 @@ def test_a_warning_does_not_make_it_fail() -> None:
 
 def test_a_failure_hides_no_warning_in_a_cell() -> None:
     odd = {"python": python("3.11.9"), "packages": {"torch": "2.12.0", "transformers": "5.1.0"}}
-    (cells,) = (cells for hosts, cells in report({"node3": odd}).table() if hosts == "node3")
+    (cells,) = (cells for hosts, cells in family_table(report({"node3": odd})) if hosts == "node3")
     assert (cells[1].text, cells[1].status) == ("torch-version, python-version", "fail")
 
 
@@ -141,7 +142,7 @@ def test_the_json_document() -> None:
         "found": "connect: timed out",
         "expected": "a login without a prompt, and the probe's answer",
         "message": "connect: timed out",
-        "fix": "is it on?",
+        "fix": "switch it on",
     }
     assert document["findings"][1]["check"] == "port-free"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from mnt.facts.reach import Endpoint, Reach, Reached
+from mnt.facts.reach import Reach, Reached, TrainingNic
 from mnt.inventory.hostlist import fold
 from mnt.preflight import reachability
 from mnt.preflight.findings import Problem, Severity
@@ -41,7 +41,7 @@ def network(
     """The problems of node1 to node`count`, where `seen` says what a host saw of another, by number."""
     numbers = [number for number in range(1, count + 1) if number not in silent]
     reach = Reach(
-        {f"node{n}": Endpoint("eth0", f"10.0.0.{n}", subnets(n), 1500) for n in range(1, count + 1)},
+        {f"node{n}": TrainingNic("eth0", f"10.0.0.{n}", subnets(n), 1500) for n in range(1, count + 1)},
         {f"node{a}": {f"node{b}": seen(a, b) for b in numbers if a != b} for a in numbers},
     )
     names = [f"node{number}" for number in range(1, count + 1)]
@@ -70,12 +70,12 @@ def across(*groups: range) -> Callable[[int, int], bool]:
     return differs
 
 
-CUT_OFF = "it reaches no other host over the training network, and none reaches it"
-NO_WAY_IN = "no other host gets in over the training network, though it gets out to them"
-NO_WAY_OUT = "it gets out to no other host over the training network, though they get in"
+CUT_OFF = "it reaches no other host over the training network, and no other host reaches it"
+NO_WAY_IN = "no other host can connect to it over the training network, but it can connect to them"
+NO_WAY_OUT = "it cannot connect to any other host over the training network, but they can connect to it"
 RANGE = f"the master port {PORT} is open, but the ports that NCCL and gloo use are closed"
 SOME = "some of the ports that NCCL and gloo use are closed"
-MASTER = f"the master port {PORT} is closed, though other ports are open"
+MASTER = f"the master port {PORT} is closed, but other ports are open"
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 64])
@@ -104,7 +104,7 @@ def test_a_healthy_network(count: int) -> None:
         (
             6,
             across(range(1, 5)),
-            ["node[5-6]: they reach each other, but not node[1-4], nor does it reach them"],
+            ["node[5-6]: they reach each other, but not node[1-4], and node[1-4] cannot reach them"],
         ),
         (4, across(range(1, 3)), ["node[1-4]: these do not reach each other: node[1-2] | node[3-4]"]),
         # --- single pairs
@@ -137,15 +137,15 @@ def test_what_does_not_get_through_at_all(
 @pytest.mark.parametrize(
     ("count", "seen", "bad", "expected"),
     [
-        (4, no_range, lambda a, b: b == 2, f"node2: {RANGE} to what comes in"),
-        (4, no_range, lambda a, b: a == 2, f"node2: {RANGE} to what goes out"),
-        (4, no_range, lambda a, b: 2 in (a, b), f"node2: {RANGE} both ways"),
-        (4, no_range, lambda a, b: (a, b) == (1, 2), f"node2: {RANGE} to node1"),
-        (4, no_range, lambda a, b: True, f"node[1-4]: {RANGE} both ways"),
-        (2, no_range, lambda a, b: b == 1, f"node1: {RANGE} to what comes in"),
-        (4, some_of_range, lambda a, b: b == 3, f"node3: {SOME} to what comes in"),
-        (4, no_master, lambda a, b: b == 1, f"node1: {MASTER} to what comes in"),
-        (4, no_master, lambda a, b: b == 3, f"node3: {MASTER} to what comes in"),
+        (4, no_range, lambda a, b: b == 2, f"node2: {RANGE} for incoming connections"),
+        (4, no_range, lambda a, b: a == 2, f"node2: {RANGE} for outgoing connections"),
+        (4, no_range, lambda a, b: 2 in (a, b), f"node2: {RANGE} in both directions"),
+        (4, no_range, lambda a, b: (a, b) == (1, 2), f"node2: {RANGE} for node1"),
+        (4, no_range, lambda a, b: True, f"node[1-4]: {RANGE} in both directions"),
+        (2, no_range, lambda a, b: b == 1, f"node1: {RANGE} for incoming connections"),
+        (4, some_of_range, lambda a, b: b == 3, f"node3: {SOME} for incoming connections"),
+        (4, no_master, lambda a, b: b == 1, f"node1: {MASTER} for incoming connections"),
+        (4, no_master, lambda a, b: b == 3, f"node3: {MASTER} for incoming connections"),
     ],
 )
 def test_ports_that_are_closed(
@@ -176,7 +176,7 @@ def test_two_subnets_without_a_route() -> None:
     )
     assert problem.hosts == ("node4", "node5")
     assert problem.message == (
-        "2 subnets without a way between them, 10.0.1.0/24 (node[4-5]) and 10.0.0.0/24 (node[1-3]): "
+        "2 subnets without a route between them, 10.0.1.0/24 (node[4-5]) and 10.0.0.0/24 (node[1-3]): "
         "no traffic gets from one to the other"
     )
     assert "no route (network is unreachable)" in problem.found

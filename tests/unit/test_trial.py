@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fleets import findings, make_fleet, only_finding, texts
 
-from mnt.facts.trial import Failed, Measured, Trial
+from mnt.facts.trial import Culprit, Measurement, Trial
 from mnt.preflight.findings import Severity
 from mnt.preflight.registry import Needs, all_checks, select
 from mnt.remote.trial.allreduce import connections
@@ -34,8 +34,8 @@ def test_a_trial_that_came_to_its_end() -> None:
     }
     trial = read_trial(HOSTS, output, MARK, None, 2)
     assert trial.done
-    assert (trial.backend, trial.imports) == ("gloo", {"node1": 2.0, "node2": 3.0})
-    assert trial.measured == (Measured(1 << 20, 0.001, pytest.approx(1.048576)),)
+    assert (trial.backend, trial.import_seconds) == ("gloo", {"node1": 2.0, "node2": 3.0})
+    assert trial.measurements == (Measurement(1 << 20, 0.001, pytest.approx(1.048576)),)
     assert trial.document()["ok"]
 
 
@@ -43,7 +43,7 @@ def test_bandwidth_is_that_of_the_bus() -> None:
     """nccl-tests, doc/PERFORMANCE.md: algorithm bandwidth times 2(n-1)/n."""
     measured = {"event": "measured", "bytes": 10**9, "seconds": 1.0}
     trial = read_trial(HOSTS, {"node1": printed(measured, DONE)}, MARK, None, 8)
-    assert trial.measured[0].bandwidth == pytest.approx(1.75)
+    assert trial.measurements[0].bandwidth == pytest.approx(1.75)
 
 
 SOCKETS = """\
@@ -80,7 +80,7 @@ node1:41:90 [0] NCCL INFO Using network IB
 )
 def test_what_nccl_took(said: str, took: tuple[str, ...] | None) -> None:
     trial = read_trial(HOSTS, {"node1": printed(DONE, noise=said)}, MARK, None, 2)
-    assert trial.network.get("node1") == took
+    assert trial.nccl_lines.get("node1") == took
 
 
 CONNECTED = (
@@ -152,10 +152,13 @@ def test_a_ranks_own_sockets(table: str, own: str, rendezvous: int, found: set[t
     [
         ({}, None),
         ({"without_torch": ("node2", "node3")}, "node[2-3]: torch is not installed"),
-        ({"untried": "node2: eth0 is down (nic)"}, "not tried: node2: eth0 is down (nic)"),
-        ({"failed": Failed("node3", "ImportError: x\nTraceback")}, "node3: the trial failed: ImportError: x"),
-        ({"failed": Failed("node3", "")}, "node3: the trial failed: "),
-        ({"wrong": {"node2": "1 instead of 4"}}, "node2: a sum over all ranks is wrong: 1 instead of 4"),
+        ({"obstacle": "node2: eth0 is down (nic)"}, "not tried: node2: eth0 is down (nic)"),
+        (
+            {"culprit": Culprit("node3", "ImportError: x\nTraceback")},
+            "node3: the trial failed: ImportError: x",
+        ),
+        ({"culprit": Culprit("node3", "")}, "node3: the trial failed: "),
+        ({"wrong_sums": {"node2": "1 instead of 4"}}, "node2: a sum over all ranks is wrong: 1 instead of 4"),
     ],
 )
 def test_the_problem_of_a_trial_is_one_line(changes: dict[str, Any], problem: str | None) -> None:
@@ -168,20 +171,20 @@ def test_the_problem_of_a_trial_is_one_line(changes: dict[str, Any], problem: st
 
 def test_a_job_that_ended_without_a_word_has_not_passed() -> None:
     trial = read_trial(HOSTS, {"node1": "", "node2": ""}, MARK, None, 2)
-    assert trial.failed == Failed("node1", "it ended without a result")
+    assert trial.culprit == Culprit("node1", "it ended without a result")
 
 
 def test_a_wrong_sum_names_its_host() -> None:
     wrong = {"event": "wrong", "bytes": 4096, "sum": 1.0, "expected": 2}
     trial = read_trial(HOSTS, {"node1": printed(DONE), "node2": printed(wrong, wrong, DONE)}, MARK, None, 2)
-    assert trial.wrong == {"node2": "1 instead of 2"}
+    assert trial.wrong_sums == {"node2": "1 instead of 2"}
     assert trial.done
     assert not trial.document()["ok"]
 
 
 # --- the checks ------------------------------------------------------------------------------------------
 
-WELL = Trial(("node1", "node2", "node3", "node4"), imports=dict.fromkeys(["node1", "node2"], 1.0))
+WELL = Trial(("node1", "node2", "node3", "node4"), import_seconds=dict.fromkeys(["node1", "node2"], 1.0))
 
 
 @pytest.mark.parametrize(
@@ -189,10 +192,10 @@ WELL = Trial(("node1", "node2", "node3", "node4"), imports=dict.fromkeys(["node1
     [
         ({}, []),
         ({"without_torch": ("node2", "node3")}, ["import-torch node2,node3 fail"]),
-        ({"failed": Failed("node3", "ImportError: libcudart.so.13")}, ["import-torch node3 fail"]),
-        ({"failed": Failed("node2", "gloo: connection refused")}, ["all-reduce node2 fail"]),
-        ({"wrong": {"node2": "1 instead of 4"}}, ["all-reduce node2 fail"]),
-        ({"untried": "nic fails already"}, ["all-reduce node1,node2,node3,node4 info"]),
+        ({"culprit": Culprit("node3", "ImportError: libcudart.so.13")}, ["import-torch node3 fail"]),
+        ({"culprit": Culprit("node2", "gloo: connection refused")}, ["all-reduce node2 fail"]),
+        ({"wrong_sums": {"node2": "1 instead of 4"}}, ["all-reduce node2 fail"]),
+        ({"obstacle": "nic fails already"}, ["all-reduce node1,node2,node3,node4 info"]),
     ],
 )
 def test_what_a_trial_says(changes: dict[str, Any], found: list[str]) -> None:
@@ -200,7 +203,7 @@ def test_what_a_trial_says(changes: dict[str, Any], found: list[str]) -> None:
 
 
 def test_a_trial_that_was_not_made_judges_nobody() -> None:
-    fleet = replace(make_fleet(), trial=replace(WELL, untried="ssh fails already"))
+    fleet = replace(make_fleet(), trial=replace(WELL, obstacle="ssh fails already"))
     assert only_finding(fleet, "all-reduce", *WELL.hosts).severity is Severity.INFO
     assert all(not check.judges(fleet) for check in all_checks() if check.needs is Needs.TRIAL)
 

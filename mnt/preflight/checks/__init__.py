@@ -1,6 +1,7 @@
-"""The checks, one family a module: pure functions over `FleetFacts` that yield a `Problem` for what is wrong.
+"""The checks: pure functions over `FleetFacts` that yield a `Problem` for each fault.
 
-They read what was gathered and touch nothing. A check's id and its docstring are part of the interface.
+Each family of checks is one module, or one package. The id and the docstring of a check are part of the
+interface: docs/checks.md is generated from them.
 """
 
 # The order in which families are run and shown.

@@ -1,4 +1,4 @@
-"""Does a job really run? Only with `--deep`."""
+"""Does a job really run? These checks need `--deep`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from mnt.preflight.registry import Needs, check
 
 @check("import-torch", needs=Needs.TRIAL)
 def import_torch(fleet: FleetFacts) -> Iterator[Problem]:
-    """Every host's interpreter imports torch.
+    """Every host's interpreter can import torch.
 
-    Metadata can be there while a library that torch loads is not.
+    The metadata of a package can be present although a library that torch loads is missing.
     """
     trial = fleet.trial
     if trial is None:
@@ -24,51 +24,51 @@ def import_torch(fleet: FleetFacts) -> Iterator[Problem]:
             message="torch is not installed for the configured interpreter",
             found="no torch among its packages",
             expected="import torch",
-            fix="install it, or set `python` of this host to the interpreter that has it",
+            fix="install torch, or set `python` of this host to the interpreter that has it",
         )
-    if trial.failed is not None and trial.failed.host not in trial.imports:
+    if trial.culprit is not None and trial.culprit.host not in trial.import_seconds:
         yield Problem(
-            hosts=(trial.failed.host,),
-            message=f"it did not get as far as importing torch: {trial.failed.message}",
-            found=trial.failed.message,
+            hosts=(trial.culprit.host,),
+            message=f"the trial run failed before torch was imported: {trial.culprit.message}",
+            found=trial.culprit.message,
             expected="import torch",
-            fix="run it there by hand: python -c 'import torch; print(torch.__version__)'",
+            fix="on the host, run: python -c 'import torch; print(torch.__version__)'",
         )
 
 
 @check("all-reduce", needs=Needs.TRIAL)
 def all_reduce(fleet: FleetFacts) -> Iterator[Problem]:
-    """A sum of ones over all ranks of all hosts is right.
+    """A sum of ones over all ranks of all hosts is correct.
 
-    A short real launch, over the chosen NICs, with NCCL where there are GPUs and gloo where there are none:
-    4 KiB to 16 MiB with gloo, to 256 MiB with NCCL. Nothing is launched where another check fails already.
+    A short job is launched over the chosen NICs, with NCCL if the hosts have GPUs, else with gloo. Sizes are
+    4 KiB to 16 MiB with gloo, and to 256 MiB with NCCL. Nothing is launched if another check fails.
     """
     trial = fleet.trial
     if trial is None:
         return
-    expected = f"all-reduce on {len(trial.hosts)} hosts, each sum the number of ranks"
-    if trial.untried is not None:
+    expected = f"all-reduce on {len(trial.hosts)} hosts, with every sum equal to the number of ranks"
+    if trial.obstacle is not None:
         yield Problem(
             hosts=trial.hosts,
-            message=f"not tried: {trial.untried}",
+            message=f"not tried: {trial.obstacle}",
             found="no launch",
             expected=expected,
-            fix="mend that first",
+            fix="fix that first",
             severity=Severity.INFO,
         )
-    if trial.failed is not None and trial.failed.host in trial.imports:
+    if trial.culprit is not None and trial.culprit.host in trial.import_seconds:
         yield Problem(
-            hosts=(trial.failed.host,),
-            message=f"the trial run failed: {trial.failed.message}",
-            found=trial.failed.message,
+            hosts=(trial.culprit.host,),
+            message=f"the trial run failed: {trial.culprit.message}",
+            found=trial.culprit.message,
             expected=expected,
-            fix="mnt net shows what each node was told; NCCL_DEBUG=INFO in the inventory's env says more",
+            fix="compare the nodes' variables: mnt net; for details set NCCL_DEBUG: INFO in `env`",
         )
-    for host, what in trial.wrong.items():
+    for host, sums in trial.wrong_sums.items():
         yield Problem(
             hosts=(host,),
-            message=f"a sum over all ranks is wrong: {what}",
-            found=what,
+            message=f"a sum over all ranks is wrong: {sums}",
+            found=sums,
             expected=expected,
-            fix="look for memory errors (gpu-ecc, dmesg) and NIC firmware; leave this host out until then",
+            fix="check for memory errors (gpu-ecc, dmesg) and the NIC firmware; exclude the host: -x",
         )

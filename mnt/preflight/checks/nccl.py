@@ -1,4 +1,4 @@
-"""Will NCCL use the network that was chosen for it?"""
+"""Will NCCL use the network that `mnt` chose?"""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from mnt.network.decision import NetworkDecision
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.registry import check, network_check
 
-# The first kernel that shares memory between a GPU and an RDMA device by DMA-BUF.
+# The first kernel with DMA-BUF between a GPU and an RDMA device.
 _DMA_BUF_KERNEL = (5, 12)
 
 
 @network_check("rdma")
 def rdma(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
-    """Every host has what `network.mode` asks for: in mode rdma an active port, and on RoCE a usable GID.
+    """Every host has what `network.mode` requires: in mode rdma an active port, and on RoCE a usable GID.
 
-    In mode auto nothing fails, for the job falls back to TCP; where other hosts have RDMA that is a warning,
-    for it is seldom meant. `mnt net` shows what was decided, and why.
+    In mode auto nothing fails, because the job falls back to TCP. If some hosts have RDMA, the fallback is a
+    warning, because it is rarely intended. `mnt net` shows the decision and its reason.
     """
     for host, node in network.nodes.items():
         if node.problem is not None:
             yield Problem(
                 hosts=(host,),
-                message=f"no training over RDMA: {node.problem.message}",
-                found=", ".join(node.problem.listed) or "nothing",
+                message=f"the host cannot train over RDMA: {node.problem.message}",
+                found=", ".join(node.problem.candidates) or "nothing",
                 expected="an active RDMA port (inventory: network.mode is rdma)",
                 fix=node.problem.fix,
             )
@@ -46,20 +46,20 @@ def _fallen_back(fleet: FleetFacts, reason: str) -> Iterator[Problem]:
     if active:
         yield Problem(
             hosts=tuple(active),
-            message="there is RDMA, and jobs would train over TCP",
+            message="the host has RDMA, but jobs would train over TCP",
             found=reason,
-            expected="an RDMA port that passes on every host",
-            fix="mend what `mnt net` tells, or set network.mode in the inventory to tcp",
+            expected="a usable RDMA port on every host",
+            fix="fix the problem that `mnt net` shows, or set network.mode in the inventory to tcp",
             severity=Severity.WARN,
         )
 
 
 @network_check("gpudirect", severity=Severity.WARN)
 def gpudirect(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
-    """Where jobs train over RDMA, the RDMA devices can read and write the GPUs' memory.
+    """If jobs train over RDMA, the RDMA devices can read and write the memory of the GPUs.
 
-    By nvidia_peermem, or by DMA-BUF, which needs NVIDIA's open kernel modules and Linux 5.12 or newer.
-    Without either every byte goes through the host's memory.
+    This needs nvidia_peermem, or DMA-BUF with NVIDIA's open kernel modules and Linux 5.12 or newer. Without
+    either, all data goes through the memory of the host.
     """
     for host, facts in fleet.answers():
         node = network.nodes.get(host.name)
@@ -68,7 +68,7 @@ def gpudirect(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
             driver = "open" if facts.rdma.open_driver else "closed"
             yield Problem(
                 hosts=(host.name,),
-                message="RDMA devices cannot reach the GPUs' memory",
+                message="RDMA devices cannot access the memory of the GPUs",
                 found=f"no nvidia_peermem; Linux {facts.kernel} with NVIDIA's {driver} kernel modules",
                 expected="nvidia_peermem, or NVIDIA's open kernel modules on Linux 5.12 or newer",
                 fix="sudo modprobe nvidia_peermem",
@@ -83,11 +83,12 @@ def _shares(rdma: RdmaFacts, kernel: str | None) -> bool:
 
 @network_check("nccl-conf", severity=Severity.INFO)
 def nccl_conf(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
-    """Nothing fights the network variables: no ~/.nccl.conf, no /etc/nccl.conf, no `env` of the inventory.
+    """Nothing conflicts with the network variables: ~/.nccl.conf, /etc/nccl.conf or the inventory's `env`.
 
-    The environment of a job wins over the files. So what `mnt` sets stays as it is, and that is only worth
-    knowing; but a file that adds what makes those values void, a GID index or NCCL_IB_DISABLE, is a warning.
-    On a home that hosts share, a file cannot say what differs between them.
+    The environment of a job overrides the files, so the variables of `mnt` stay in force, and such a conflict
+    is information. But it is a warning if a file adds a variable that disables others, for example a GID
+    index or NCCL_IB_DISABLE. If hosts share a home directory, one file cannot hold settings that differ per
+    host.
     """
     for conflict in conflicts(network, fleet.hosts, fleet.facts):
         yield Problem(
@@ -102,18 +103,18 @@ def nccl_conf(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
 
 @check("topo-file")
 def topo_file(fleet: FleetFacts) -> Iterator[Problem]:
-    """The topology file of `network.tuning.topo_file` is on the host.
+    """The topology file of `network.tuning.topo_file` exists on the host.
 
-    NCCL goes on without it, and says nothing.
+    NCCL continues without it, and prints no warning.
     """
     for host, facts in fleet.answers():
         path = host.tuning.topo_file
-        seen = facts.paths.get(path) if path else None
-        if path and seen is not None and seen.kind != "file":
+        state = facts.paths.get(path) if path else None
+        if path and state is not None and state.kind != "file":
             yield Problem(
                 hosts=(host.name,),
                 message=f"there is no topology file {path}",
-                found=seen.error or seen.kind,
+                found=state.error or state.kind,
                 expected=f"a file {path} (inventory: network.tuning.topo_file)",
-                fix=f"copy it there, or take topo_file out: ls -l {shlex.quote(path)}",
+                fix=f"copy the file to {shlex.quote(path)}, or remove topo_file from the inventory",
             )

@@ -1,4 +1,4 @@
-"""Is there a NIC for the training traffic?"""
+"""Does every host have a working NIC for the training traffic?"""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.parity import Subject, by_majority
 from mnt.preflight.registry import check, network_check
 
-# What an interface may have counted before it is a warning: a few errors come with every replugged cable, and
-# some drops with packets that nobody wants (LLDP, foreign VLANs).
+# Counters above these limits are a warning. Below them they are normal: a replugged cable causes a few
+# errors, and unwanted packets (LLDP, foreign VLANs) cause some drops.
 _ERRORS, _ERROR_RATE = 10, 1e-5
 _DROPS, _DROP_RATE = 1000, 1e-2
 
 
 @network_check("nic")
 def nic(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
-    """Every host has a training NIC that is up, has link and an IPv4 address.
+    """Every host has a training NIC that is up, has a link and an IPv4 address.
 
-    Which one it is: the host's `nic`, else the one in `network.subnet`, else `network.nic`, else on a worker
-    the one in the subnet of the master's training address, and on the master the one by which the workers
-    reach it. A name may be an alternative one. Several candidates are never guessed between.
+    The training NIC is the host's `nic`; else the NIC in `network.subnet`; else `network.nic`; else on a
+    worker the NIC in the subnet of the master's training address, and on the master the NIC by which the
+    workers reach it. Alternative names of a NIC are accepted. If there are several candidates, the check
+    fails and lists them.
     """
     interfaces = fleet.interfaces()
     for name, node in network.nodes.items():
@@ -44,7 +45,7 @@ def nic(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
 
 def _judge(host: str, choice: NicChoice) -> Iterator[Problem]:
     chosen = choice.interface
-    expected = f"{chosen.name} up, with link ({choice.reason})"
+    expected = f"{chosen.name} up, with a link ({choice.reason})"
     if not chosen.up:
         yield Problem(
             hosts=(host,),
@@ -59,7 +60,7 @@ def _judge(host: str, choice: NicChoice) -> Iterator[Problem]:
             message=f"the training NIC {chosen.name} has no link",
             found="up, no carrier",
             expected=expected,
-            fix=f"look at its cable and switch port: ethtool {chosen.name}",
+            fix=f"check its cable and switch port: ethtool {chosen.name}",
         )
 
 
@@ -72,8 +73,8 @@ def _listed(interfaces: Sequence[Interface]) -> str:
 def subnet_overlap(fleet: FleetFacts) -> Iterator[Problem]:
     """No host has two NICs in one subnet.
 
-    Linux answers ARP for any of its addresses on any of its NICs, and sends by whichever route comes first:
-    traffic meant for one NIC takes the other.
+    Linux answers ARP requests for any of its addresses on all its NICs, and sends packets by the first
+    matching route. So traffic for one NIC may use the other.
     """
     for host, facts in fleet.answers():
         nics = [nic for nic in facts.interfaces if nic.up and not nic.loopback]
@@ -85,15 +86,15 @@ def subnet_overlap(fleet: FleetFacts) -> Iterator[Problem]:
                         hosts=(host.name,),
                         message=f"{other.name} and {nic.name} are both in {shared}",
                         found=f"{other.name} {' '.join(other.ipv4)}, {nic.name} {' '.join(nic.ipv4)}",
-                        expected="one NIC a subnet, or a bond of them",
-                        fix=f"move one to another subnet, or bond them; at least: sudo sysctl -w "
-                        f"net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2, "
-                        f"and a source rule for {nic.name}",
+                        expected="one NIC per subnet, or a bond of both",
+                        fix="move one to another subnet, or bond them; or add a source rule for "
+                        f"{nic.name} and: sudo sysctl -w net.ipv4.conf.all.arp_ignore=1 "
+                        "net.ipv4.conf.all.arp_announce=2",
                     )
 
 
 def _shared_subnet(one: Interface, other: Interface) -> str | None:
-    """A network that holds addresses of both. A /32 is a point-to-point link's, and no subnet."""
+    """A network that contains addresses of both NICs. A /32 is a point-to-point link, not a subnet."""
     ours, theirs = ([ipaddress.ip_interface(each) for each in nic.ipv4] for nic in (one, other))
     for mine in ours:
         for yours in theirs:
@@ -105,9 +106,10 @@ def _shared_subnet(one: Interface, other: Interface) -> str | None:
 
 @network_check("nic-speed", severity=Severity.WARN)
 def nic_speed(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
-    """The training NICs all run at one link speed.
+    """All training NICs have the same link speed.
 
-    A collective is as fast as the slowest link in it. Judged by the majority, where the driver tells a speed.
+    A collective is as fast as its slowest link. The majority decides. NICs whose driver does not report a
+    speed are not judged.
     """
     nics = network.working()
     yield from by_majority(
@@ -115,10 +117,9 @@ def nic_speed(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
             name="the speed of the training NIC",
             pin="nic-speed",
             fix=lambda host, _: (
-                f"look at cable, switch port and autonegotiation: ethtool {nics[host].interface.name}"
+                f"check cable, switch port and autonegotiation: ethtool {nics[host].interface.name}"
             ),
-            exactly=str,
-            settle=lambda speed: f"{speed} on every link",
+            tie_fix=lambda speed: "check cables, switch ports and autonegotiation: ethtool NIC",
         ),
         {
             host: f"{choice.interface.speed} Mbit/s"
@@ -130,44 +131,44 @@ def nic_speed(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
 
 @network_check("nic-errors", severity=Severity.WARN)
 def nic_errors(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
-    """The training NICs have counted hardly any errors and drops.
+    """The training NICs have few errors and drops since the interface came up.
 
-    Counted since the interface came up. Errors: more than 10, and than one in 100,000 packets. Drops: more
-    than 1000, and than one in 100.
+    The check warns about errors if there are more than 10 and more than one in 100,000 packets, and about
+    drops if there are more than 1000 and more than one in 100 packets.
     """
     for host, choice in network.working().items():
         traffic = choice.interface.traffic
         if traffic is None:
             continue
-        for way, packets, errors, drops in (
-            ("receiving", traffic.received, traffic.receive_errors, traffic.receive_drops),
-            ("sending", traffic.sent, traffic.send_errors, traffic.send_drops),
+        for direction, packets, errors, drops in (
+            ("receive", traffic.received, traffic.receive_errors, traffic.receive_drops),
+            ("send", traffic.sent, traffic.send_errors, traffic.send_drops),
         ):
             for what, count, least, rate in (
                 ("errors", errors, _ERRORS, _ERROR_RATE),
                 ("drops", drops, _DROPS, _DROP_RATE),
             ):
                 if count > least and count > rate * packets:
-                    yield _too_many(host, choice.interface.name, f"{count} {what} {way}", packets)
+                    yield _too_many(host, choice.interface.name, f"{count} {direction} {what}", packets)
 
 
 def _too_many(host: str, nic: str, counted: str, packets: int) -> Problem:
     return Problem(
         hosts=(host,),
-        message=f"{nic} has counted {counted}, of {packets} packets",
+        message=f"{nic} has {counted} in {packets} packets",
         found=counted,
-        expected="next to none",
-        fix=f"see which, and whether they grow: ethtool -S {nic} | grep -iE 'err|drop|crc'; "
-        f"then cable, transceiver, ring size (ethtool -g {nic})",
+        expected="almost none",
+        fix=f"find the counters that increase: ethtool -S {nic} | grep -iE 'err|drop|crc'; "
+        f"then check cable, transceiver and ring size: ethtool -g {nic}",
     )
 
 
 @check("hostname-loopback", severity=Severity.WARN)
 def hostname_loopback(fleet: FleetFacts) -> Iterator[Problem]:
-    """The host's own name resolves there to an address by which others can reach it.
+    """The host resolves its own name to an address by which other hosts can reach it.
 
-    Debian's installer writes 127.0.1.1 into /etc/hosts. gloo resolves the name where GLOO_SOCKET_IFNAME is
-    not set, and then offers that address to its peers. `mnt` sets it; what is started by other means may not.
+    Debian's installer writes 127.0.1.1 into /etc/hosts. If GLOO_SOCKET_IFNAME is not set, gloo resolves the
+    name and announces this address to its peers. `mnt` sets the variable, but other launchers may not.
     """
     for host, facts in fleet.answers():
         if facts.resolved is None:
@@ -184,5 +185,5 @@ def hostname_loopback(fleet: FleetFacts) -> Iterator[Problem]:
             message=message,
             found=found,
             expected="an address in the training network",
-            fix=f"in /etc/hosts give {facts.hostname} the address of the training NIC, not 127.0.1.1",
+            fix=f"in /etc/hosts, set {facts.hostname} to the address of the training NIC, not to 127.0.1.1",
         )

@@ -12,11 +12,12 @@ from mnt.preflight.registry import check
 
 @check("port-free")
 def port_free(fleet: FleetFacts) -> Iterator[Problem]:
-    """Nobody listens on the master port.
+    """No process listens on the master port.
 
-    On the master that fails: the rendezvous could not bind it. On a worker it is a warning: only a job that
-    is led from there would fail, but often it is what an earlier job left. The holder is named as far as the
-    user may see it: of another user's process, the user only. A connection in TIME_WAIT holds nothing.
+    On the master this is a failure, because the rendezvous could not bind the port. On a worker it is a
+    warning: only a job with this worker as its master would fail, but often the process is a leftover of an
+    earlier job. The finding names the process, or only the user if it belongs to another user. A connection
+    in TIME_WAIT does not occupy the port.
     """
     port = fleet.inventory.network.master_port
     for host, facts in fleet.answers():
@@ -24,7 +25,7 @@ def port_free(fleet: FleetFacts) -> Iterator[Problem]:
         for listener in facts.listeners or ():
             yield Problem(
                 hosts=(host.name,),
-                message=f"port {port} is taken by {_holder(listener)}",
+                message=f"port {port} is in use by {_holder(listener)}",
                 found=f"{_holder(listener)} listens on {listener.address}",
                 expected=f"port {port} free (inventory: network.master_port)",
                 fix=_fix(listener),
@@ -43,5 +44,5 @@ def _fix(listener: Listener) -> str:
     if listener.pid is None:
         end = f"ask {listener.user or f'uid {listener.uid}'} to end it"
     else:
-        end = f"if it is left over: mnt stop, or kill {listener.pid}"
-    return f"{end}; else set network.master_port to another port"
+        end = f"end the process if it is a leftover: mnt stop; or kill {listener.pid}"
+    return f"{end}; or set network.master_port to another port"

@@ -1,4 +1,4 @@
-"""What have earlier jobs left behind?"""
+"""Did earlier jobs leave processes or locks behind?"""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from mnt.facts.fleet import FleetFacts
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.registry import check
 
-_ZOMBIES = 20  # a few are about to be waited for
-_BUILD = 300.0  # seconds; between two compilers a build has none running
+_ZOMBIES = 20  # fewer are normal: their parent is about to wait for them
+_BUILD = 300.0  # seconds; a build may pause between two compiler runs
 _SHOWN = 5
 
 
 @check("leftovers", severity=Severity.WARN)
 def leftovers(fleet: FleetFacts) -> Iterator[Problem]:
-    """No process of an earlier job lives on without its supervisor.
+    """No process of an earlier job still runs without its supervisor.
 
-    They are known by MNT_JOB in their environment. They may hold GPUs, ports and shared memory.
+    Such processes have MNT_JOB in their environment. They may occupy GPUs, ports and shared memory.
     """
     for host, facts in fleet.answers():
         for left in facts.processes.leftovers if facts.processes else ():
             pids = ", ".join(map(str, left.pids[:_SHOWN])) + (" .." if len(left.pids) > _SHOWN else "")
             yield Problem(
                 hosts=(host.name,),
-                message=f"processes of job {left.job} live on, and nobody supervises them",
+                message=f"processes of job {left.job} still run without a supervisor",
                 found=f"{len(left.pids)} (pid {pids}): {left.command}",
                 expected="no process of a job without its supervisor",
                 fix=f"mnt stop {left.job}",
@@ -34,41 +34,41 @@ def leftovers(fleet: FleetFacts) -> Iterator[Problem]:
 
 @check("zombies", severity=Severity.WARN)
 def zombies(fleet: FleetFacts) -> Iterator[Problem]:
-    """No process of the user has more than 20 dead children that it does not wait for."""
+    """No process of the user has more than 20 zombie children."""
     for host, facts in fleet.answers():
         for found in facts.processes.zombies if facts.processes else ():
             if found.count > _ZOMBIES:
                 parent = f"pid {found.parent} ({found.command or 'unknown'})"
                 yield Problem(
                     hosts=(host.name,),
-                    message=f"{found.count} zombies are children of {parent}",
+                    message=f"{parent} has {found.count} zombie children",
                     found=str(found.count),
                     expected=f"at most {_ZOMBIES}",
-                    fix=f"they go when their parent does: kill {found.parent}",
+                    fix=f"end the parent, and the zombies disappear: kill {found.parent}",
                 )
 
 
 @check("build-lock", severity=Severity.WARN)
 def build_lock(fleet: FleetFacts) -> Iterator[Problem]:
-    """No build of a torch extension was killed half way: the lock that it leaves makes every later job wait.
+    """There is no stale lock of a torch extension build: a killed build leaves one, and later jobs wait.
 
-    Looked for in TORCH_EXTENSIONS_DIR of the inventory's `env`, else in ~/.cache/torch_extensions. One that
-    is more than 5 minutes old counts, unless a compiler runs on a host that sees it.
+    The check looks in TORCH_EXTENSIONS_DIR of the inventory's `env`, else in ~/.cache/torch_extensions. A
+    lock is stale if it is more than 5 minutes old and no compiler runs on any host that sees it.
     """
-    seen: dict[str, list[str]] = {}
+    old: dict[str, list[str]] = {}
     building: set[str] = set()
     for host, facts in fleet.answers():
         for lock in facts.artifacts.locks if facts.artifacts else ():
             if lock.age > _BUILD:
-                seen.setdefault(lock.path, []).append(host.name)
+                old.setdefault(lock.path, []).append(host.name)
             if facts.processes is not None and facts.processes.compiling:
                 building.add(lock.path)
-    for path, hosts in seen.items():
+    for path, hosts in old.items():
         if path not in building:
             yield Problem(
                 hosts=tuple(hosts),
-                message=f"a build of a torch extension has left its lock: {path}",
-                found=f"{path}, more than {_BUILD / 60:.0f} minutes old, and no compiler runs",
-                expected="no lock without a build",
+                message=f"a killed build of a torch extension left a lock: {path}",
+                found=f"{path} is more than {_BUILD / 60:.0f} minutes old, and no compiler runs",
+                expected="no lock without a running build",
                 fix=f"rm {shlex.quote(path)}",
             )

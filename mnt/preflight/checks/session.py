@@ -1,6 +1,6 @@
-"""Does the session in which jobs are started let them work, and go on after it ends?
+"""Do jobs work in the session in which they are started, and do they survive its end?
 
-Measured in the very kind of session that launch uses: not interactive, not a login shell.
+The checks use the same kind of session as `mnt launch`: not interactive, not a login shell.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from mnt.preflight.parity import Subject, by_majority
 from mnt.preflight.registry import check, network_check
 
 _SLOW = 2.0  # seconds
-_BUSY = 2.0  # times as long as Python's own start, which tells how busy the host is
-_LINE = 100  # characters of a start-up file's output that are shown
+_BUSY = 2.0  # times the start time of Python, which shows how busy the host is
+_LINE = 100  # characters shown of a start-up file's output
 
-_PINNABLE = 2**30  # bytes; NCCL registers its buffers, and what a program sends without copies
-_USUAL_FILES = 1024  # the soft limit that most distributions have
+_PINNABLE = 2**30  # bytes; NCCL registers its buffers, and memory that a program sends without copies
+_USUAL_FILES = 1024  # the soft limit of most distributions
 _FILES_A_RANK = 4  # sockets of the store, of gloo and of NCCL, and some files
 
 _KEEP_PROCESSES = (
@@ -29,7 +29,7 @@ _KEEP_PROCESSES = (
     "printf '[Login]\\nKillUserProcesses=no\\n' | sudo tee /etc/systemd/logind.conf.d/mnt.conf && "
     "sudo systemctl kill -s HUP systemd-logind"
 )
-_SYSTEM_UIDS = 1000  # logind leaves what belongs to these alone: SYS_UID_MAX
+_SYSTEM_UIDS = 1000  # logind does not remove the objects of users below: SYS_UID_MAX
 _YES = ("1", "yes", "y", "true", "t", "on")  # systemd.syntax(7)
 
 
@@ -41,10 +41,10 @@ def _sessions(fleet: FleetFacts) -> Iterator[tuple[str, HostFacts, Session]]:
 
 @check("shell-slow", severity=Severity.WARN)
 def shell_slow(fleet: FleetFacts) -> Iterator[Problem]:
-    """The start-up files of the login shell are through within 2 s.
+    """The start-up files of the login shell take less than 2 s.
 
-    They run before every command over SSH. Measured on the host, from the start of the shell to that of
-    Python; a host that is slow at everything, where Python's own start takes long too, is given more.
+    They run before every command over SSH. The time is measured on the host, from the start of the shell to
+    the start of Python. The limit is higher on a busy host, where Python itself starts slowly too.
     """
     for name, facts, session in _sessions(fleet):
         took, python = session.shell_seconds, session.python_seconds
@@ -55,7 +55,7 @@ def shell_slow(fleet: FleetFacts) -> Iterator[Problem]:
                 message=f"start-up files delay every command by {took:.1f} s",
                 found=f"{took:.1f} s until {shell} has started Python",
                 expected=f"less than {_SLOW:g} s",
-                fix="let ~/.bashrc return first thing where the shell is not interactive: "
+                fix="put this first in ~/.bashrc, so that non-interactive shells skip the rest: "
                 "case $- in *i*) ;; *) return;; esac",
             )
 
@@ -64,7 +64,8 @@ def shell_slow(fleet: FleetFacts) -> Iterator[Problem]:
 def shell_noise(fleet: FleetFacts) -> Iterator[Problem]:
     """The start-up files of the login shell print nothing to standard output.
 
-    `mnt` reads past it; rsync, scp, sftp, and whoever reads the output of pdsh or mpirun, do not.
+    `mnt` ignores such output. It breaks rsync, scp, sftp, and programs that read the output of pdsh or
+    mpirun.
     """
     for host, facts in fleet.answers():
         lines = facts.noise.strip().splitlines()
@@ -74,43 +75,43 @@ def shell_noise(fleet: FleetFacts) -> Iterator[Problem]:
                 message="start-up files print to standard output",
                 found=lines[0][:_LINE],
                 expected="nothing",
-                fix="let ~/.bashrc print where the shell is interactive only: case $- in *i*) echo ..;; esac",
+                fix="in ~/.bashrc, print in interactive shells only: case $- in *i*) echo ..;; esac",
             )
 
 
 @check("umask", severity=Severity.WARN)
 def umask(fleet: FleetFacts) -> Iterator[Problem]:
-    """Every host has the same umask, and one that leaves users their own files.
+    """Every host has the same umask, and it leaves the owner all permissions.
 
-    It decides who else can read checkpoints and logs on shared storage. One that takes rights from the owner
-    fails.
+    The umask decides who else can read checkpoints and logs on shared storage. A umask that removes
+    permissions from the owner is a failure.
     """
     masks = {name: session.umask for name, _, session in _sessions(fleet)}
     for name, mask in masks.items():
         if mask & 0o700:
             yield Problem(
                 hosts=(name,),
-                message=f"umask {mask:04o} takes new files from their own user",
+                message=f"umask {mask:04o} removes the owner's permissions from new files",
                 found=f"{mask:04o}",
                 expected="0022, 0002 or 0077",
-                fix="set it in ~/.bashrc, before anything returns: umask 022",
+                fix="set it in the first lines of ~/.bashrc: umask 022",
                 severity=Severity.FAIL,
             )
     subject = Subject(
         "umask",
         "",
-        fix=lambda host, _: "set it in ~/.bashrc, or for all in /etc/login.defs: UMASK",
-        settle=lambda mask: f"umask {mask} in every ~/.bashrc",
+        fix=lambda host, _: "set umask in ~/.bashrc, or UMASK for all users in /etc/login.defs",
+        tie_fix=lambda mask: f"set one umask in ~/.bashrc on every host: umask {mask}",
     )
     yield from by_majority(subject, {name: f"{mask:04o}" for name, mask in masks.items()}, Severity.WARN)
 
 
 @check("session-path")
 def session_path(fleet: FleetFacts) -> Iterator[Problem]:
-    """PATH has the directories of the system's own programs, and no relative one.
+    """PATH contains the directories of the system's programs, and no relative directory.
 
-    Jobs get it as it is here, with the directory of the interpreter before it. A relative or empty entry is a
-    warning: what runs would depend on where a job runs.
+    Jobs get this PATH, with the directory of the interpreter in front. A relative or empty entry is a
+    warning, because then the working directory of a job decides which programs it runs.
     """
     for name, _, session in _sessions(fleet):
         directories = session.path.split(":")
@@ -119,8 +120,8 @@ def session_path(fleet: FleetFacts) -> Iterator[Problem]:
                 hosts=(name,),
                 message="PATH has neither /usr/bin nor /bin",
                 found=session.path or "empty",
-                expected="/usr/local/bin:/usr/bin:/bin, and what is added",
-                fix="see what sets it: /etc/environment, ~/.ssh/environment, ~/.bashrc",
+                expected="at least /usr/local/bin:/usr/bin:/bin",
+                fix="correct PATH where it is set: /etc/environment, ~/.ssh/environment or ~/.bashrc",
             )
         elif relative := [entry or "an empty entry" for entry in directories if not entry.startswith("/")]:
             yield Problem(
@@ -128,17 +129,17 @@ def session_path(fleet: FleetFacts) -> Iterator[Problem]:
                 message=f"PATH has entries that depend on the working directory: {', '.join(relative)}",
                 found=session.path,
                 expected="absolute directories",
-                fix="take them out of PATH in ~/.bashrc or /etc/environment",
+                fix="remove them from PATH in ~/.bashrc or /etc/environment",
                 severity=Severity.WARN,
             )
 
 
 @network_check("memlock")
 def memlock(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
-    """Where jobs train over RDMA, they may lock the memory that the devices read and write.
+    """If jobs train over RDMA, they may lock enough memory for the RDMA devices.
 
-    Less than 1 GiB fails there; where an RDMA device is not used, it is only worth knowing. Whoever has
-    CAP_IPC_LOCK, as root does, has no limit.
+    A limit below 1 GiB is a failure in mode rdma. If the host has RDMA devices but does not use them, it is
+    information. A user with CAP_IPC_LOCK, such as root, has no limit.
     """
     trains = network.mode == "rdma"
     for name, facts, session in _sessions(fleet):
@@ -146,25 +147,25 @@ def memlock(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
         if limit is not None and limit < _PINNABLE and (trains or (facts.rdma and facts.rdma.devices)):
             yield Problem(
                 hosts=(name,),
-                message=f"only {limit // 1024} KiB of memory may be locked, and RDMA needs more",
+                message=f"only {limit // 1024} KiB of memory may be locked, but RDMA needs more",
                 found=f"{limit // 1024} KiB",
                 expected="unlimited",
                 fix="echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/memlock.conf; "
-                "if it does not help: LimitMEMLOCK=infinity for ssh.service",
+                "if this has no effect, set LimitMEMLOCK=infinity for ssh.service",
                 severity=Severity.FAIL if trains else Severity.INFO,
             )
 
 
 @check("nofile", severity=Severity.WARN)
 def nofile(fleet: FleetFacts) -> Iterator[Problem]:
-    """A process may open as many files as a job of this size needs: 1024, and on large clusters 4 a rank."""
+    """A process may open as many files as a job of this size needs: 1024, or on large clusters 4 per rank."""
     ranks = sum(host.slots for host in fleet.hosts)
     needed = max(_USUAL_FILES, _FILES_A_RANK * ranks)
     for name, _, session in _sessions(fleet):
         if session.nofile is not None and session.nofile < needed:
             yield Problem(
                 hosts=(name,),
-                message=f"a process may open {session.nofile} files; {ranks} ranks need {needed}",
+                message=f"a process may open only {session.nofile} files; {ranks} ranks need {needed}",
                 found=str(session.nofile),
                 expected=f"at least {needed}",
                 fix="echo '* - nofile 1048576' | sudo tee /etc/security/limits.d/nofile.conf",
@@ -173,13 +174,14 @@ def nofile(fleet: FleetFacts) -> Iterator[Problem]:
 
 @check("session-linger", severity=Severity.WARN)
 def session_linger(fleet: FleetFacts) -> Iterator[Problem]:
-    """A detached job outlives the session that started it, and keeps its shared memory.
+    """A detached job survives the session that started it, and keeps its shared memory.
 
-    With KillUserProcesses=yes systemd-logind kills what a session has started when it ends; lingering does
-    not help against that, for it keeps only what runs below user@.service. With RemoveIPC=yes it removes the
-    objects in /dev/shm once the user is logged out everywhere: a job in a session that logind knows holds
-    that off, any other job loses them unless the user lingers. Read from logind.conf(5) and its drop-ins.
-    Root is exempt from both, system users from the latter.
+    With KillUserProcesses=yes systemd-logind kills the processes of a session when the session ends.
+    Lingering does not prevent this, because it only keeps processes below user@.service. With RemoveIPC=yes
+    logind removes the user's objects in /dev/shm when the last session of the user ends. A job in a session
+    that logind knows prevents this. Any other job loses its objects unless the user lingers. The settings are
+    read from logind.conf(5) and its drop-ins. Neither applies to root, and RemoveIPC does not apply to system
+    users.
     """
     for host, facts in fleet.answers():
         login, logind = facts.login, facts.logind
@@ -190,7 +192,7 @@ def session_linger(fleet: FleetFacts) -> Iterator[Problem]:
             yield Problem(
                 hosts=(host.name,),
                 message="logind kills detached jobs when the session ends",
-                found=f"{_told(logind)} for {user}",
+                found=f"{_kill_setting(logind)} for {user}",
                 expected="KillUserProcesses=no, or the user in KillExcludeUsers",
                 fix=_KEEP_PROCESSES,
             )
@@ -205,24 +207,24 @@ def session_linger(fleet: FleetFacts) -> Iterator[Problem]:
 
 
 def _kills(logind: Logind, user: str) -> bool:
-    """In the order of logind.conf(5): who is excluded, then who is named, then all."""
+    """In the order of logind.conf(5): excluded users, then named users, then the setting for all."""
     named = logind.settings.get("KillOnlyUsers", "").split()
     if user in logind.settings.get("KillExcludeUsers", "").split():
         return False
     return user in named if named else _setting(logind, "KillUserProcesses")
 
 
-def _told(logind: Logind) -> str:
+def _kill_setting(logind: Logind) -> str:
     names = ("KillOnlyUsers", "KillUserProcesses")
     return next((f"{name}={logind.settings[name]}" for name in names if logind.settings.get(name)), "default")
 
 
 def _removes(logind: Logind, session: Session | None) -> bool:
-    held_off = logind.lingers or session is None or session.scope is not None
-    return not held_off and _setting(logind, "RemoveIPC")
+    prevented = logind.lingers or session is None or session.scope is not None
+    return not prevented and _setting(logind, "RemoveIPC")
 
 
 def _setting(logind: Logind, name: str) -> bool:
-    """What is set; else, where logind runs at all, the default that the distribution's file tells."""
+    """The value of a setting; else, if logind runs, the default in the distribution's file."""
     value = logind.settings.get(name) or (logind.defaults.get(name, "no") if logind.booted else "no")
     return value.lower() in _YES

@@ -1,4 +1,4 @@
-"""Can every host be logged in to, from here and from the master?"""
+"""Do logins work, from this machine to every host and from the master to the workers?"""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def ssh(fleet: FleetFacts) -> Iterator[Problem]:
     """Every host answers over SSH, without a prompt.
 
     A failure names the phase in which it happened: resolve, connect, banner, key exchange, authentication,
-    channel, command, answer. What cannot be reached cannot be checked: the other checks leave that host out.
-    A host key that is not the one expected is the matter of `host-key`.
+    channel, command, answer. All other checks leave out a host that cannot be reached. The check `host-key`
+    reports an unexpected host key.
     """
     for name, error in fleet.errors.items():
         if error.phase != "host key":
@@ -30,10 +30,10 @@ def ssh(fleet: FleetFacts) -> Iterator[Problem]:
 
 @check("host-key", needs=Needs.NOTHING)
 def host_key(fleet: FleetFacts) -> Iterator[Problem]:
-    """Every host shows the host key that is known for it.
+    """Every host presents the host key that is recorded for it.
 
-    A changed key is refused always, for it may be another machine; an unknown one is recorded, unless the
-    inventory says `ssh: {host_keys: strict}`.
+    A changed key is always refused, because the host may be another machine. An unknown key is recorded,
+    unless the inventory sets `ssh: {host_keys: strict}`.
     """
     for name, error in fleet.errors.items():
         if error.phase == "host key":
@@ -42,7 +42,7 @@ def host_key(fleet: FleetFacts) -> Iterator[Problem]:
                 hosts=(name,),
                 message=error.reason,
                 found=error.reason,
-                expected=f"the key that {known_hosts} holds",
+                expected=f"the key in {known_hosts}",
                 fix=error.fix or f"if the host was reinstalled: ssh-keygen -f {known_hosts} -R ADDRESS",
             )
 
@@ -51,7 +51,7 @@ def host_key(fleet: FleetFacts) -> Iterator[Problem]:
 def ssh_mesh(fleet: FleetFacts) -> Iterator[Problem]:
     """The master logs in to every worker without a prompt.
 
-    DeepSpeed's own launcher, pdsh and mpirun start the workers from there; people look after jobs from there.
+    DeepSpeed's own launcher, pdsh and mpirun need these logins to start the workers.
     """
     mesh = fleet.mesh or {}
     failed = {worker: error for worker, error in mesh.items() if error is not None}
@@ -61,7 +61,7 @@ def ssh_mesh(fleet: FleetFacts) -> Iterator[Problem]:
     if len(failed) == len(mesh) > 1:
         yield Problem(
             hosts=(master,),
-            message=f"it cannot log in to any worker; the first says: {next(iter(failed.values()))}",
+            message=f"it cannot log in to any worker; error of the first: {next(iter(failed.values()))}",
             found="no login to any worker",
             expected="a login to every worker without a prompt",
             fix=fix,
@@ -70,7 +70,7 @@ def ssh_mesh(fleet: FleetFacts) -> Iterator[Problem]:
     for worker, error in failed.items():
         yield Problem(
             hosts=(worker,),
-            message=f"{master} cannot log in here: {error}",
+            message=f"{master} cannot log in to this host: {error}",
             found=str(error),
             expected=expected,
             fix=fix,

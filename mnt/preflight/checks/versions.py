@@ -1,6 +1,6 @@
 """Do all hosts run the same software?
 
-A pin (`require` in the inventory) decides; without one, the majority of the selected hosts does.
+A pin (`require` in the inventory) decides; without a pin, the majority of the selected hosts decides.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.parity import Subject, by_majority, parity, pinned
 from mnt.preflight.registry import Needs, check
 
-# Keys of `require` that name no Python package.
+# Keys of `require` that are not Python packages.
 NOT_PACKAGES = frozenset({"python", "os-release", "kernel", "cuda", "nccl", "driver"})
-# Packages with a check of their own.
+# Packages that have their own check.
 OWN_CHECK = ("torch", "deepspeed", "transformers")
 
-# What torch's wheels append to tell one release's builds apart; which CUDA it is, `cuda-version` judges.
+# The suffix that distinguishes the builds of one torch release; `cuda-version` judges the CUDA version.
 _BUILD = re.compile(r"\+(?:cpu|cu\d+|rocm[\d.]+|xpu)$")
 
 
@@ -47,8 +47,8 @@ def os_release(fleet: FleetFacts) -> Iterator[Problem]:
     subject = Subject(
         "the OS",
         "os-release",
-        fix=lambda host, _: "reinstall it with the release that is wanted, or leave it out with -x",
-        exactly=lambda value: f"=={value.split()[-1]}",
+        fix=lambda host, _: "install the required release on the host, or exclude the host: -x",
+        pin_value=lambda value: f"=={value.split()[-1]}",
     )
     yield from parity(fleet, subject, values)
 
@@ -57,8 +57,8 @@ def os_release(fleet: FleetFacts) -> Iterator[Problem]:
 def kernel(fleet: FleetFacts) -> Iterator[Problem]:
     """Every host runs the same kernel.
 
-    Another one may have another driver or file system client, or wait for a reboot. `require: {kernel:
-    ">=5.12"}` pins its version, the numbers before the first `-`.
+    A different kernel may have a different driver or file system client, or the host needs a reboot.
+    `require: {kernel: ">=5.12"}` pins the version: the numbers before the first `-`.
     """
     pin = pinned(fleet, "kernel")
     values = {
@@ -69,15 +69,15 @@ def kernel(fleet: FleetFacts) -> Iterator[Problem]:
     subject = Subject(
         "the kernel",
         "kernel",
-        fix=lambda host, _: "update it as the others were, and reboot it",
-        exactly=lambda value: f"=={value.partition('-')[0]}",
+        fix=lambda host, _: "install the same kernel as on the other hosts, and reboot",
+        pin_value=lambda value: f"=={value.partition('-')[0]}",
     )
     yield from parity(fleet, subject, values, severity=Severity.WARN)
 
 
 @check("ofed-version", severity=Severity.WARN)
 def ofed_version(fleet: FleetFacts) -> Iterator[Problem]:
-    """Every host with RDMA devices has the same software for them: libibverbs, and NVIDIA's OFED if any."""
+    """Every host with RDMA devices has the same RDMA software: libibverbs, and NVIDIA's OFED if installed."""
     values = {
         host.name: f"libibverbs {facts.ofed.libibverbs or 'missing'}, "
         + (f"OFED {facts.ofed.mlx5_core}" if facts.ofed.mlx5_core else "the kernel's own drivers")
@@ -87,17 +87,17 @@ def ofed_version(fleet: FleetFacts) -> Iterator[Problem]:
     subject = Subject(
         "the RDMA software",
         "",
-        fix=lambda host, _: "install the same rdma-core, and the same DOCA-OFED or none, as on the others",
-        settle=lambda value: f"{value} everywhere",
+        fix=lambda host, _: "install the same rdma-core and DOCA-OFED as on the other hosts",
+        tie_fix=lambda value: f"install the same on every host, for example {value}",
     )
     yield from by_majority(subject, values, Severity.WARN)
 
 
 @check("code-parity")
 def code_parity(fleet: FleetFacts) -> Iterator[Problem]:
-    """Every host holds the same release of the code, whole.
+    """Every host has the same release of the code, and it is complete.
 
-    A release is named by the hash of what it holds. Where none was ever pushed to any host there is nothing
+    The id of a release contains the hash of its content. If nothing was pushed to any host, there is nothing
     to compare.
     """
     releases = {host.name: facts.artifacts.release for host, facts in fleet.answers() if facts.artifacts}
@@ -105,24 +105,24 @@ def code_parity(fleet: FleetFacts) -> Iterator[Problem]:
     for name, id in broken.items():
         yield Problem(
             hosts=(name,),
-            message=f"the release {id} is not whole",
-            found=f"`current` leads to {id}, whose tree or manifest is missing",
-            expected="a release as mnt push makes it",
+            message=f"the release {id} is not complete",
+            found=f"`current` points to {id}, but its tree or manifest is missing",
+            expected="a release with its tree and its manifest",
             fix="mnt push",
         )
     values = {name: release.id or "none" for name, release in releases.items() if name not in broken}
     subject = Subject("the release", "", fix=lambda host, _: "mnt push")
     for problem in by_majority(subject, values):
-        message = f"the hosts hold different releases: {problem.message}"
+        message = f"the hosts have different releases: {problem.message}"
         yield replace(problem, message=message, fix="mnt push")
 
 
 @check("python-version", needs=Needs.ANSWER)
 def python_version(fleet: FleetFacts) -> Iterator[Problem]:
-    """The interpreter of the inventory runs on every host, and is the same Python.
+    """The interpreter of the inventory runs on every host, and is the same Python version.
 
-    Where it does not run, the finding says what was tried and what there is. Another minor version fails;
-    another patch release is a warning.
+    If it does not run, the finding says what was tried and which Python the host has. A different minor
+    version is a failure, a different patch release a warning.
     """
     for host, facts in fleet.answers():
         if facts.trains_with is None:
@@ -136,13 +136,13 @@ def python_version(fleet: FleetFacts) -> Iterator[Problem]:
         "Python",
         "python",
         fix=lambda host, specifier: (
-            f"install Python {specifier}, or set `python` in the inventory to where one is"
+            f"install Python {specifier}, or set `python` in the inventory to such an interpreter"
         ),
-        same=_minor,
+        normalize=_minor,
     )
     yield from parity(fleet, subject, versions)
     if not pinned(fleet, "python") and len({_minor(version) for version in versions.values()}) == 1:
-        yield from parity(fleet, subject._replace(same=str), versions, severity=Severity.WARN)
+        yield from parity(fleet, subject._replace(normalize=str), versions, severity=Severity.WARN)
 
 
 def _minor(version: str) -> str:
@@ -152,17 +152,17 @@ def _minor(version: str) -> str:
 def _no_interpreter(host: str, configured: str, facts: HostFacts) -> Problem:
     if facts.python is None:
         found = f"no Python 3.8 or newer; tried {facts.tried}" if facts.tried else "no Python 3.8 or newer"
-        way_out = "install one, or set `python` of the host in the inventory to where one is"
+        fix = "install Python, or set `python` of the host in the inventory to its interpreter"
     else:
         found = f"{configured} does not run" + (f" ({facts.python.why})" if facts.python.why else "")
-        there = f"{facts.python.executable} ({facts.python.version})"
-        way_out = f"make {configured}, or set `python` of the host in the inventory; there is {there}"
+        existing = f"{facts.python.executable} ({facts.python.version})"
+        fix = f"create {configured}, or set `python` of the host in the inventory, for example to {existing}"
     return Problem(
         hosts=(host,),
-        message=f"the interpreter of the inventory is missing: {found}",
+        message=f"the interpreter of the inventory is not available: {found}",
         found=found,
         expected=f"{configured} (inventory: python)",
-        fix=way_out,
+        fix=fix,
     )
 
 
@@ -170,21 +170,21 @@ def _no_interpreter(host: str, configured: str, facts: HostFacts) -> Problem:
 def torch_version(fleet: FleetFacts) -> Iterator[Problem]:
     """Every host trains with the same torch.
 
-    Judged by `require: {torch: ..}` in the inventory, else by the majority of the hosts. The version comes
-    from the metadata of the host's interpreter; nothing is imported. Builds of one release (+cu130, +cpu) are
-    told apart by `cuda-version`. No torch anywhere is a warning.
+    `require: {torch: ..}` in the inventory decides, else the majority of the hosts. The version comes from
+    the metadata of the host's interpreter, and nothing is imported. `cuda-version` judges different builds of
+    one release (+cu130, +cpu). If no host has torch, this is a warning.
     """
     values = _package(fleet, "torch")
     yield from parity(
-        fleet, _package_subject(fleet, "torch", same=lambda version: _BUILD.sub("", version)), values
+        fleet, _package_subject(fleet, "torch", normalize=lambda version: _BUILD.sub("", version)), values
     )
     if values and not any(values.values()) and not pinned(fleet, "torch"):
         yield Problem(
             hosts=tuple(values),
-            message="no host has torch, so that none can train",
+            message="no host has torch, so no host can train",
             found="not installed",
             expected="torch in the interpreter of the inventory",
-            fix="install it, or set `python` in the inventory to the interpreter that has it",
+            fix="install torch, or set `python` in the inventory to the interpreter that has it",
             severity=Severity.WARN,
         )
 
@@ -193,15 +193,16 @@ def torch_version(fleet: FleetFacts) -> Iterator[Problem]:
 def cuda_version(fleet: FleetFacts) -> Iterator[Problem]:
     """Every host's torch is built for the same CUDA.
 
-    Read from torch's own version file; a CPU build counts as `none`. `require: {cuda: "13.*"}` pins it.
+    The version is read from torch's own version file. A CPU build counts as `none`. `require: {cuda:
+    "==13.*"}` pins the version.
     """
     values = {host.name: facts.torch_cuda for host, facts in fleet.answers() if facts.torch_cuda is not None}
     subject = Subject(
-        "the CUDA of torch",
+        "the CUDA version of torch",
         "cuda",
         fix=lambda host, specifier: (
-            f"install the torch build for CUDA {specifier}: pip install --force-reinstall, "
-            "with the index that the other hosts use"
+            f"reinstall torch for CUDA {specifier} from the package index of the other hosts: "
+            "pip install --force-reinstall torch"
         ),
     )
     yield from parity(fleet, subject, values)
@@ -211,14 +212,14 @@ def cuda_version(fleet: FleetFacts) -> Iterator[Problem]:
 def nccl_version(fleet: FleetFacts) -> Iterator[Problem]:
     """Every host's torch loads the same NCCL.
 
-    Judged by the library that is really there, else by the nvidia-nccl-* package. Two such packages side by
-    side overwrite each other's library: a warning. A CPU build of torch has none.
+    The version comes from the installed library, else from the nvidia-nccl-* package. Two such packages are a
+    warning, because each overwrites the library of the other. A CPU build of torch has no NCCL.
     """
     values = {host.name: _nccl(facts) for host, facts in fleet.answers()}
     subject = Subject(
         "NCCL",
         "nccl",
-        fix=lambda host, specifier: f"bring its NCCL to {specifier}: reinstall torch as on the others",
+        fix=lambda host, specifier: f"reinstall torch as on the other hosts, with NCCL {specifier}",
     )
     yield from parity(fleet, subject, {host: value for host, value in values.items() if value is not None})
     for host, facts in fleet.answers():
@@ -234,7 +235,7 @@ def _nccl_packages(facts: HostFacts) -> dict[str, str]:
 
 
 def _nccl(facts: HostFacts) -> str | None:
-    """The NCCL that torch loads; None where there is nothing to judge."""
+    """The NCCL that torch loads; None if there is nothing to judge."""
     if facts.nccl_library:
         return facts.nccl_library
     packages = _nccl_packages(facts)
@@ -251,9 +252,9 @@ def _two_nccls(host: str, facts: HostFacts, packages: Mapping[str, str], python:
     loaded = f"; the library there is {facts.nccl_library}" if facts.nccl_library else ""
     return Problem(
         hosts=(host,),
-        message="several NCCL packages share one directory: which one torch loads is chance",
+        message="several NCCL packages share one directory: it is unpredictable which one torch loads",
         found=listed + loaded,
-        expected=f"{keep} alone",
+        expected=f"only {keep}",
         fix=f"{python} -m pip uninstall -y {others} && "
         f"{python} -m pip install --force-reinstall --no-deps {keep}=={packages[keep]}",
         severity=Severity.WARN,
@@ -262,13 +263,13 @@ def _two_nccls(host: str, facts: HostFacts, packages: Mapping[str, str], python:
 
 @check("deepspeed-version", needs=Needs.PACKAGES)
 def deepspeed_version(fleet: FleetFacts) -> Iterator[Problem]:
-    """Every host has the same DeepSpeed, or none has one."""
+    """Every host has the same version of DeepSpeed, or no host has it."""
     yield from parity(fleet, _package_subject(fleet, "deepspeed"), _package(fleet, "deepspeed"))
 
 
 @check("transformers-version", needs=Needs.PACKAGES)
 def transformers_version(fleet: FleetFacts) -> Iterator[Problem]:
-    """Every host has the same transformers, or none has one."""
+    """Every host has the same version of transformers, or no host has it."""
     yield from parity(fleet, _package_subject(fleet, "transformers"), _package(fleet, "transformers"))
 
 
@@ -291,7 +292,7 @@ def driver_version(fleet: FleetFacts) -> Iterator[Problem]:
         and facts.gpus.found
     }
     subject = Subject(
-        "the NVIDIA driver", "driver", fix=lambda host, specifier: f"install driver {specifier} and reboot it"
+        "the NVIDIA driver", "driver", fix=lambda host, specifier: f"install driver {specifier} and reboot"
     )
     yield from parity(fleet, subject, values)
 
@@ -300,17 +301,17 @@ def _package(fleet: FleetFacts, name: str) -> dict[str, str | None]:
     return {host.name: facts.packages.get(name) for host, facts in fleet.answers()}
 
 
-def _package_subject(fleet: FleetFacts, name: str, same: Callable[[str], str] = str) -> Subject:
+def _package_subject(fleet: FleetFacts, name: str, normalize: Callable[[str], str] = str) -> Subject:
     def fix(host: str, specifier: str | None) -> str:
         python = _pasteable(fleet.inventory.host(host).python)
         if specifier is None:
-            return f"{python} -m pip uninstall {name}, or install it on the others too"
+            return f"{python} -m pip uninstall {name}; or install it on the other hosts too"
         return f"{python} -m pip install {shlex.quote(name + specifier)}"
 
-    return Subject(name, name, fix, same)
+    return Subject(name, name, fix, normalize)
 
 
 def _pasteable(python: Sequence[str]) -> str:
-    """The interpreter as words for a shell, which is to expand a leading `~/`."""
+    """The interpreter, quoted for a shell; a leading `~/` stays unquoted so that the shell expands it."""
     home = "~/" if python[0].startswith("~/") else ""
     return home + shlex.join([python[0][len(home) :], *python[1:]])

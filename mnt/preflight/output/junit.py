@@ -1,6 +1,6 @@
-"""A preflight as JUnit XML, for CI: one test case a check and host. Pure.
+"""A preflight as JUnit XML, for CI: one test case per check and host. Pure.
 
-The form is what Jenkins, GitLab and pytest agree on. A warning is a test that passed, and says something.
+The format is what Jenkins, GitLab and pytest have in common. A warning is a passed test with output.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from mnt.preflight.findings import Finding, Severity
 from mnt.preflight.registry import Check
 from mnt.preflight.report import Report
 
-# Characters that XML 1.0 has no way to write (section 2.2).
+# Characters that XML 1.0 does not allow (section 2.2).
 _IMPOSSIBLE = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -30,31 +30,29 @@ def as_junit(report: Report, seconds: float) -> str:
 
 def _suite(report: Report, family: str) -> ElementTree.Element:
     suite = ElementTree.Element("testsuite", name=family)
-    for check in report.checks:
-        if check.family == family:
-            judged = check.judges(report.fleet)
-            for host in report.fleet.hosts:
-                suite.append(_case(report, check, host.name, host.name in judged))
+    for check in report.family(family):
+        for host in report.fleet.hosts:
+            suite.append(_case(report, check, host.name))
     _count(suite, 0.0)
     return suite
 
 
-def _case(report: Report, check: Check, host: str, judged: bool) -> ElementTree.Element:
+def _case(report: Report, check: Check, host: str) -> ElementTree.Element:
     case = ElementTree.Element(
         "testcase", classname=f"preflight.{check.family}.{check.id}", name=_legal(host), time="0"
     )
-    found = [each for each in report.findings if each.check == check.id and host in each.hosts]
+    found = [each for each in report.by_host.get(host, ()) if each.check == check.id]
     failed = [each for each in found if each.severity is Severity.FAIL]
     if failed:
         message = "; ".join(each.message for each in failed)
         failure = ElementTree.SubElement(case, "failure", message=_legal(message), type=check.id)
         failure.text = _legal("\n\n".join(map(_text, failed)))
-    elif not found and not judged:
-        ElementTree.SubElement(case, "skipped", message="not judged: too little is known of the host")
-    said = [each for each in found if each.severity is not Severity.FAIL]
-    if said:
+    elif not found and host not in report.judged[check.id]:
+        ElementTree.SubElement(case, "skipped", message="not judged: the host did not report what is needed")
+    others = [each for each in found if each.severity is not Severity.FAIL]
+    if others:
         output = ElementTree.SubElement(case, "system-out")
-        output.text = _legal("\n\n".join(map(_text, said)))
+        output.text = _legal("\n\n".join(map(_text, others)))
     return case
 
 
@@ -66,7 +64,7 @@ def _text(finding: Finding) -> str:
 
 
 def _count(element: ElementTree.Element, seconds: float) -> None:
-    """The totals that readers show."""
+    """Add the totals."""
     element.set("tests", str(len(element.findall(".//testcase"))))
     element.set("failures", str(len(element.findall(".//failure"))))
     element.set("errors", "0")

@@ -1,4 +1,4 @@
-"""The list of all checks, made from the code: for a terminal, for docs/checks.md, for programs. Pure."""
+"""The list of all checks, generated from the code: as text, as docs/checks.md, and as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+from mnt.preflight import checks as families
 from mnt.preflight.registry import Check, all_checks
 
 _HEAD = """\
 # The checks of `mnt preflight`
 
-Written by `mnt preflight --list=markdown` from the checks' own docstrings.
+`mnt preflight --list=markdown` generates this page from the docstrings of the checks.
 
-A finding of severity `fail` makes preflight exit with 1. `--only` and `--skip` take the names below. A host
-is not judged where a check cannot know: on an unreachable one only `ssh` and `host-key` speak, and where the
-inventory's interpreter does not run, nothing is said of its packages.
+A finding of severity `fail` makes preflight exit with code 1. `--only` and `--skip` take the names below. A
+check does not judge a host whose facts are unknown. On an unreachable host, only `ssh` and `host-key` report
+findings. If the inventory's interpreter does not run on a host, the checks of its packages report nothing.
 """
 
 
@@ -27,10 +28,10 @@ def as_text() -> str:
 
 
 def as_markdown() -> str:
-    """docs/checks.md, whole."""
+    """The content of docs/checks.md."""
     parts = [_HEAD]
     for family, checks in _by_family():
-        parts.append(f"## {family}\n\n{_about(checks[0])}\n")
+        parts.append(f"## {family}\n\n{_about(family)}\n")
         parts += [_entry_as_markdown(check) for check in checks]
     return "\n".join(parts)
 
@@ -53,9 +54,9 @@ def _by_family() -> Iterator[tuple[str, list[Check]]]:
         yield family, list(checks)
 
 
-def _about(check: Check) -> str:
-    """The docstring of a check's module."""
-    return inspect.cleandoc(importlib.import_module(check.function.__module__).__doc__ or "")
+def _about(family: str) -> str:
+    """The docstring of a family's module."""
+    return inspect.cleandoc(importlib.import_module(f"{families.__name__}.{family}").__doc__ or "")
 
 
 def _entry_as_text(check: Check) -> str:

@@ -1,7 +1,6 @@
 """A preflight as one self-contained HTML page. Pure.
 
-The page has no script and loads nothing. All text, whatever host it comes from, is escaped by the template
-engine.
+The page has no script and loads nothing. The template engine escapes all text, because texts come from hosts.
 """
 
 from __future__ import annotations
@@ -14,31 +13,32 @@ from typing import TYPE_CHECKING
 from mnt.facts.reach import Reach, Reached
 from mnt.inventory.hostlist import fold
 from mnt.preflight.findings import Severity
-from mnt.preflight.reachability import grade
-from mnt.preflight.report import Cell, Report
+from mnt.preflight.output.table import Cell, check_cells
+from mnt.preflight.reachability import NOTHING, grade
+from mnt.preflight.report import Report
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
-_MARKS = {"ok": "✓", "warn": "!", "fail": "✕", "info": "i", "unknown": "·"}
+_SYMBOLS = {"ok": "✓", "warn": "!", "fail": "✕", "info": "i", "unknown": "·"}
 _SLOW, _SLOWER = 3.0, 10.0  # times the median latency
 
 
 @dataclass(frozen=True)
 class Square:
-    """A cell of a matrix: a class of the style sheet, a mark, and what it means."""
+    """A cell of a matrix."""
 
-    kind: str
-    mark: str
-    title: str
+    kind: str  # a class of the style sheet
+    symbol: str
+    title: str  # the tooltip
 
 
 def as_page(report: Report, *, written: str, seconds: float) -> str:
     """The whole page.
 
     Args:
-        written: when, for people.
-        seconds: that the preflight took.
+        written: date and time, for people.
+        seconds: how long the preflight took.
     """
     hosts = [host.name for host in report.fleet.hosts]
     return _template().render(
@@ -50,12 +50,13 @@ def as_page(report: Report, *, written: str, seconds: float) -> str:
         ok=report.ok,
         failed=report.count(Severity.FAIL),
         warned=report.count(Severity.WARN),
-        families=[
-            (family, [check for check in report.checks if check.family == family])
-            for family in report.families()
-        ],
+        families=[(family, report.family(family)) for family in report.families()],
         rows=[
-            (host, report.status(host), [_square(check.id, cell) for check, cell in report.cells(host)])
+            (
+                host,
+                report.status(host),
+                [_square(check.id, cell) for check, cell in check_cells(report, host)],
+            )
             for host in hosts
         ],
         findings=[
@@ -69,17 +70,17 @@ def as_page(report: Report, *, written: str, seconds: float) -> str:
 
 
 def _square(check: str, cell: Cell) -> Square:
-    words = {"ok": "well", "unknown": "not judged"}.get(cell.status, cell.status)
-    return Square(cell.status, _MARKS[cell.status], f"{check}: {words}")
+    text = "not judged" if cell.status == "unknown" else cell.status
+    return Square(cell.status, _SYMBOLS[cell.status], f"{check}: {text}")
 
 
 def _heat(reach: Reach, hosts: list[str]) -> list[tuple[str, list[Square]]]:
-    """A row of squares a host: what it saw of each other one."""
-    shown = [host for host in hosts if host in reach.endpoints]
+    """A row of squares per host: how it reaches each other host."""
+    shown = [host for host in hosts if host in reach.nics]
     latencies = [
         reached.latency
-        for seen in reach.pairs.values()
-        for reached in seen.values()
+        for targets in reach.pairs.values()
+        for reached in targets.values()
         if reached.latency is not None
     ]
     usual = statistics.median(latencies) if latencies else 0.0
@@ -93,13 +94,13 @@ def _pair(reached: Reached | None, usual: float, host: str, other: str) -> Squar
     where = f"{host} to {other}"
     if reached is None:
         return Square("self" if host == other else "unknown", "", f"{where}: not tried")
-    wrong = grade(reached)
-    if wrong is not None:
+    fault = grade(reached)
+    if fault is not None:
         outcomes = dict.fromkeys([*reached.ports.values(), *([reached.master] if reached.master else [])])
-        kind = "fail" if wrong == "nothing" else "warn"
-        return Square(kind, _MARKS[kind], f"{where}: {', '.join(outcomes)}")
+        kind = "fail" if fault == NOTHING else "warn"
+        return Square(kind, _SYMBOLS[kind], f"{where}: {', '.join(outcomes)}")
     if reached.full is False:
-        return Square("warn", _MARKS["warn"], f"{where}: full-size packets are lost")
+        return Square("warn", _SYMBOLS["warn"], f"{where}: full-size packets are lost")
     latency = reached.latency or 0.0
     kind = "slower" if latency > _SLOWER * usual else "slow" if latency > _SLOW * usual else "ok"
     return Square(kind, "", f"{where}: {1000 * latency:.3f} ms")

@@ -1,4 +1,4 @@
-"""What has changed from one preflight to the next. Pure."""
+"""The changes from one preflight to the next. Pure."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from mnt.preflight.report import Report
 
 @dataclass(frozen=True)
 class Changes:
-    """Findings that are new, and that are gone; each with the hosts for which that holds."""
+    """Each finding lists only the hosts on which it is new, or gone."""
 
-    appeared: tuple[Finding, ...]
+    new: tuple[Finding, ...]
     gone: tuple[Finding, ...]
 
 
 def changes(before: Report, after: Report) -> Changes:
-    """A finding that only says it with other numbers is the same: check, severity and host make it."""
-    return Changes(_beyond(after.findings, before.findings), _beyond(before.findings, after.findings))
+    """Compare by check, severity and host: a finding with other numbers in its text is the same finding."""
+    return Changes(_without(after.findings, before.findings), _without(before.findings, after.findings))
 
 
-def _beyond(findings: Sequence[Finding], others: Sequence[Finding]) -> tuple[Finding, ...]:
-    """What of `findings` the others have not."""
+def _without(findings: Sequence[Finding], others: Sequence[Finding]) -> tuple[Finding, ...]:
+    """`findings`, without what is also in `others`."""
     known = {(each.check, each.severity, host) for each in others for host in each.hosts}
     narrowed = (
         replace(

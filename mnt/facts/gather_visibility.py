@@ -1,0 +1,68 @@
+"""The edge of `storage-visible`: one host writes files to the shared storage, and the others read them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from mnt.errors import HostError
+from mnt.facts.visibility import Sighting, Visibility
+from mnt.fleet import Fleet
+from mnt.tasks.visible import Written, read_nonce, write_nonce
+
+_DEADLINE = 5.0  # seconds; the attribute cache of an NFS client can be that old
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The host that writes a file to a storage path, and the hosts that look for it there."""
+
+    path: str
+    writer: str
+    readers: Sequence[str]
+    directories: Sequence[str]  # the writer takes the first of these that it can write to
+
+
+def gather_visibility(fleet: Fleet, exchanges: Iterable[Exchange]) -> dict[str, Visibility]:
+    """Which hosts see the writer's file, by storage path."""
+    by_writer: dict[str, list[Exchange]] = {}
+    for exchange in exchanges:
+        by_writer.setdefault(exchange.writer, []).append(exchange)
+    found: dict[str, Visibility] = {}
+    for writer, its_exchanges in by_writer.items():
+        found.update(_exchange(fleet, writer, its_exchanges))
+    return found
+
+
+def _exchange(fleet: Fleet, writer: str, exchanges: Sequence[Exchange]) -> dict[str, Visibility]:
+    nonce = secrets.token_hex(16)
+    places = {exchange.path: list(exchange.directories) for exchange in exchanges}
+    try:
+        with write_nonce(fleet.connection(writer), nonce, places, deadline=_DEADLINE) as written:
+            sightings = _read(fleet, nonce, written, exchanges)
+    except HostError as error:
+        return {path: Visibility(writer, error=str(error)) for path in places}
+    return {path: Visibility(writer, written[path]["error"], sightings.get(path, {})) for path in places}
+
+
+def _read(
+    fleet: Fleet, nonce: str, written: Mapping[str, Written], exchanges: Sequence[Exchange]
+) -> dict[str, dict[str, Sighting]]:
+    """The sightings, by path and host."""
+    tasks: dict[str, dict[str, str]] = {}
+    for exchange in exchanges:
+        if (file := written[exchange.path]["file"]) is not None:
+            for host in exchange.readers:
+                tasks.setdefault(host, {})[exchange.path] = file
+    read = partial(read_nonce, deadline=_DEADLINE)
+    outcomes = fleet.run_each(read, {host: (nonce, files) for host, files in tasks.items()})
+    found: dict[str, dict[str, Sighting]] = {}
+    for host, outcome in outcomes.items():
+        for path in tasks[host]:
+            sighting = (
+                Sighting(**outcome.value[path]) if outcome.value else Sighting(error=str(outcome.error))
+            )
+            found.setdefault(path, {})[host] = sighting
+    return found

@@ -1,0 +1,23 @@
+"""Whether the hosts see a file that one of them wrote to shared storage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """One host's attempt to read the file."""
+
+    delay: float | None = None  # seconds until the host could read it
+    error: str | None = None  # why it could not
+
+
+@dataclass(frozen=True)
+class Visibility:
+    """The test of one storage path."""
+
+    writer: str  # the host that wrote the file
+    error: str | None = None  # why it could not write the file
+    sightings: Mapping[str, Sighting] = field(default_factory=dict)  # by reading host

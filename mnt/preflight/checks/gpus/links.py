@@ -1,0 +1,90 @@
+"""The links of the GPUs: PCIe, NVLink and the NVLink fabric."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mnt.facts.fleet import FleetFacts
+from mnt.preflight.checks.gpus.rows import all_gpus
+from mnt.preflight.findings import Problem, Severity
+from mnt.preflight.nvidia import Row, active_links, label, number, value
+from mnt.preflight.registry import check
+
+
+@check("gpu-pcie", severity=Severity.WARN)
+def gpu_pcie(fleet: FleetFacts) -> Iterator[Problem]:
+    """Every GPU uses all PCIe lanes that it and its slot support.
+
+    The PCIe generation is not judged, because it drops while a GPU is idle.
+    """
+    for name, row in all_gpus(fleet):
+        now, most = number(row, "pcie.link.width.current"), number(row, "pcie.link.width.max")
+        if now is not None and most is not None and now < most:
+            yield Problem(
+                hosts=(name,),
+                message=f"{label(row)} uses {now:.0f} of {most:.0f} PCIe lanes",
+                found=f"x{now:.0f}",
+                expected=f"x{most:.0f}",
+                fix="reseat the card or its riser; to compare: sudo lspci -vv -s "
+                + row.get("pci.bus_id", "BUS_ID"),
+            )
+
+
+@check("gpu-fabric")
+def gpu_fabric(fleet: FleetFacts) -> Iterator[Problem]:
+    """On hosts with NVSwitches, the fabric manager has initialized the NVLink fabric.
+
+    Until then CUDA programs fail with error 802, system not yet initialized. The check uses the fabric state
+    that drivers 535 and newer report for Hopper and newer GPUs. Without this state, it looks for the process
+    nv-fabricmanager if NVSwitches are on the PCI bus.
+    """
+    for host, facts in fleet.answers():
+        gpus = facts.gpus
+        if gpus is None or not gpus.found:
+            continue
+        states = dict.fromkeys(filter(None, map(_fabric, gpus.found)))
+        wrong = [state for state in states if state != "Completed, Success"]
+        if not states and gpus.fabric_manager is False:
+            wrong = ["the process nv-fabricmanager does not run"]
+        if wrong:
+            yield Problem(
+                hosts=(host.name,),
+                message=f"the NVLink fabric is not initialized: {'; '.join(wrong)}",
+                found="; ".join(wrong),
+                expected="Completed, Success",
+                fix="sudo systemctl enable --now nvidia-fabricmanager (same version as the driver); "
+                "then check its log: journalctl -u nvidia-fabricmanager",
+            )
+
+
+def _fabric(row: Row) -> str | None:
+    state, status = value(row, "fabric.state"), value(row, "fabric.status")
+    if state is None or state == "Not Supported":
+        return None
+    return f"{state}, {status or 'Success'}" if state == "Completed" else state
+
+
+@check("gpu-nvlink", severity=Severity.WARN)
+def gpu_nvlink(fleet: FleetFacts) -> Iterator[Problem]:
+    """Every GPU has as many active NVLinks as the other GPUs of its model on the selected hosts."""
+    models: dict[tuple[str, str], str] = {}
+    counts: dict[tuple[str, str], int] = {}
+    for host, facts in fleet.answers():
+        links = active_links(facts.gpus) if facts.gpus else {}
+        for row in facts.gpus.found if facts.gpus else ():
+            if row.get("index") in links:
+                models[host.name, row["index"]] = row.get("name", "")
+                counts[host.name, row["index"]] = links[row["index"]]
+    most: dict[str, int] = {}
+    for gpu, model in models.items():
+        most[model] = max(most.get(model, 0), counts[gpu])
+    for (name, index), count in counts.items():
+        usual = most[models[name, index]]
+        if count < usual:
+            yield Problem(
+                hosts=(name,),
+                message=f"GPU {index} has {count} active NVLinks; others of its model have {usual}",
+                found=f"{count} of {usual}",
+                expected=str(usual),
+                fix=f"find the inactive links: nvidia-smi nvlink -s -i {index}; then reset the GPU or reboot",
+            )
