@@ -1,4 +1,4 @@
-"""`mnt push`: the code tree, to every host."""
+"""`mnt push`: send the code tree to every host."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mnt.cli.options import Selection, json_option, selection_options
 
 if TYPE_CHECKING:
     from mnt.push.manifest import Manifest
-    from mnt.push.report import Report
+    from mnt.push.result import PushResult
     from mnt.push.session import Progress
 
 _STEPS = {
-    "connect": "reaching the hosts",
-    "survey": "looking at what they hold",
+    "connect": "connecting to the hosts",
+    "survey": "checking their releases",
     "switch": "switching current",
     "prune": "removing old releases",
 }
@@ -27,20 +27,20 @@ _COLOURS = {"pushed": "green", "unchanged": "green", "untouched": "yellow"}
 @click.command()
 @selection_options
 @json_option
-@click.option("--dry-run", is_flag=True, help="List what would travel, and reach no host.")
+@click.option("--dry-run", is_flag=True, help="List what would be sent; connect to no host.")
 @click.option(
     "--keep-releases",
     type=click.IntRange(min=1),
     default=5,
     show_default=True,
-    help="Releases left on a host.",
+    help="How many releases to keep on a host.",
 )
 @click.argument("source", metavar="[SRC]", default=".", type=click.Path(path_type=str))
 def push(selection: Selection, as_json: bool, dry_run: bool, keep_releases: int, source: str) -> int:
     """Send the tree SRC (default: this directory) to every host as a new release.
 
-    What .gitignore and .mntignore name stays behind, and so does .git. `current` is switched only after every
-    host has verified the release: a push that fails changes nothing anywhere.
+    Files that .gitignore or .mntignore name are not sent, and neither is .git. `current` is switched only
+    after every host has verified the release, so a push that fails changes no host.
     """
     from mnt import ui
     from mnt.fleet import Fleet
@@ -57,12 +57,12 @@ def push(selection: Selection, as_json: bool, dry_run: bool, keep_releases: int,
         _show_tree(manifest, [host.name for host in selection.hosts], as_json)
         return 0
     with Fleet(selection.hosts, fanout=len(selection.hosts)) as fleet, _progress() as progress:
-        report = transfer.push(fleet, tree.root, manifest, keep_releases=keep_releases, progress=progress)
+        result = transfer.push(fleet, tree.root, manifest, keep_releases=keep_releases, progress=progress)
     if as_json:
-        ui.document(report.document())
+        ui.document(result.document())
     else:
-        _show_report(report)
-    return 0 if report.ok else 1
+        _show_result(result)
+    return 0 if result.ok else 1
 
 
 def _show_tree(manifest: Manifest, hosts: list[str], as_json: bool) -> None:
@@ -87,9 +87,9 @@ def _show_tree(manifest: Manifest, hosts: list[str], as_json: bool) -> None:
     ui.info(f"{manifest.files} files, {_size(manifest.size)}, to {len(hosts)} hosts")
 
 
-def _show_report(report: Report) -> None:
+def _show_result(result: PushResult) -> None:
     from mnt import ui
-    from mnt.push.report import STATUSES
+    from mnt.push.result import STATUSES
 
     rows = [
         (
@@ -100,27 +100,27 @@ def _show_report(report: Report) -> None:
             f"{host.seconds:.1f} s",
             host.current or "-",
         )
-        for name, host in report.hosts.items()
+        for name, host in result.hosts.items()
     ]
     ui.table(("HOST", "STATUS", "FILES SENT", "BYTES SENT", "TOOK", "CURRENT"), rows)
-    for name, host in report.hosts.items():
+    for name, host in result.hosts.items():
         if host.error is not None:
             ui.failure(f"{name}: {host.error}" + (f"\n  fix: {host.fix}" if host.fix else ""))
-    if report.ok:
-        ui.success(f"release {report.release} is current on {len(report.hosts)} hosts")
+    if result.ok:
+        ui.success(f"release {result.release} is current on {len(result.hosts)} hosts")
         return
-    for status in dict.fromkeys(host.status for host in report.hosts.values()):
+    for status in dict.fromkeys(host.status for host in result.hosts.values()):
         ui.info(f"{status}: {STATUSES[status]}")
     ui.failure(
-        "the hosts may be at different releases: the table says which; push again"
-        if report.mixed
-        else "nothing was changed on any host"
+        "the hosts may have different current releases: see the table, and push again"
+        if result.mixed
+        else "no host was changed"
     )
 
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Progress]:
-    """Says each step as it begins, and on a terminal shows a bar of what is sent."""
+    """Print each step as it begins, and on a terminal show a progress bar."""
     import sys
 
     from rich.console import Console
@@ -136,7 +136,7 @@ def _progress() -> Iterator[Progress]:
 
         class Shown(Progress):
             def step(self, step: str, size: int) -> None:
-                sending = f"sending {_size(size)}" if size else "nothing has to be sent"
+                sending = f"sending {_size(size)}" if size else "nothing to send"
                 ui.note(_STEPS.get(step, sending))
                 bar.update(task, total=size, visible=size > 0)
 

@@ -1,10 +1,10 @@
-"""The patterns of .gitignore files, with git's own meaning.
+"""The patterns of .gitignore files, with the same meaning as in git.
 
-Source of the rules: gitignore(5) and wildmatch.c of git 2.39. Written out here because pathspec 1.1, which
-judges a path by its ancestors as well, disagrees with git on `data/**` + `!data/**/`, on `build/` +
-`!build/x` and on `!keep/` in a nested file. `tests/unit/test_push_ignore.py` asks git itself.
+The rules are those of gitignore(5) and wildmatch.c of git 2.39. This module exists because pathspec 1.1 also
+applies patterns to the parents of a path, and so differs from git for `data/**` + `!data/**/`, for `build/` +
+`!build/x` and for `!keep/` in a nested file. `tests/unit/test_push_ignore.py` compares the results with git.
 
-Like git, everything here works on bytes: `?` is one byte, and a name need not be UTF-8.
+As in git, everything works on bytes: `?` is one byte, and a name need not be UTF-8.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 
 class _NeverMatches(Exception):
-    """The pattern is malformed; git lets it match nothing."""
+    """The pattern is malformed: as in git, it matches nothing."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Pattern:
     by_name: bool  # no slash in the pattern: matched against the last component, at any depth
 
     def matches(self, path: bytes, is_dir: bool) -> bool:
-        """Whether the pattern names this very path (relative to the ignore file), not one above it."""
+        """Whether the pattern matches this path (relative to the ignore file) itself, not a parent of it."""
         if self.dir_only and not is_dir:
             return False
         return self.regex.fullmatch(path.rpartition(b"/")[2] if self.by_name else path) is not None
@@ -42,7 +42,7 @@ def parse(text: bytes) -> tuple[Pattern, ...]:
 
 
 def verdict(patterns: Sequence[Pattern], path: bytes, is_dir: bool) -> bool | None:
-    """True: ignored; False: taken back in by a `!`; None: no pattern speaks of it. The last match counts.
+    """True: ignored; False: included by a `!` pattern; None: no pattern matches. The last match decides.
 
     Args:
         path: relative to the directory of the ignore file, no leading or trailing slash.
@@ -73,7 +73,7 @@ def _parse_line(line: bytes) -> Pattern | None:
 
 
 def _strip_trailing_spaces(line: bytes) -> bytes:
-    """Without the spaces at its end; one behind a backslash stays."""
+    """The line without the spaces at its end; a space after a backslash stays."""
     stripped = line.rstrip(b" ")
     backslashes = len(stripped) - len(stripped.rstrip(b"\\"))
     return line[: len(stripped) + 1] if backslashes % 2 and len(stripped) < len(line) else stripped
@@ -102,10 +102,11 @@ def _translate(glob: bytes) -> bytes:
 
 
 def _stars(glob: bytes, start: int) -> tuple[bytes, int]:
-    """What the stars that begin at `start` match, and where the next piece begins.
+    """The regular expression for the stars at `start`, and the index after them.
 
-    Two or more span directories, but only as a whole component; elsewhere they are one star. Git compares
-    what precedes the first special character apart, so stars right behind that begin a component as well.
+    Two or more stars match across directories, but only as a whole path component; elsewhere they are one
+    star. Git compares the text before the first special character separately, so stars directly after it also
+    count as the beginning of a component.
     """
     end = len(glob) - len(glob[start:].lstrip(b"*"))
     begins = start == _literal_length(glob) or glob[start - 1 : start] == b"/"
@@ -168,7 +169,7 @@ def _bracket(glob: bytes, i: int) -> tuple[bytes, int]:
 
 
 def _one(glob: bytes, i: int) -> tuple[int, int]:
-    """The byte at `i`, a backslash before it taken off, and the index after it."""
+    """The byte at `i`, or the byte that a backslash at `i` escapes, and the index after it."""
     i += glob[i : i + 1] == b"\\"
     if i >= len(glob):
         raise _NeverMatches

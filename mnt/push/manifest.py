@@ -1,4 +1,4 @@
-"""The manifest: what a release consists of, entry by entry, with hashes."""
+"""The manifest: all entries of a release, with hashes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from mnt.errors import MntError
-from mnt.push.tree import Found, Tree, printable
+from mnt.push.tree import Tree, TreeEntry, printable
 
 FORMAT = 1
 _BLOCK = 1 << 20  # bytes read at once
@@ -19,17 +19,13 @@ _BLOCK = 1 << 20  # bytes read at once
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a manifest.
+    """One entry of a manifest."""
 
-    `value` is the SHA-256 (hex) of a file's bytes, the target of a link, "" for a directory. `size` is in
-    bytes, 0 for whatever is not a file.
-    """
-
-    path: str  # relative to the tree, "" for its top
+    path: str  # relative to the tree; "" for the tree itself
     kind: str  # "dir", "file" or "link"
     mode: int
-    size: int
-    value: str
+    size: int  # bytes; 0 if it is not a file
+    value: str  # SHA-256 (hex) of a file, target of a link, "" for a directory
 
 
 @dataclass(frozen=True)
@@ -40,13 +36,13 @@ class Manifest:
 
     @cached_property
     def document(self) -> bytes:
-        """The manifest as it travels and lies on hosts: JSON, always the same bytes for the same tree."""
+        """The manifest as it is sent to hosts and stored there: JSON, the same bytes for the same tree."""
         rows = [[e.path, e.kind, e.mode, e.size, e.value] for e in self.entries]
         return json.dumps({"format": FORMAT, "entries": rows}, separators=(",", ":")).encode("ascii")
 
     @cached_property
     def sha(self) -> str:
-        """SHA-256 (hex) of the document: two trees are the same if and only if these are."""
+        """SHA-256 (hex) of the document: two trees are equal if and only if these hashes are equal."""
         return hashlib.sha256(self.document).hexdigest()
 
     @property
@@ -60,11 +56,11 @@ class Manifest:
 
 
 def build(tree: Tree) -> Manifest:
-    """Read and hash every file of a tree. Raises MntError if one cannot be read, or changes meanwhile."""
-    return Manifest(tuple(_entry(tree.root, found) for found in tree.found))
+    """Read and hash every file of a tree. Raises MntError if a file is not readable or changes meanwhile."""
+    return Manifest(tuple(_entry(tree.root, found) for found in tree.entries))
 
 
-def _entry(root: Path, found: Found) -> Entry:
+def _entry(root: Path, found: TreeEntry) -> Entry:
     if found.kind != "file":
         return Entry(found.path, found.kind, found.mode, 0, found.target)
     digest = hashlib.sha256()
@@ -88,7 +84,7 @@ def read_steadily(root: Path, path: str) -> Iterator[bytes]:
             after = os.fstat(descriptor)
     except OSError as error:
         raise MntError(
-            f"{printable(path)}: {error.strerror}", fix="Make it readable, or list it in .mntignore."
+            f"{printable(path)}: {error.strerror}", fix="make it readable, or list it in .mntignore"
         ) from error
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or read != after.st_size:
         raise changed(path)
@@ -97,5 +93,5 @@ def read_steadily(root: Path, path: str) -> Iterator[bytes]:
 def changed(path: str) -> MntError:
     return MntError(
         f"{printable(path)} changed while it was read",
-        fix="Push again when nothing writes to it, or list it in .mntignore.",
+        fix="push again when no process writes to it, or list it in .mntignore",
     )

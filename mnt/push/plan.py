@@ -1,4 +1,4 @@
-"""What a push decides: which hosts share a workdir, which release all end at, how each gets it. Pure."""
+"""The decisions of a push: which hosts share a workdir, which release to use, how each host gets it. Pure."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from mnt.push.manifest import Entry
 
 @dataclass(frozen=True)
 class Survey:
-    """What lies in one workdir."""
+    """The content of one workdir."""
 
-    current: str | None
-    taken: tuple[str, ...]  # ids of all releases there
-    holds: Mapping[str, bool]  # releases of this very tree -> whether they are intact
+    current: str | None  # the release that `current` points to
+    releases: tuple[str, ...]  # ids of all releases there
+    copies: Mapping[str, bool]  # releases with the same tree as the one to push -> whether they are intact
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """How one workdir gets the release.
+    """How one workdir gets the release."""
 
-    `adopt`: it is there. `copy`: another release of the same tree is. `stage`: by a stream.
-    """
-
-    how: str
+    step: str  # `adopt`: use it, it is there; `copy`: copy another release of the same tree; `stage`: send it
     source: str | None = None  # for `copy`: the release to copy
 
 
 def likely_shared(marks: Mapping[str, Sequence[int] | None]) -> dict[str, list[str]]:
-    """For each host the others that may share its workdir: those with its mark (inode, size of the disk).
+    """The other hosts that may share the workdir of each host, because their marks are equal.
 
-    Only a nonce proves it. The mark tells for whom it is worth waiting until a nonce appears; None: nobody.
+    Only a nonce proves that a workdir is shared. Equal marks mean that it is worth waiting for the nonce.
+
+    Args:
+        marks: by host, (inode of the workdir, size of its disk); None: unknown.
     """
     return {
         host: [other for other in marks if other != host and mark is not None and marks[other] == mark]
@@ -42,32 +42,33 @@ def likely_shared(marks: Mapping[str, Sequence[int] | None]) -> dict[str, list[s
 
 
 def leaders(sees: Mapping[str, Iterable[str]]) -> dict[str, str]:
-    """Host -> the first host, in the order of `sees`, of those that share its workdir.
+    """Host -> the first host, in the order of `sees`, that shares its workdir.
 
     Args:
-        sees: host -> the hosts whose nonce is in its workdir. One that sees, or is seen, shares.
+        sees: host -> the hosts whose nonces are in its workdir, which therefore share it.
     """
     groups: list[set[str]] = []
-    for host, seen in sees.items():
-        group = {host, *seen}
+    for host, others in sees.items():
+        group = {host, *others}
         touching = [other for other in groups if other & group]
         groups = [other for other in groups if other not in touching] + [group.union(*touching)]
     return {host: next(first for first in sees if first in group) for group in groups for host in group}
 
 
 def choose_release(surveys: Iterable[Survey], sha: str, now: datetime) -> str:
-    """The release that all hosts shall end at.
+    """The release that becomes current on all hosts.
 
-    One of the same tree that is intact somewhere and nowhere damaged; of several the one that is `current` on
-    most hosts, then the newest. Else a new one: `YYYYmmdd-HHMMSS-` and the first 8 digits of the hash.
+    It is an existing release of the same tree that is intact on some host and damaged on none. Among several,
+    it is the one that is `current` on most hosts, then the newest. If there is none, it is a new release,
+    named `YYYYmmdd-HHMMSS-` and the first 8 digits of the hash.
 
     Args:
         now: UTC.
     """
     surveys = list(surveys)
-    taken = {release for survey in surveys for release in survey.taken}
-    intact = {release for survey in surveys for release, whole in survey.holds.items() if whole}
-    damaged = {r for survey in surveys for r in survey.taken if not survey.holds.get(r, False)}
+    taken = {release for survey in surveys for release in survey.releases}
+    intact = {release for survey in surveys for release, whole in survey.copies.items() if whole}
+    damaged = {r for survey in surveys for r in survey.releases if not survey.copies.get(r, False)}
     usable = intact - damaged
     if usable:
         current = Counter(survey.current for survey in surveys)
@@ -79,16 +80,16 @@ def choose_release(surveys: Iterable[Survey], sha: str, now: datetime) -> str:
 
 def deliver(survey: Survey, release: str) -> Delivery:
     """How a workdir gets the release."""
-    if survey.holds.get(release, False):
+    if survey.copies.get(release, False):
         return Delivery("adopt")
-    intact = [held for held, whole in survey.holds.items() if whole]
+    intact = [copy for copy, whole in survey.copies.items() if whole]
     return Delivery("copy", max(intact)) if intact else Delivery("stage")
 
 
 def in_the_way(entries: Iterable[Entry], directory: str) -> str | None:
-    """What of a tree keeps `directory` from being a link to shared/; None: nothing does.
+    """The entry of a tree that prevents a link from `directory` to shared/; None: nothing prevents it.
 
-    It may be missing, or be an empty directory, or one that holds nothing but a .gitkeep.
+    `directory` may be missing in the tree, be empty, or contain only a .gitkeep.
     """
     for entry in entries:
         above = entry.path == "" or directory.startswith(entry.path + "/")

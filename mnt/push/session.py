@@ -1,8 +1,8 @@
-"""Talking to the receiver on every host at once, step by step.
+"""The conversation with the receivers on all hosts, step by step.
 
-The hosts' programs (mnt/remote/push/receive.py) wait for commands on their standard input. A step is asked of
-several hosts, and goes on when all have answered. Leaving the session before the commit ends their input,
-whereupon they take back what they did.
+The receivers (mnt/remote/push/receive.py) read commands from standard input. A step is sent to several hosts,
+and ends when all have answered. If the session is left before the commit, the standard input of the receivers
+ends, and they undo their changes.
 """
 
 from __future__ import annotations
@@ -24,55 +24,55 @@ from mnt.tasks.push import converse
 Frame = dict[str, Any]
 
 _SWITCHING = ("switch", "commit", "prune")
-_CLEANUP = 20.0  # seconds that hosts have to take everything back, before their connections are closed
+_CLEANUP = 20.0  # seconds that hosts have to undo their changes before their connections are closed
 
 
 @dataclass(frozen=True)
 class Command:
-    """A step for one host. `payload` makes the bytes that follow the command, if any do."""
+    """One step for one host."""
 
     step: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    payload: Callable[[], Iterable[bytes]] = tuple
+    payload: Callable[[], Iterable[bytes]] = tuple  # makes the bytes that follow the command
 
 
 class Progress:
-    """Told how a push goes. This one keeps it to itself."""
+    """Receives the progress of a push. This base class ignores it."""
 
     def step(self, step: str, size: int) -> None:
-        """A step begins, in which all hosts together will be sent `size` bytes."""
+        """A step begins; `size` bytes in total will be sent to all hosts."""
 
     def sent(self, count: int) -> None:
-        """That many bytes more have gone to some host. Called from several threads."""
+        """`count` more bytes were sent to some host. Called from several threads."""
 
 
 class StepFailed(Exception):
-    """Some host did not do its step; `Session.ended` says why."""
+    """A host did not complete its step; `Session.ended` says why."""
 
 
 class _Conversation:
-    """One host: the bytes that go to its program, and how many they were."""
+    """One host: the bytes for its receiver, and their number."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
-        self._asked: queue.SimpleQueue[str] = queue.SimpleQueue()  # steps that it has not told of yet
-        self._asked.put("open")  # that one without being asked
+        self._pending: queue.SimpleQueue[str] = queue.SimpleQueue()  # steps without an answer
+        self._pending.put("open")  # the receiver does this step without a command
         self._over = threading.Event()
         self.payload_sent = 0  # bytes
 
     def say(self, command: Command) -> None:
-        self._asked.put(command.step)
+        self._pending.put(command.step)
         self._commands.put(command)
 
     def check(self, host: str, frame: Frame) -> None:
-        """Raises HostError for a frame of another step than the one that is due."""
-        due = "none" if self._asked.empty() else self._asked.get()
-        if frame["step"] != due:
-            raise HostError(host, "answer", f"step {frame['step']!r}, where {due!r} was due")
+        """Raises HostError if the frame belongs to another step than the expected one."""
+        expected = "none" if self._pending.empty() else self._pending.get()
+        if frame["step"] != expected:
+            raise HostError(host, "answer", f"step {frame['step']!r} instead of {expected!r}")
 
     def end(self) -> None:
-        """No more commands; what is being sent stops at its next chunk."""
+        """Send no more commands; a payload that is being sent stops at its next chunk."""
         self._over.set()
         self._commands.put(None)
 
@@ -91,15 +91,15 @@ class Session:
     """A push in progress.
 
     Args:
-        fleet: with a fan-out of at least as many as there are hosts, for each waits for the others.
+        fleet: its fan-out must be at least the number of hosts, because the hosts wait for each other.
         nonces: host -> its nonce, for all hosts of the push.
-        who: who pushes.
-        progress: told how it goes.
+        who: the user who pushes, for people.
+        progress: receives the progress.
 
     Attributes:
-        ended: host -> how its program ended, for those whose has.
-        reached: host -> the last step that it has done.
-        seconds: host -> how long after the start it had done the last step before the switch.
+        ended: host -> the outcome of its receiver, for the receivers that have ended.
+        reached: host -> the last step that it has completed.
+        seconds: host -> seconds from the start until it completed its last step before the switch.
     """
 
     def __init__(self, fleet: Fleet, nonces: Mapping[str, str], who: str, progress: Progress) -> None:
@@ -140,26 +140,30 @@ class Session:
         )
 
     def payload_sent(self, host: str) -> int:
-        """Bytes of payload that went to a host so far."""
+        """The payload bytes sent to a host so far."""
         return self._conversations[host].payload_sent
 
     def ask(self, commands: Mapping[str, Command]) -> dict[str, Frame]:
-        """Have each host do its step, and wait until all have answered.
+        """Send each host its command, and wait until all have answered.
 
-        Raises StepFailed as soon as any host of the session has ended instead.
+        Raises StepFailed as soon as the receiver of any host in the session has ended.
         """
         self.tell(commands)
         return self.hear(commands)
 
     def tell(self, commands: Mapping[str, Command]) -> None:
-        """Have each host do its step. Raises StepFailed, and tells nobody, if any host has ended."""
+        """Send each host its command. Raises StepFailed, and sends nothing, if any receiver has ended."""
         if self.ended:
             raise StepFailed
         for host, command in commands.items():
             self._conversations[host].say(command)
 
     def hear(self, hosts: Iterable[str], *, patient: bool = False) -> dict[str, Frame]:
-        """One frame of each host. Raises StepFailed if a host ends; `patient`: not before all have spoken."""
+        """Wait for one frame of each host. Raises StepFailed if a receiver ends.
+
+        Args:
+            patient: raise StepFailed only after all hosts have answered or ended.
+        """
         waiting = set(hosts)
         heard: dict[str, Frame] = {}
         while waiting - self.ended.keys() and (patient or not self.ended):
@@ -172,9 +176,9 @@ class Session:
         return heard
 
     def finish(self) -> None:
-        """End the hosts' input, and wait until their programs have ended and cleaned up.
+        """End the receivers' input, and wait until they have cleaned up and ended.
 
-        A host that has not been reached yet is not waited for.
+        This does not wait for hosts that were not reached yet.
         """
         for conversation in self._conversations.values():
             conversation.end()
@@ -184,7 +188,7 @@ class Session:
                 self._next_event(max(0.0, deadline - time.monotonic()))
 
     def _next_event(self, timeout: float | None = None) -> tuple[str, Frame | None]:
-        """Whatever a host says next; None: it has ended. Raises queue.Empty after `timeout` seconds."""
+        """The next frame of any host; None: its receiver has ended. Raises queue.Empty after `timeout` s."""
         host, event = self._events.get(timeout=timeout)
         if isinstance(event, Outcome):
             self.ended[host] = event

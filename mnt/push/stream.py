@@ -20,10 +20,10 @@ _TYPES = {"dir": tarfile.DIRTYPE, "file": tarfile.REGTYPE, "link": tarfile.SYMTY
 
 
 class Spool:
-    """A tar stream in a temporary file without a name, so nothing is left of it whatever happens.
+    """A tar stream in a temporary file without a name, which always disappears with the process.
 
-    All hosts get the very bytes that the manifest was made of: a file that has changed since raises MntError.
-    It is not compressed: docs/push.md has the measurements.
+    All hosts get exactly the bytes that the manifest describes: a file that has changed since raises
+    MntError. The stream is not compressed: docs/push.md has the measurements.
     """
 
     def __init__(self, root: Path, manifest: Manifest) -> None:
@@ -38,14 +38,14 @@ class Spool:
                 self._file.flush()
             except OSError as error:
                 raise MntError(
-                    f"no place for a copy of the tree: {tempfile.gettempdir()}: {error.strerror}",
-                    fix="Name a directory with room: TMPDIR=/path mnt push",
+                    f"a copy of the tree cannot be written to {tempfile.gettempdir()}: {error.strerror}",
+                    fix="set TMPDIR to a directory with free space: TMPDIR=/path mnt push",
                 ) from error
             on_failure.pop_all()
         self.size = self._file.tell()  # bytes
 
     def _close(self) -> None:
-        with contextlib.suppress(OSError):  # what a full disk did not take is of no use
+        with contextlib.suppress(OSError):  # on a full disk, closing fails too
             self._file.close()
 
     def __enter__(self) -> Spool:
@@ -57,7 +57,7 @@ class Spool:
         self._close()
 
     def chunks(self) -> Iterator[bytes]:
-        """The stream from its beginning; any number of threads may read it at once."""
+        """The stream from its beginning; several threads may read it at the same time."""
         offset = 0
         while chunk := os.pread(self._file.fileno(), _CHUNK, offset):
             offset += len(chunk)

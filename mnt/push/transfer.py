@@ -1,4 +1,4 @@
-"""A push from end to end: the release comes to all hosts, or nothing changes on any."""
+"""A whole push: either all hosts get the release, or no host changes."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from mnt.fleet import Fleet, Outcome
 from mnt.inventory.model import Host
 from mnt.push.manifest import Manifest
 from mnt.push.plan import Delivery, Survey, choose_release, deliver, in_the_way, leaders, likely_shared
-from mnt.push.report import HostReport, Report
+from mnt.push.result import HostResult, PushResult
 from mnt.push.session import Command, Frame, Progress, Session, StepFailed
 from mnt.push.stream import Spool
 
 
 def push(
     fleet: Fleet, root: Path, manifest: Manifest, *, keep_releases: int = 5, progress: Progress | None = None
-) -> Report:
-    """Bring the tree at `root` to all hosts of the fleet, then let `current` lead to it everywhere.
+) -> PushResult:
+    """Send the tree at `root` to all hosts of the fleet, then switch `current` to it on all hosts.
 
     Args:
-        fleet: with a fan-out of at least as many as it has hosts.
+        fleet: its fan-out must be at least the number of its hosts.
         manifest: of that tree, as it is now.
         keep_releases: how many of the newest releases stay on a host.
-        progress: told how it goes.
+        progress: receives the progress.
 
-    Raises MntError if the tree has changed meanwhile, or cannot be linked to shared/; then, and on a
-    KeyboardInterrupt before the commit, nothing has changed on any host.
+    Raises MntError if the tree has changed meanwhile, or cannot be linked to shared/. After this error, and
+    after a KeyboardInterrupt before the commit, all hosts are unchanged.
     """
     check_kept(fleet.hosts, manifest)
     return _Push(fleet, root, manifest, keep_releases, progress or Progress()).run()
 
 
 def check_kept(hosts: Iterable[Host], manifest: Manifest) -> None:
-    """Raises MntError if the tree has something where a host wants a link to shared/."""
+    """Raises MntError if the tree has an entry where a host needs a link to shared/."""
     for name in {name for host in hosts for name in host.keep}:
         obstacle = in_the_way(manifest.entries, name)
         if obstacle is not None:
             raise MntError(
-                f"the tree has {obstacle}, where `keep` of the inventory wants a link to shared/{name}",
-                fix=f"List {name}/ in .mntignore, or take it out of `keep`.",
+                f"the tree contains {obstacle}, but `keep` in the inventory requires a link to shared/{name}",
+                fix=f"list {name}/ in .mntignore, or remove it from `keep`",
             )
 
 
@@ -72,19 +72,19 @@ class _Push:
         self._release = ""
         self._switching = False
 
-    def run(self) -> Report:
+    def run(self) -> PushResult:
         with self._resources, contextlib.suppress(StepFailed), self._session:
             self._open()
             self._survey()
             self._stage()
             self._switch()
             self._commit()
-        return Report(self._release, {host: self._report(host) for host in self._hosts})
+        return PushResult(self._release, {host: self._result(host) for host in self._hosts})
 
     # --- the steps ------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        """Reach all hosts, and find out which of them share a workdir."""
+        """Connect to all hosts, and find out which of them share a workdir."""
         self._progress.step("connect", 0)
         opened = self._session.hear(self._hosts, patient=True)
         self._in_use = {host: frame["in_use"] for host, frame in opened.items()}
@@ -92,13 +92,13 @@ class _Push:
         looks = {
             host: Command("look", {"nonces": self._nonces, "likely": likely[host]}) for host in self._hosts
         }
-        seen = self._session.ask(looks)
-        self._leader = leaders({host: seen[host]["sees"] for host in self._hosts})
+        answers = self._session.ask(looks)
+        self._leader = leaders({host: answers[host]["sees"] for host in self._hosts})
 
     def _survey(self) -> None:
-        """Hold the workdirs, and choose the release from what lies in them.
+        """Lock the workdirs, and choose the release by their content.
 
-        The first workdir is held before the others: of two pushes to the same hosts, one wins all of them.
+        The first workdir is locked before the others, so one of two pushes to the same hosts gets all locks.
         """
         self._progress.step("survey", 0)
         survey = Command("survey", {"sha": self._manifest.sha})
@@ -113,8 +113,8 @@ class _Push:
         self._deliveries = {host: deliver(self._surveys[host], self._release) for host in self._leaders}
 
     def _stage(self) -> None:
-        """Bring the release to every workdir, and have it verified."""
-        receivers = [host for host, delivery in self._deliveries.items() if delivery.how == "stage"]
+        """Deliver the release to every workdir, and verify it there."""
+        receivers = [host for host, delivery in self._deliveries.items() if delivery.step == "stage"]
         spool = self._resources.enter_context(Spool(self._root, self._manifest)) if receivers else None
         each = len(self._manifest.document) + spool.size if spool is not None else 0
         self._progress.step("stage", each * len(receivers))
@@ -125,10 +125,10 @@ class _Push:
     def _delivery(self, host: str, spool: Spool | None) -> Command:
         delivery = self._deliveries[host]
         arguments: dict[str, object] = {"id": self._release}
-        if delivery.how == "copy":
+        if delivery.step == "copy":
             arguments["source"] = delivery.source
-        if delivery.how != "stage" or spool is None:
-            return Command(delivery.how, arguments)
+        if delivery.step != "stage" or spool is None:
+            return Command(delivery.step, arguments)
         document = self._manifest.document
         arguments.update(manifest=len(document), stream=spool.size)
 
@@ -139,7 +139,7 @@ class _Push:
         return Command("stage", arguments, payload)
 
     def _switch(self) -> None:
-        """Let `current` lead to the release in every workdir, still to be taken back."""
+        """Switch `current` to the release in every workdir; this can still be undone."""
         switch = Command("switch", {"id": self._release})
         commands = {host: switch for host in self._leaders if not self._was_current(host)}
         if commands:
@@ -148,7 +148,7 @@ class _Push:
             self._session.ask(commands)
 
     def _commit(self) -> None:
-        """Make it final. From here on an interrupt comes too late: it only ends the waiting."""
+        """Make the switch final. After this, an interrupt only ends the waiting."""
         with _uninterrupted():
             self._session.tell(dict.fromkeys(self._hosts, Command("commit")))
         with contextlib.suppress(KeyboardInterrupt):
@@ -157,7 +157,7 @@ class _Push:
             self._session.ask({host: Command("prune", self._pruning(host)) for host in self._leaders})
 
     def _pruning(self, host: str) -> dict[str, object]:
-        """What has to stay: what any host that shares the workdir runs in, and the release before it."""
+        """The arguments of `prune`: it keeps releases that processes use, and the previous release."""
         protect = {r for other in self._hosts if self._leader[other] == host for r in self._in_use[other]}
         previous = self._surveys[host].current
         if previous is not None:
@@ -170,26 +170,26 @@ class _Push:
         return [host for host in self._hosts if self._leader[host] == host]
 
     def _was_current(self, host: str) -> bool:
-        """Whether `current` of the host's workdir led to the release before the push."""
+        """Whether `current` of the host's workdir already pointed to the release before the push."""
         return self._surveys[self._leader[host]].current == self._release
 
-    # --- how it ended ---------------------------------------------------------------------------------------
+    # --- the result -----------------------------------------------------------------------------------------
 
-    def _report(self, host: str) -> HostReport:
+    def _result(self, host: str) -> HostResult:
         outcome = self._session.ended.get(host)
         answer = None if outcome is None else outcome.value
         delivery = self._deliveries.get(host)
         staged = delivery is not None and self._session.reached.get(host) in (
-            delivery.how,
+            delivery.step,
             "switch",
             "commit",
             "prune",
         )
         error, fix = _problem(outcome)
         leader = self._leader.get(host, host)
-        return HostReport(
+        return HostResult(
             status=self._status(host, answer),
-            files_sent=self._manifest.files if staged and delivery and delivery.how == "stage" else 0,
+            files_sent=self._manifest.files if staged and delivery and delivery.step == "stage" else 0,
             bytes_sent=self._session.payload_sent(host),
             seconds=self._session.seconds[host],
             current=answer["current"] if answer is not None else None,
@@ -209,9 +209,9 @@ class _Push:
 
 
 def _problem(outcome: Outcome[Frame] | None) -> tuple[str | None, str | None]:
-    """What went wrong on a host itself, and how to mend it."""
+    """The error of a host itself, and its fix."""
     if outcome is None:
-        return "it did not answer when the push was called off", None
+        return "it did not answer when the push was cancelled", None
     if outcome.error is not None:
         return f"{outcome.error.phase}: {outcome.error.reason}", outcome.error.fix
     refused = (outcome.value or {}).get("refused")
@@ -230,7 +230,7 @@ def _who() -> str:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Let no interrupt cut a short piece of work in two. For the main thread; others get none."""
+    """Ignore interrupts during a short piece of work. Only the main thread gets interrupts."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""What of a directory tree travels: a walk that honours ignore files and names what it leaves out."""
+"""The entries of a directory tree to push: a walk that obeys ignore files and reports special files."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from pathlib import Path
 from mnt.errors import MntError, UsageError
 from mnt.push import ignore
 
-# .mntignore speaks after every .gitignore, whichever directory it lies in: it is about pushing alone.
+# A .mntignore overrides every .gitignore, in whatever directory it is, because it is only about pushing.
 IGNORE_FILES = (b".mntignore", b".gitignore")
 
-_MODE_BITS = 0o777  # set-uid, set-gid and sticky say something about this machine, not about the code
+_MODE_BITS = 0o777  # set-uid, set-gid and sticky belong to this machine, not to the code
 
 
 @dataclass(frozen=True)
-class Found:
-    """Something that travels. `path` is relative to the tree, "" for its top; may hold surrogate escapes."""
+class TreeEntry:
+    """An entry that is pushed."""
 
-    path: str
+    path: str  # relative to the tree; "" for the tree itself; may contain surrogate escapes
     kind: str  # "dir", "file" or "link"
     mode: int  # permission bits; 0o777 for a link
-    target: str = ""  # of a link, as it stands
+    target: str = ""  # of a link, unchanged
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A walked tree: `found` in the byte order of the paths, so a directory comes before what is in it."""
+    """The result of a walk."""
 
     root: Path
-    found: tuple[Found, ...]
-    notes: tuple[str, ...]  # one line each: what was left out, and links that lead out of the tree
+    entries: tuple[TreeEntry, ...]  # in the byte order of their paths: a directory comes before its content
+    notes: tuple[str, ...]  # one line each, about special files and links that point out of the tree
 
 
 @dataclass(frozen=True)
 class _Rules:
-    """The patterns of one ignore file, and how many leading bytes of a path they do not see."""
+    """The patterns of one ignore file, and the number of leading bytes of a path to skip for them."""
 
     patterns: tuple[ignore.Pattern, ...]
     offset: int
@@ -50,31 +50,29 @@ _Stack = dict[bytes, tuple[_Rules, ...]]  # ignore file's name -> its rules, out
 def walk(source: str | os.PathLike[str]) -> Tree:
     """Walk `source` as it is now.
 
-    Ignore files count from the top of the git work tree that `source` lies in, else from `source`.
-    Directories travel also when nothing in them does; `.git` never travels.
+    Ignore files apply from the top of the git work tree that contains `source`, else from `source`.
+    Directories are included even if they are empty; `.git` is never included.
 
     Raises:
-        UsageError: no such directory, or nothing in it would travel.
-        MntError: something cannot be read.
+        UsageError: there is no such directory, or it contains nothing to push.
+        MntError: an entry cannot be read.
     """
     root = Path(source).expanduser()
     if not root.is_dir():
         problem = "is not a directory" if os.path.lexists(root) else "does not exist"
-        raise UsageError(f"{root} {problem}", fix="Give the directory to push: mnt push SRC")
+        raise UsageError(f"{root} {problem}", fix="name the directory to push: mnt push SRC")
     root = root.resolve()
     top = _work_tree(root)
-    found = [Found("", "dir", _mode(root.stat(), "."))]
+    entries = [TreeEntry("", "dir", _mode(root.stat(), "."))]
     notes: list[str] = []
     walker = _walk(root, _below(top, root), _rules_above(root, top), notes)
     try:
-        found += sorted(walker, key=lambda entry: os.fsencode(entry.path))
+        entries += sorted(walker, key=lambda entry: os.fsencode(entry.path))
     except OSError as error:
         raise _unreadable(error) from error
-    if all(entry.kind == "dir" for entry in found):
-        raise UsageError(
-            f"{root} holds nothing to push", fix="See what .gitignore and .mntignore leave out there."
-        )
-    return Tree(root, tuple(found), tuple(sorted(notes)))
+    if all(entry.kind == "dir" for entry in entries):
+        raise UsageError(f"{root} contains nothing to push", fix="check its .gitignore and .mntignore files")
+    return Tree(root, tuple(entries), tuple(sorted(notes)))
 
 
 def printable(path: str) -> str:
@@ -83,12 +81,12 @@ def printable(path: str) -> str:
 
 
 def _work_tree(root: Path) -> Path:
-    """The nearest directory at or above `root` that holds `.git`; `root` itself where there is none."""
+    """The nearest directory at or above `root` that contains `.git`; `root` itself if there is none."""
     return next((place for place in (root, *root.parents) if os.path.lexists(place / ".git")), root)
 
 
 def _below(top: Path, place: Path) -> bytes:
-    """What to put before a path in `place` to make it one in `top`: "" or "dir/dir/"."""
+    """The prefix that makes a path in `place` relative to `top`: "" or "dir/dir/"."""
     return b"" if place == top else os.fsencode(place.relative_to(top)) + b"/"
 
 
@@ -109,7 +107,7 @@ def _with_rules_of(directory: str | os.PathLike[str], rules: _Stack, offset: int
 
 
 def _read_rules(path: bytes) -> tuple[ignore.Pattern, ...]:
-    """The patterns in a file; none where there is no such regular file (git follows no link here either)."""
+    """The patterns in a file; none if it is not a regular file (git follows no link here either)."""
     try:
         if not stat.S_ISREG(os.lstat(path).st_mode):
             return ()
@@ -121,18 +119,18 @@ def _read_rules(path: bytes) -> tuple[ignore.Pattern, ...]:
 
 def _ignored(rules: _Stack, path: bytes, is_dir: bool) -> bool:
     for name in IGNORE_FILES:
-        for one in reversed(rules[name]):
-            answer = ignore.verdict(one.patterns, path[one.offset :], is_dir)
-            if answer is not None:
-                return answer
+        for each in reversed(rules[name]):
+            verdict = ignore.verdict(each.patterns, path[each.offset :], is_dir)
+            if verdict is not None:
+                return verdict
     return False
 
 
-def _walk(root: Path, prefix: bytes, rules: _Stack, notes: list[str]) -> Iterator[Found]:
-    """Everything below `root` that travels, in no order.
+def _walk(root: Path, prefix: bytes, rules: _Stack, notes: list[str]) -> Iterator[TreeEntry]:
+    """Everything below `root` to push, in any order.
 
     Args:
-        prefix: what precedes a path below `root` to make it relative to the top of the work tree.
+        prefix: makes a path below `root` relative to the top of the work tree.
     """
     pending = [("", rules)]
     while pending:
@@ -147,24 +145,24 @@ def _walk(root: Path, prefix: bytes, rules: _Stack, notes: list[str]) -> Iterato
                     continue
                 if is_dir:
                     pending.append((path + "/", rules))
-                one = _look(entry, path, notes)
-                if one is not None:
-                    yield one
+                found = _entry(entry, path, notes)
+                if found is not None:
+                    yield found
 
 
-def _look(entry: os.DirEntry[str], path: str, notes: list[str]) -> Found | None:
+def _entry(entry: os.DirEntry[str], path: str, notes: list[str]) -> TreeEntry | None:
     status = entry.stat(follow_symlinks=False)
     if stat.S_ISDIR(status.st_mode):
-        return Found(path, "dir", _mode(status, path))
+        return TreeEntry(path, "dir", _mode(status, path))
     if stat.S_ISREG(status.st_mode):
-        return Found(path, "file", _mode(status, path))
+        return TreeEntry(path, "file", _mode(status, path))
     if stat.S_ISLNK(status.st_mode):
         target = os.readlink(entry.path)
-        if _leads_out(path, target):
+        if _points_outside(path, target):
             notes.append(
-                f"{printable(path)}: a link to {printable(target)}, outside the tree; it travels as it is"
+                f"{printable(path)}: a link to {printable(target)}, outside the tree; pushed unchanged"
             )
-        return Found(path, "link", 0o777, target)
+        return TreeEntry(path, "link", 0o777, target)
     notes.append(f"{printable(path)}: {_SPECIAL.get(stat.S_IFMT(status.st_mode), 'special file')}; left out")
     return None
 
@@ -172,7 +170,7 @@ def _look(entry: os.DirEntry[str], path: str, notes: list[str]) -> Found | None:
 _SPECIAL = {stat.S_IFSOCK: "socket", stat.S_IFIFO: "fifo", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
 
 
-def _leads_out(path: str, target: str) -> bool:
+def _points_outside(path: str, target: str) -> bool:
     return (
         os.path.isabs(target)
         or os.path.normpath(os.path.join(os.path.dirname(path), target)).split("/")[0] == ".."
@@ -180,13 +178,13 @@ def _leads_out(path: str, target: str) -> bool:
 
 
 def _mode(status: os.stat_result, path: str) -> int:
-    """The permission bits. Raises MntError where the owner of the copy could not read it to check it."""
+    """The permission bits. Raises MntError if the owner of the copy could not read it."""
     mode = status.st_mode & _MODE_BITS
     needed = 0o500 if stat.S_ISDIR(status.st_mode) else 0o400
     if mode & needed != needed:
         raise MntError(
             f"{printable(path)}: mode {mode:04o}: its owner may not read it",
-            fix="chmod u+rX it, or list it in .mntignore.",
+            fix="run chmod u+rX on it, or list it in .mntignore",
         )
     return mode
 
@@ -194,5 +192,5 @@ def _mode(status: os.stat_result, path: str) -> int:
 def _unreadable(error: OSError) -> MntError:
     return MntError(
         f"{printable(str(error.filename))}: {error.strerror}",
-        fix="Make it readable, or list it in .mntignore.",
+        fix="make it readable, or list it in .mntignore",
     )

@@ -8,7 +8,7 @@ import pytest
 
 from mnt.push.manifest import Entry
 from mnt.push.plan import Delivery, Survey, choose_release, deliver, in_the_way, leaders, likely_shared
-from mnt.push.report import HostReport, Report
+from mnt.push.result import HostResult, PushResult
 
 NOW = datetime(2026, 1, 2, 3, 4, 5)
 SHA = "0123456789abcdef"
@@ -122,7 +122,7 @@ def test_a_file_above_a_kept_directory_is_in_the_way() -> None:
     ],
 )
 def test_the_verdict(statuses: list[str], ok: bool, mixed: bool) -> None:
-    report = Report(NEW, {str(i): HostReport(status) for i, status in enumerate(statuses)})
+    report = PushResult(NEW, {str(i): HostResult(status) for i, status in enumerate(statuses)})
     assert (report.ok, report.mixed) == (ok, mixed)
     document = report.document()
     assert (document["ok"], document["mixed"], document["release"]) == (

@@ -20,7 +20,7 @@ def make(root: Path, *paths: str, text: str = "x") -> None:
 
 
 def paths(root: Path) -> list[str]:
-    return [found.path for found in walk(root).found]
+    return [found.path for found in walk(root).entries]
 
 
 def test_directories_come_before_what_is_in_them(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_links_travel_as_they_are(tmp_path: Path, target: str, outside: bool) ->
     make(tmp_path, "sub/a")
     (tmp_path / "sub/link").symlink_to(target)
     tree = walk(tmp_path)
-    found = next(found for found in tree.found if found.path == "sub/link")
+    found = next(found for found in tree.entries if found.path == "sub/link")
     assert (found.kind, found.target) == ("link", target)
     assert bool(tree.notes) is outside
 
@@ -108,7 +108,7 @@ def test_what_is_no_file_is_left_out_and_named(tmp_path: Path, monkeypatch: pyte
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("sock")
     tree = walk(tmp_path)
-    assert [found.path for found in tree.found] == ["", "a"]
+    assert [found.path for found in tree.entries] == ["", "a"]
     assert tree.notes == ("pipe: fifo; left out", "sock: socket; left out")
 
 
@@ -118,7 +118,7 @@ def test_modes_lose_what_is_about_this_machine(tmp_path: Path) -> None:
     (tmp_path / "plain").chmod(0o640)
     (tmp_path / "dir").mkdir()
     (tmp_path / "dir").chmod(0o3775)
-    modes = {found.path: found.mode for found in walk(tmp_path).found}
+    modes = {found.path: found.mode for found in walk(tmp_path).entries}
     assert (modes["run.sh"], modes["plain"], modes["dir"]) == (0o755, 0o640, 0o775)
 
 
@@ -134,9 +134,9 @@ def test_a_file_that_its_owner_cannot_read_is_refused(tmp_path: Path) -> None:
     [
         (lambda path: None, "does not exist"),
         (lambda path: path.write_text("x"), "is not a directory"),
-        (lambda path: path.mkdir(), "holds nothing to push"),
-        (lambda path: make(path, ".git/HEAD"), "holds nothing to push"),
-        (lambda path: make(path, "a", ".gitignore", text="*\n"), "holds nothing to push"),
+        (lambda path: path.mkdir(), "contains nothing to push"),
+        (lambda path: make(path, ".git/HEAD"), "contains nothing to push"),
+        (lambda path: make(path, "a", ".gitignore", text="*\n"), "contains nothing to push"),
     ],
 )
 def test_a_source_that_cannot_be_pushed(tmp_path: Path, make_it: object, message: str) -> None:

@@ -1,4 +1,4 @@
-"""How a push ended, on each host."""
+"""The result of a push, in total and on each host."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from typing import Any
 
 STATUSES = {
     "pushed": "the release is current here",
-    "unchanged": "the release was current here before",
-    "failed": "this host is why the push was called off; it is as it was",
-    "untouched": "the push was called off because of another host; this one is as it was",
-    "switched": "the push was called off, but `current` could not be switched back here",
-    "unknown": "the connection was lost when `current` was to be switched",
+    "unchanged": "the release was already current here",
+    "failed": "the push was cancelled because of this host; it is unchanged",
+    "untouched": "the push was cancelled because of another host; this host is unchanged",
+    "switched": "the push was cancelled, but `current` could not be switched back here",
+    "unknown": "the connection was lost while `current` was being switched",
 }
 
 
 @dataclass(frozen=True)
-class HostReport:
-    """One host's part. `status` is a key of STATUSES."""
+class HostResult:
+    """The result on one host."""
 
-    status: str
+    status: str  # a key of STATUSES
     files_sent: int = 0
     bytes_sent: int = 0  # manifest and tar stream
     seconds: float = 0.0  # from the start of the push until the host had verified the release
-    current: str | None = None  # the release that `current` leads to at the end; None: none, or not known
-    shares_with: str | None = None  # the host that received the release for this one too
+    current: str | None = None  # the release that `current` points to at the end; None: none, or unknown
+    shares_with: str | None = None  # another host that received the release for the shared workdir
     error: str | None = None
     fix: str | None = None
 
 
 @dataclass(frozen=True)
-class Report:
-    """A whole push. `intended` is the release that all hosts were to end at; "" if none was chosen."""
+class PushResult:
+    """The result of a whole push."""
 
-    intended: str
-    hosts: dict[str, HostReport]
+    intended: str  # the release that was to become current on all hosts; "" if none was chosen
+    hosts: dict[str, HostResult]
 
     @property
     def release(self) -> str | None:
-        """The release that is current because of this push, or may be; None: no host was changed."""
+        """The release that this push made current on all or some hosts; None: no host was changed."""
         return self.intended if self.ok or self.mixed else None
 
     @property
@@ -47,7 +47,7 @@ class Report:
 
     @property
     def mixed(self) -> bool:
-        """Whether the hosts may be at different releases because of this push."""
+        """Whether this push may have left the hosts with different current releases."""
         statuses = {host.status for host in self.hosts.values()}
         return bool(statuses & {"unknown", "switched"}) or (not self.ok and "pushed" in statuses)
 
@@ -61,7 +61,7 @@ class Report:
         }
 
 
-def _document(host: HostReport) -> dict[str, Any]:
+def _document(host: HostResult) -> dict[str, Any]:
     always = {
         "status": host.status,
         "files_sent": host.files_sent,
