@@ -1,4 +1,4 @@
-"""`mnt run`: a command on every host."""
+"""`mnt run`: run a command on every host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mnt.cli.options import Selection, json_option, selection_options
 if TYPE_CHECKING:
     from mnt.fleet import Timeouts
     from mnt.run.fold import Answer
-    from mnt.run.report import HostRun, RunReport
+    from mnt.run.summary import HostRun, RunSummary
     from mnt.tasks.wrapper import Command
 
 _SECONDS = click.FloatRange(min=0, min_open=True)
@@ -20,22 +20,34 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
 @click.command(context_settings={"allow_interspersed_args": False})
 @selection_options
 @json_option
-@click.option("--script", metavar="FILE", help="Run this file of this machine; the rest are its arguments.")
-@click.option("--sudo", is_flag=True, help="As root: sudo -n, which never asks for a password.")
-@click.option("-f", "--fanout", type=click.IntRange(min=1), default=64, show_default=True, help="At once.")
+@click.option("--script", metavar="FILE", help="Run this local file on the hosts; CMD are its arguments.")
+@click.option("--sudo", is_flag=True, help="Run as root with sudo -n, which never asks for a password.")
+@click.option(
+    "-f",
+    "--fanout",
+    type=click.IntRange(min=1),
+    default=64,
+    show_default=True,
+    help="Hosts at the same time.",
+)
 @click.option("--timeout", type=_SECONDS, help="Seconds for the command on one host; default: none.")
-@click.option("--connect-timeout", type=_SECONDS, help="Seconds for each step of logging in; default: 10.")
-@click.option("--fail-fast", is_flag=True, help="End it everywhere as soon as one host fails.")
-@click.option("-b", "--fold", is_flag=True, help="In the end, hosts with the same output together.")
-@click.option("--diff", is_flag=True, help="As -b, but of other hosts only what differs from the most.")
-@click.option("--outdir", metavar="DIR", help="Write DIR/HOST.out and DIR/HOST.err too.")
-@click.option("-N", "--no-prefix", is_flag=True, help="Leave the host off the lines.")
+@click.option("--connect-timeout", type=_SECONDS, help="Seconds for each step of the login; default: 10.")
+@click.option("--fail-fast", is_flag=True, help="End the command on all hosts as soon as one host fails.")
+@click.option(
+    "-b",
+    "--fold",
+    is_flag=True,
+    help="At the end, print the output once per group of hosts with equal output.",
+)
+@click.option("--diff", is_flag=True, help="Like -b, but print other groups as a diff against the largest.")
+@click.option("--outdir", metavar="DIR", help="Also write DIR/HOST.out and DIR/HOST.err.")
+@click.option("-N", "--no-prefix", is_flag=True, help="Print lines without the name of the host.")
 @click.option(
     "--worker",
     type=click.Choice(["paramiko", "ssh"]),
     default="paramiko",
     show_default=True,
-    help="The SSH client; ssh: OpenSSH's own.",
+    help="The SSH client; ssh is OpenSSH.",
 )
 @click.argument("words", metavar="[CMD]...", nargs=-1, type=click.UNPROCESSED)
 def run(
@@ -56,12 +68,12 @@ def run(
 ) -> int:
     """Run a command on every host.
 
-    One word is a line for the hosts' /bin/sh: mnt run 'ls | wc -l'. Several are a program and its arguments,
-    which reach it as they are, whatever the login shell. Options of mnt come before CMD. What comes on
-    standard input, unless it is a terminal, goes to every host.
+    One word is a line for the hosts' /bin/sh: mnt run 'ls | wc -l'. Several words are a program and its
+    arguments, which are passed on unchanged with any login shell. Put the options of mnt before CMD. Standard
+    input is sent to every host, unless it is a terminal.
 
-    Exits with the largest exit code, 255 for a host that could not be reached, 130 when interrupted. The
-    hosts that failed are @failed until the next run.
+    The exit code is the largest one of the hosts, 255 if a host could not be reached, 130 if interrupted.
+    Until the next run, -n @failed selects the hosts that failed.
     """
     import sys
 
@@ -74,7 +86,7 @@ def run(
     from mnt.run.session import run as run_everywhere
 
     if as_json and (fold or diff):
-        raise click.UsageError("--json is a form of its own: without -b and --diff")
+        raise click.UsageError("--json excludes -b and --diff")
     names = [host.name for host in selection.hosts]
     order = Order(
         command=_command(words, script, sudo),
@@ -92,16 +104,16 @@ def run(
 
         connect = OpenSshConnection
     with Fleet(selection.hosts, fanout=fanout, timeouts=_timeouts(connect_timeout), connect=connect) as fleet:
-        report = run_everywhere(fleet, order, outputs, _show_error)
+        summary = run_everywhere(fleet, order, outputs, _show_error)
     if live is not None:
         live.close()
     if as_json:
-        ui.document(report.document())
+        ui.document(summary.document())
     elif keep:
-        _show_groups(report, diff=diff)
-    _show_end(report)
-    _remember(selection.inventory.file, report)
-    return report.exit_code
+        _show_groups(summary, diff=diff)
+    _show_end(summary)
+    _remember(selection.inventory.file, summary)
+    return summary.exit_code
 
 
 def _command(words: tuple[str, ...], script: str | None, sudo: bool) -> Command:
@@ -110,7 +122,7 @@ def _command(words: tuple[str, ...], script: str | None, sudo: bool) -> Command:
     if script is not None:
         return from_script(script, words, sudo=sudo)
     if not words:
-        raise click.UsageError("what shall be run? CMD, or --script FILE")
+        raise click.UsageError("nothing to run: give CMD, or --script FILE")
     return from_words(words, sudo=sudo)
 
 
@@ -131,32 +143,32 @@ def _show_error(run: HostRun) -> None:
         ui.error(run.error)
 
 
-def _show_groups(report: RunReport, *, diff: bool) -> None:
-    """The hosts that ran it to its end, those with one answer together; then what the others had said."""
+def _show_groups(summary: RunSummary, *, diff: bool) -> None:
+    """Show each group of hosts with the same answer, then the output of hosts that did not run to the end."""
     from mnt.run.fold import group, majority
 
     answers = {
         host: (run.exit_code, run.output.digest)
-        for host, run in report.runs.items()
+        for host, run in summary.runs.items()
         if run.exit_code is not None and run.output is not None
     }
     groups = group(answers)
     if diff and groups:
-        _show_diffs(report, majority(groups), groups)
+        _show_diffs(summary, majority(groups), groups)
     else:
         for hosts in groups:
-            _show_group(report, hosts)
-    for host, run in report.runs.items():
+            _show_group(summary, hosts)
+    for host, run in summary.runs.items():
         if host not in answers and run.output is not None and (run.output.out.size or run.output.err.size):
-            _show_group(report, (host,))
+            _show_group(summary, (host,))
 
 
-def _show_group(report: RunReport, hosts: tuple[str, ...]) -> None:
+def _show_group(summary: RunSummary, hosts: tuple[str, ...]) -> None:
     import sys
 
     from mnt import ui
 
-    run = report.runs[hosts[0]]
+    run = summary.runs[hosts[0]]
     assert run.output is not None
     if run.output.out.size or not run.output.err.size:
         ui.plain(_heading(hosts, run), "cyan")
@@ -173,48 +185,48 @@ def _heading(hosts: tuple[str, ...], run: HostRun) -> str:
     return f"==== {fold(hosts)} ({len(hosts)}){end and ': '}{end} ===="
 
 
-def _show_diffs(report: RunReport, usual: tuple[str, ...], groups: list[tuple[str, ...]]) -> None:
+def _show_diffs(summary: RunSummary, usual: tuple[str, ...], groups: list[tuple[str, ...]]) -> None:
     from mnt import ui
     from mnt.run.fold import diff
 
-    _show_group(report, usual)
+    _show_group(summary, usual)
     for odd in groups:
         if odd != usual:
-            ui.plain(_heading(odd, report.runs[odd[0]]), "cyan")
-            ui.block(line + b"\n" for line in diff(_answer(report, usual), _answer(report, odd)))
+            ui.plain(_heading(odd, summary.runs[odd[0]]), "cyan")
+            ui.block(line + b"\n" for line in diff(_answer(summary, usual), _answer(summary, odd)))
 
 
-def _answer(report: RunReport, hosts: tuple[str, ...]) -> Answer:
+def _answer(summary: RunSummary, hosts: tuple[str, ...]) -> Answer:
     from mnt.inventory.hostlist import fold
     from mnt.run.fold import Answer
 
-    run = report.runs[hosts[0]]
+    run = summary.runs[hosts[0]]
     assert run.exit_code is not None
     assert run.output is not None
     return Answer(fold(hosts), run.exit_code, run.output.out.read(), run.output.err.read())
 
 
-def _show_end(report: RunReport) -> None:
-    """Who is not ok, in a form that can be pasted back."""
+def _show_end(summary: RunSummary) -> None:
+    """Show the failed hosts, in a form that can be pasted."""
     import shlex
 
     from mnt import ui
     from mnt.inventory.hostlist import fold
 
-    for code, hosts in report.by_exit_code().items():
+    for code, hosts in summary.by_exit_code().items():
         ui.failure(f"exit code {code}: {fold(hosts)}")
-    if report.missing:
-        ui.failure(f"not done: {fold(report.missing)}")
-    if report.failed:
-        count = f"{len(report.failed)} of {len(report.runs)} hosts failed"
-        ui.failure(f"{count}: -n {shlex.quote(fold(report.failed))}, or -n @failed")
+    if summary.missing:
+        ui.failure(f"not done: {fold(summary.missing)}")
+    if summary.failed:
+        count = f"{len(summary.failed)} of {len(summary.runs)} hosts failed"
+        ui.failure(f"{count}: -n {shlex.quote(fold(summary.failed))}, or -n @failed")
 
 
-def _remember(inventory: str, report: RunReport) -> None:
+def _remember(inventory: str, summary: RunSummary) -> None:
     from mnt import ui
     from mnt.run import failed
 
     try:
-        failed.remember(inventory, report.failed)
+        failed.remember(inventory, summary.failed)
     except OSError as error:
-        ui.warn(f"-n @failed will not know of this run: {error}")
+        ui.warn(f"the failed hosts could not be saved for -n @failed: {error}")

@@ -1,4 +1,4 @@
-"""`mnt run`: what is sent for a command, and what is made of the answers of many hosts.
+"""`mnt run`: the command that is sent to the hosts, and the answers of many hosts.
 
-Pure, but for what keeps output and input in files, and for `session`, which has a Fleet do the work.
+All modules are pure, except those that keep input or output in files, and `session`, which uses a Fleet.
 """

@@ -11,7 +11,7 @@ _READ = 1 << 16  # bytes
 
 
 class Stored:
-    """One stream. `digest` tells streams apart without reading them again."""
+    """One stream. `digest` compares streams without reading them again."""
 
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY, prefix="mnt-")  # noqa: SIM115
@@ -28,7 +28,7 @@ class Stored:
         return self._hash.digest()
 
     def pieces(self) -> Iterator[bytes]:
-        """All of it. Nothing may be written afterwards."""
+        """The whole stream. Nothing may be written afterwards."""
         self._file.seek(0)
         while data := self._file.read(_READ):
             yield data
@@ -52,5 +52,5 @@ class Capture:
 
     @property
     def digest(self) -> bytes:
-        """Equal where both streams are."""
+        """Two hosts with equal digests have equal output on both streams."""
         return self.out.digest + self.err.digest

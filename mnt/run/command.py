@@ -1,4 +1,4 @@
-"""A command for many hosts: what the user typed, as the words that a host runs."""
+"""A command for many hosts: from the words on the command line to the words that a host runs."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from mnt.errors import UsageError
 from mnt.tasks.wrapper import SCRIPT_PLACE, Command
 
 _SHELL = "/bin/sh"
-# Linux: MAX_ARG_STRLEN, the longest word that execve takes, its NUL included; include/uapi/linux/binfmts.h.
+# Linux: MAX_ARG_STRLEN, the longest word that execve accepts, including its NUL;
+# include/uapi/linux/binfmts.h.
 _WORD_LIMIT = 131072  # bytes
 
 
 def from_words(words: Sequence[str], *, sudo: bool = False) -> Command:
-    """A command line: one word is a line for /bin/sh; several are a program and its arguments, as they are.
+    """A command line: one word is a line for /bin/sh; several words are a program and its arguments.
 
-    Raises UsageError for what no program can be given.
+    Raises UsageError for words that cannot be passed to a program.
     """
     if len(words) == 1:
         words = (_SHELL, "-c", words[0])
     elif words[0].startswith("-"):
-        # `exec` of some shells would read it as an option.
-        raise UsageError(f"not the name of a program: {words[0]!r}", fix="options of mnt stand before CMD")
+        # `exec` of some shells would interpret it as an option.
+        raise UsageError(f"not the name of a program: {words[0]!r}", fix="put the options of mnt before CMD")
     return Command(_encode(words), sudo=sudo)
 
 
 def from_script(file: str, arguments: Sequence[str], *, sudo: bool = False) -> Command:
-    """A script on this machine, to be run with `arguments`: by what its `#!` line names, else by /bin/sh.
+    """A script on this machine, run with `arguments` by the interpreter in its `#!` line, else by /bin/sh.
 
-    Raises UsageError where it cannot be read, is empty, or is no script.
+    Raises UsageError if the file cannot be read, is empty, or is not a script.
     """
     try:
         script = Path(file).read_bytes()
@@ -39,13 +40,13 @@ def from_script(file: str, arguments: Sequence[str], *, sudo: bool = False) -> C
     if not script:
         raise UsageError(f"{file}: the script is empty")
     if b"\0" in script[:256]:
-        raise UsageError(f"{file}: a program, not a script", fix="bring it to the hosts with mnt push")
+        raise UsageError(f"{file}: a binary program, not a script", fix="send it to the hosts with mnt push")
     words = (*interpreter(script), SCRIPT_PLACE, *_encode(arguments))
     return Command(words, script, sudo)
 
 
 def interpreter(script: bytes) -> tuple[bytes, ...]:
-    """What runs a script: as Linux reads a `#!` line (execve(2)), all behind the program is one argument."""
+    """The interpreter of a script. As in Linux (execve(2)), all text after it in its line is one argument."""
     first = script.split(b"\n", 1)[0]
     words = first.removeprefix(b"#!").split(None, 1) if first.startswith(b"#!") else []
     return tuple(word.strip() for word in words) or (_SHELL.encode(),)
@@ -57,6 +58,6 @@ def _encode(words: Sequence[str]) -> tuple[bytes, ...]:
         if b"\0" in word:
             raise UsageError(f"a NUL cannot be part of a command: {word[:40]!r}")
         if len(word) >= _WORD_LIMIT:
-            fix = "send it as a file: --script FILE"
+            fix = "send it in a file: --script FILE"
             raise UsageError(f"a word of {len(word)} bytes is too long for a command", fix=fix)
     return encoded

@@ -16,7 +16,7 @@ _FORMAT = 1
 
 
 def state_file(inventory: str) -> Path:
-    """Where an inventory's failed hosts are kept: the XDG Base Directory Specification, 0.8."""
+    """The file with an inventory's failed hosts, located by the XDG Base Directory Specification, 0.8."""
     home = os.environ.get("XDG_STATE_HOME", "")
     state = Path(home) if os.path.isabs(home) else Path("~/.local/state").expanduser()
     digest = hashlib.sha256(os.fsencode(os.path.realpath(inventory))).hexdigest()
@@ -24,11 +24,11 @@ def state_file(inventory: str) -> Path:
 
 
 def remember(inventory: str, hosts: Sequence[str]) -> None:
-    """Replace what is known of the inventory. Raises OSError."""
+    """Replace the failed hosts of the inventory. Raises OSError."""
     file = state_file(inventory)
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     text = json.dumps({"format": _FORMAT, "inventory": os.path.realpath(inventory), "hosts": list(hosts)})
-    # mkstemp makes it 0600; a reader finds the old file or the new one, never half of one.
+    # mkstemp creates it with mode 0600; a reader finds the old file or the new one, never a partial one.
     descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=".failed-")
     try:
         with open(descriptor, "w", encoding="utf-8") as new:
@@ -44,13 +44,13 @@ def recall(inventory: str) -> list[str]:
     """The hosts that failed in the last run; none if there was no run.
 
     Raises:
-        UsageError: the file is not one of ours.
+        UsageError: the file is not valid.
     """
     file = state_file(inventory)
     try:
-        said = json.loads(file.read_text(encoding="utf-8"))
-        hosts = said["hosts"]
-        if said["format"] != _FORMAT or not all(isinstance(host, str) for host in hosts):
+        document = json.loads(file.read_text(encoding="utf-8"))
+        hosts = document["hosts"]
+        if document["format"] != _FORMAT or not all(isinstance(host, str) for host in hosts):
             raise ValueError
     except FileNotFoundError:
         return []

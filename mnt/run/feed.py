@@ -1,7 +1,7 @@
-"""Standard input for many hosts, each of which reads all of it at its own pace.
+"""Standard input for many hosts. Each host reads all of it at its own speed.
 
-A pipe is copied to a temporary file that has no name, so that memory stays small however slow a host is, and
-hosts that start later get it all too. Of a regular file each host reads for itself.
+A pipe is copied to a temporary file without a name. So memory use stays small even with slow hosts, and hosts
+that start later also get all input. A regular file is not copied: each host's reader reads it directly.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from mnt.errors import MntError
 
 _READ = 1 << 18  # bytes
-_AHEAD = 1 << 24  # bytes that are read before the fastest host wants them
+_AHEAD = 1 << 24  # bytes to read ahead of the fastest host
 
 
 def is_given(descriptor: int) -> bool:
-    """Whether there is a standard input to pass on: no terminal, not closed, not /dev/null."""
+    """Whether there is a standard input to pass on: it is open, and no terminal and not /dev/null."""
     try:
         device = os.fstat(descriptor)
     except OSError:
@@ -30,71 +30,71 @@ def is_given(descriptor: int) -> bool:
 
 
 class Source:
-    """What is read from a descriptor, from where it stands on."""
+    """The data of a descriptor, from its current position on."""
 
     def __init__(self, descriptor: int) -> None:
         self._changed = threading.Condition()
-        self._wanted = 0  # how far the fastest host is
+        self._position = 0  # of the fastest host
         self._ended = False
         self._failure: OSError | None = None
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             self._file = descriptor
             self._start = os.lseek(descriptor, 0, os.SEEK_CUR)
-            self._there = max(0, os.fstat(descriptor).st_size - self._start)
+            self._size = max(0, os.fstat(descriptor).st_size - self._start)
             self._ended = True
             return
         self._copy = tempfile.TemporaryFile(prefix="mnt-")  # noqa: SIM115 - as long as the source lives
         self._file = self._copy.fileno()
-        self._start = self._there = 0
+        self._start = self._size = 0
         threading.Thread(target=self._read_all, args=(descriptor,), daemon=True, name="mnt-stdin").start()
 
     def feed(self) -> Feed:
-        """All of it, for one host."""
+        """A reader of all data, for one host."""
         return Feed(self)
 
     def _read_all(self, descriptor: int) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._there - self._wanted < _AHEAD)
+                self._changed.wait_for(lambda: self._size - self._position < _AHEAD)
             try:
                 data = os.read(descriptor, _READ)
-            except OSError:  # as good as its end: a terminal that is gone
+            except OSError:  # treated as the end: a terminal that is gone
                 data = b""
             failure = self._keep(data)
             with self._changed:
                 self._failure = failure
-                self._there += len(data)
+                self._size += len(data)
                 self._ended = not data or failure is not None
                 self._changed.notify_all()
             if self._ended:
                 return
 
     def _keep(self, data: bytes) -> OSError | None:
-        """Put data behind what is there; why that cannot be done."""
+        """Append data to the copy; the error if that fails."""
         written = 0
         try:
             while written < len(data):
-                written += os.pwrite(self._file, data[written:], self._there + written)
+                written += os.pwrite(self._file, data[written:], self._size + written)
         except OSError as error:
             return error
         return None
 
     def _piece(self, offset: int, feed: Feed) -> bytes:
-        """What is there at an offset, waited for if need be; empty at the end, or once `feed` is closed.
+        """The data at an offset; waits for it. Empty at the end of the data, or if `feed` is closed.
 
-        Raises MntError where standard input could not be kept.
+        Raises MntError if standard input could not be copied.
         """
         with self._changed:
-            if offset > self._wanted:
-                self._wanted = offset
+            if offset > self._position:
+                self._position = offset
                 self._changed.notify_all()
-            self._changed.wait_for(lambda: feed.closed or self._there > offset or self._ended)
-            size = min(_READ, self._there - offset)
+            self._changed.wait_for(lambda: feed.closed or self._size > offset or self._ended)
+            size = min(_READ, self._size - offset)
         if feed.closed:
             return b""
         if self._failure is not None:
             reason = (self._failure.strerror or str(self._failure)).lower()
-            raise MntError(f"standard input cannot be kept: {reason}", fix="more room in $TMPDIR")
+            raise MntError(f"standard input cannot be copied: {reason}", fix="free space in $TMPDIR")
         return os.pread(self._file, size, self._start + offset)
 
     def _wake(self) -> None:
@@ -103,9 +103,9 @@ class Source:
 
 
 class Feed:
-    """One host's reading of a Source. Iterating waits for more; `close`, from another thread, ends it.
+    """The reader of a Source for one host. Iterating waits for data; `close`, in another thread, ends it.
 
-    Iterating raises MntError where standard input could not be kept.
+    Iterating raises MntError if standard input could not be copied.
     """
 
     def __init__(self, source: Source) -> None:

@@ -1,4 +1,4 @@
-"""Hosts with the same answer as one, and what sets the others apart."""
+"""Group hosts with the same answer, and show the differences between groups."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import difflib
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-# difflib takes time with the square of the lines that differ.
+# The run time of difflib grows with the square of the number of differing lines.
 _MOST_LINES = 10_000
 
 
 def group(answers: Mapping[str, Hashable]) -> list[tuple[str, ...]]:
-    """Hosts of equal answers together, in the order of the hosts."""
+    """Groups of hosts with equal answers, in the order of the hosts."""
     groups: dict[Hashable, list[str]] = {}
     for host, answer in answers.items():
         groups.setdefault(answer, []).append(host)
@@ -19,22 +19,22 @@ def group(answers: Mapping[str, Hashable]) -> list[tuple[str, ...]]:
 
 
 def majority(groups: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """The largest group; of several, the first."""
+    """The largest group; among equals, the first."""
     return max(groups, key=len)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a group of hosts has said. `label` names it in a diff."""
+    """The answer of a group of hosts."""
 
-    label: str
+    label: str  # names the group in a diff
     exit_code: int
     stdout: bytes
     stderr: bytes
 
 
 def diff(usual: Answer, odd: Answer) -> Iterator[bytes]:
-    """Unified diffs of both streams, as lines without newlines, and a line for another exit code."""
+    """Unified diffs of both streams, as lines without newlines, and a line if the exit codes differ."""
     for name, before, after in (
         ("stdout", usual.stdout, odd.stdout),
         ("stderr", usual.stderr, odd.stderr),

@@ -1,4 +1,4 @@
-"""Output shown as it comes."""
+"""Output that is shown immediately."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Live:
         return HostLive(host, self._out, self._err)
 
     def close(self) -> None:
-        """Show what is left without a newline."""
+        """Show incomplete last lines."""
         self._out.close()
         self._err.close()
 

@@ -15,7 +15,7 @@ _SUFFIXES = (".out", ".err")
 
 
 def prepare(directory: str, hosts: Iterable[str]) -> Path:
-    """Make the directory, and take away what an earlier run left of these hosts. Raises UsageError."""
+    """Create the directory, and remove these hosts' files of an earlier run. Raises UsageError."""
     path = Path(directory)
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -28,10 +28,10 @@ def prepare(directory: str, hosts: Iterable[str]) -> Path:
 
 
 class HostFiles:
-    """A sink: both files of a host, which are there from the moment that it was reached."""
+    """A sink: both files of a host. They exist as soon as the host was reached."""
 
     def __init__(self, directory: Path, host: str) -> None:
-        """`host` is a name of the inventory, and so the name of a file too. Raises OSError."""
+        """Create the files. A host's name in the inventory is a valid file name. Raises OSError."""
         with contextlib.ExitStack() as opened:
             self._files: list[BinaryIO] = [
                 opened.enter_context(_create(directory / f"{host}{suffix}")) for suffix in _SUFFIXES
@@ -54,6 +54,6 @@ class HostFiles:
 
 
 def _create(path: Path) -> BinaryIO:
-    """A new file of the user's alone; a link that lies there is not followed."""
+    """A new file that only the user can read; an existing link is not followed."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     return open(os.open(path, flags, 0o600), "wb", buffering=0)

@@ -1,4 +1,4 @@
-"""One command on all hosts of a fleet, to its end or until it is called off."""
+"""Run one command on all hosts of a fleet, to its end or until it is cancelled."""
 
 from __future__ import annotations
 
@@ -13,32 +13,28 @@ from mnt.run.capture import Capture
 from mnt.run.feed import Source
 from mnt.run.live import Live
 from mnt.run.outdir import HostFiles
-from mnt.run.report import HostRun, RunReport
+from mnt.run.summary import HostRun, RunSummary
 from mnt.tasks.command import Sink, run_command
 from mnt.tasks.wrapper import Command
 
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be done on each host.
-
-    `stdin` goes to every host; `timeout` is in seconds, for the command on one host; `fail_fast` ends it
-    everywhere as soon as one host is not ok.
-    """
+    """The work for each host."""
 
     command: Command
-    stdin: Source | None = None
-    timeout: float | None = None
-    fail_fast: bool = False
+    stdin: Source | None = None  # sent to every host
+    timeout: float | None = None  # seconds for the command on one host
+    fail_fast: bool = False  # end the command on all hosts as soon as one host is not ok
 
 
 class Outputs:
-    """Where the hosts' output goes.
+    """The destinations of the hosts' output.
 
     Args:
-        live: shows it as it comes.
-        keep: keep it for the report.
-        directory: write it to files too.
+        live: shows it immediately.
+        keep: keep it for the summary.
+        directory: also write it to files there.
     """
 
     def __init__(self, *, live: Live | None, keep: bool, directory: Path | None = None) -> None:
@@ -49,7 +45,7 @@ class Outputs:
         self.kept: dict[str, Capture] = {}
 
     def open(self, host: str, opened: ExitStack) -> Sink:
-        """The sink of a host that was reached; `opened` closes what it needs. Raises OSError."""
+        """The sink of a host that was reached; `opened` closes its files. Raises OSError."""
         sinks: list[Sink] = []
         if self._live is not None:
             sinks.append(self._live.sink(host))
@@ -62,7 +58,7 @@ class Outputs:
         return self._gates[host]
 
     def close(self) -> None:
-        """Nothing is taken any more: a host that was given up may still be talking."""
+        """Ignore all further output: a host that was given up may still send some."""
         for gate in list(self._gates.values()):
             gate.close()
 
@@ -90,17 +86,17 @@ class _Gate:
 
 
 class _Enough(Exception):
-    """A host has failed, and the others need not go on."""
+    """A host has failed, so the other hosts stop."""
 
 
-def run(fleet: Fleet, order: Order, outputs: Outputs, on_end: Callable[[HostRun], None]) -> RunReport:
+def run(fleet: Fleet, order: Order, outputs: Outputs, on_end: Callable[[HostRun], None]) -> RunSummary:
     """Run the command on every host.
 
     Args:
-        on_end: told of each host as it ends.
+        on_end: is called with each host as it ends.
 
-    An interrupt ends it on all hosts, and is told by the report. Raises BrokenPipeError where the reader of
-    this process's output is gone.
+    An interrupt ends the command on all hosts, and the summary says so. Raises BrokenPipeError if the reader
+    of this process's output is gone.
     """
     runs: dict[str, HostRun] = {}
 
@@ -129,4 +125,4 @@ def run(fleet: Fleet, order: Order, outputs: Outputs, on_end: Callable[[HostRun]
     outputs.close()
     hosts = [host.name for host in fleet.hosts]
     missing = {host: HostRun(host, output=outputs.kept.get(host)) for host in hosts}
-    return RunReport({**missing, **runs}, interrupted=interrupted)
+    return RunSummary({**missing, **runs}, interrupted=interrupted)

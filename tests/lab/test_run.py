@@ -130,7 +130,7 @@ def test_usage(mnt: Mnt, tmp_path: Path) -> None:
     for args, message in [
         ([], "CMD, or --script FILE"),
         (["--", "-x", "y"], "not the name of a program: '-x'"),
-        (["--json", "-b", "ls"], "--json is a form of its own"),
+        (["--json", "-b", "ls"], "--json excludes -b and --diff"),
         (["--script", str(tmp_path / "none")], "no such file"),
     ]:
         done = mnt("run", *args)

@@ -71,7 +71,7 @@ def test_a_script_and_its_arguments(tmp_path: Path) -> None:
     [
         (None, "no such file or directory"),
         (b"", "the script is empty"),
-        (b"\x7fELF\x02\0\0", "a program, not a script"),
+        (b"\x7fELF\x02\0\0", "a binary program, not a script"),
     ],
 )
 def test_what_is_no_script(tmp_path: Path, content: bytes | None, problem: str) -> None:

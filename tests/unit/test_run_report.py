@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mnt.errors import HostError
-from mnt.run.report import HostRun, RunReport
+from mnt.run.summary import HostRun, RunSummary
 
 DOWN = HostError("h", "connect", "refused by h port 22")
 LATE = HostError("h", "command", "not done within 1 s")
@@ -37,19 +37,19 @@ def test_status(run: HostRun, status: str) -> None:
     ],
 )
 def test_the_largest_exit_code(runs: list[HostRun], interrupted: bool, code: int, failed: list[str]) -> None:
-    report = RunReport({run.host: run for run in runs}, interrupted=interrupted)
+    report = RunSummary({run.host: run for run in runs}, interrupted=interrupted)
     assert (report.exit_code, report.failed) == (code, failed)
     assert report.document()["ok"] == (not failed)
 
 
 def test_hosts_by_exit_code() -> None:
     codes = {"a": 2, "b": 0, "c": 1, "d": 2}
-    report = RunReport({host: HostRun(host, exit_code=code) for host, code in codes.items()})
+    report = RunSummary({host: HostRun(host, exit_code=code) for host, code in codes.items()})
     assert report.by_exit_code() == {1: ["c"], 2: ["a", "d"]}
 
 
 def test_an_error_in_the_document() -> None:
-    document = RunReport({"h": HostRun("h", error=DOWN, seconds=0.5)}).document()
+    document = RunSummary({"h": HostRun("h", error=DOWN, seconds=0.5)}).document()
     assert document["hosts"]["h"] == {
         "status": "unreachable",
         "exit_code": None,

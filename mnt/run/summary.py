@@ -1,4 +1,4 @@
-"""What became of a command on each host."""
+"""The results of a command: on each host, and in total."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from mnt.run.capture import Capture, Stored
 
 _UNREACHED = ("resolve", "connect", "banner", "key exchange", "host key", "authentication", "channel")
 
-NO_EXIT_CODE = 255  # of a host that could not run the command to its end; as ssh says it
+NO_EXIT_CODE = 255  # for a host that did not run the command to its end; the same code as ssh
 INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
 class HostRun:
-    """One host: `exit_code`, or `error`, or neither where the run was over before the host was done."""
+    """One host: it has an `exit_code` or an `error`, or neither if the run ended before the host did."""
 
     host: str
     exit_code: int | None = None
     error: HostError | None = None
     seconds: float | None = None
-    output: Capture | None = None  # None: nothing was kept
+    output: Capture | None = None  # None: not kept
 
     @property
     def status(self) -> str:
-        """`ok`; `failed`: another exit code than 0; `unreachable`; `error`: not run to its end; `missing`."""
+        """`ok`; `failed`: exit code not 0; `unreachable`; `error`: ended too early; `missing`: cancelled."""
         if self.error is not None:
             return "unreachable" if self.error.phase in _UNREACHED else "error"
         if self.exit_code is None:
@@ -36,14 +36,14 @@ class HostRun:
         return "failed" if self.exit_code else "ok"
 
     def document(self) -> dict[str, Any]:
-        said = {"status": self.status, "exit_code": self.exit_code, "seconds": self.seconds}
-        said["error"] = None if self.error is None else f"{self.error.phase}: {self.error.reason}"
+        result = {"status": self.status, "exit_code": self.exit_code, "seconds": self.seconds}
+        result["error"] = None if self.error is None else f"{self.error.phase}: {self.error.reason}"
         if self.output is not None:
-            said |= dict(_text("stdout", self.output.out)) | dict(_text("stderr", self.output.err))
-        return said
+            result |= dict(_text("stdout", self.output.out)) | dict(_text("stderr", self.output.err))
+        return result
 
 
-class RunReport:
+class RunSummary:
     """All hosts, in the order of the selection."""
 
     def __init__(self, runs: Mapping[str, HostRun], *, interrupted: bool = False) -> None:
@@ -52,7 +52,7 @@ class RunReport:
 
     @property
     def failed(self) -> list[str]:
-        """The hosts on which it has to be done again: all that are not ok."""
+        """All hosts whose status is not `ok`."""
         return [host for host, run in self.runs.items() if run.status != "ok"]
 
     @property
@@ -61,13 +61,13 @@ class RunReport:
 
     @property
     def exit_code(self) -> int:
-        """130 where it was interrupted, else the largest of the hosts'."""
+        """130 if the run was interrupted, else the largest exit code of the hosts."""
         if self._interrupted:
             return INTERRUPTED
         return max((_code(run) for run in self.runs.values()), default=0)
 
     def by_exit_code(self) -> dict[int, list[str]]:
-        """The hosts of each exit code that is not 0, the smallest first."""
+        """The hosts by exit code, without 0, the smallest code first."""
         codes = sorted({run.exit_code for run in self.runs.values() if run.exit_code})
         return {code: [host for host, run in self.runs.items() if run.exit_code == code] for code in codes}
 
@@ -87,7 +87,7 @@ def _code(run: HostRun) -> int:
 
 
 def _text(name: str, stream: Stored) -> Iterator[tuple[str, str]]:
-    """A stream as text; where it is not UTF-8, the bytes too."""
+    """A stream as text; if it is not UTF-8, also its bytes."""
     data = stream.read()
     yield name, data.decode("utf-8", "replace")
     try:
