@@ -1,4 +1,4 @@
-"""`mnt ssh-setup`: let you in on the hosts, and the hosts in on each other."""
+"""`mnt ssh-setup`: set up logins by key, from this machine to the hosts and between the hosts."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 @click.option(
     "--key", metavar="FILE", help="Private key to install; default: the inventory's, else ~/.ssh/id_ed25519."
 )
-@click.option("--no-mesh", is_flag=True, help="Only let you in; the hosts get no key of their own.")
-@click.option("--dry-run", is_flag=True, help="Show what would change; ask for no password.")
+@click.option("--no-mesh", is_flag=True, help="Install only your key; set up no logins between the hosts.")
+@click.option("--dry-run", is_flag=True, help="Show the changes without making them; ask for no password.")
 def ssh_setup(selection: Selection, as_json: bool, key: str | None, no_mesh: bool, dry_run: bool) -> int:
-    """Install your key on the hosts, set up logins between them, and prove both.
+    """Install your key on the hosts, set up logins between them, and test both.
 
-    Hosts that let no key in yet are asked with your password: it is typed once, goes only to hosts whose keys
-    are known (`mnt trust`), and is kept nowhere. Each node makes a key of its own, which never leaves it.
+    If a host does not accept your key yet, your password is asked for: once for all such hosts. It is sent
+    only to hosts whose host keys are known (`mnt trust`), and is not stored. Each node generates its own key,
+    which never leaves the node.
     """
     from mnt import ui
     from mnt.trust import identity as identities
@@ -56,9 +57,9 @@ def _new_key(path: str, dry_run: bool) -> Identity:
     from mnt.trust import identity as identities
 
     if dry_run:
-        ui.info(f"{path}: would be made")
+        ui.info(f"{path}: would be generated")
         return identities.Identity(path, "ssh-ed25519 -", "")
-    ui.info(f"{path}: made")
+    ui.info(f"{path}: generated")
     return identities.make(path)
 
 
@@ -85,4 +86,4 @@ def _show(done: Setup, identity: Identity, dry_run: bool) -> None:
             ui.failure(f"{one} cannot log in to {other}: {login['error']}")
     if done.ok and not dry_run:
         between = f", and {len(done.mesh)} logins between hosts work" if done.mesh else ""
-        ui.success(f"{len(done.changes)} hosts let {identity.path} in{between}")
+        ui.success(f"{len(done.changes)} hosts accept {identity.path}{between}")

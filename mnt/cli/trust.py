@@ -1,4 +1,4 @@
-"""`mnt trust`: record the host keys of hosts, after somebody has looked at them."""
+"""`mnt trust`: record the host keys of hosts after the user has checked them."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _COLOURS = {"known": "green", "recorded": "green", "replaced": "green", "new": "
 @selection_options
 @json_option
 @click.argument("hostlist", required=False)
-@click.option("--yes", is_flag=True, help="Accept unknown keys as they are shown. Never a changed one.")
+@click.option("--yes", is_flag=True, help="Accept unknown keys without asking; never a changed key.")
 @click.option(
     "--fingerprints",
     "file",
     metavar="FILE",
-    help="Accept what this list of the administrator has, and nothing else: lines HOST SHA256:...",
+    help="Accept only the keys in this list of the administrator: lines HOST SHA256:...",
 )
 @click.option(
     "--replace",
     is_flag=True,
-    help="Replace changed keys too, each by a fingerprint that is typed in or in --fingerprints.",
+    help="Also replace changed keys, if their fingerprint is typed in or in --fingerprints.",
 )
 def trust(
     selection: Selection, as_json: bool, hostlist: str | None, yes: bool, file: str | None, replace: bool
 ) -> int:
-    """Scan the host keys of HOSTLIST (default: all hosts), and of their gateways, and record them.
+    """Scan the host keys of HOSTLIST (default: all hosts) and of their gateways, and record them.
 
-    Fingerprints are shown by host and recorded in the inventory's known_hosts once you agree. Exits with
-    0 when all hosts are trusted, with 1 when some are not.
+    The fingerprints are shown. If you agree, the keys are recorded in the inventory's known_hosts. The exit
+    code is 0 if all hosts are trusted, else 1.
     """
     from mnt import ui
     from mnt.inventory import hostlist as hostlists
@@ -49,7 +49,7 @@ def trust(
     if yes and replace and file is None:
         raise UsageError(
             "--yes does not replace a changed key",
-            fix="--replace --fingerprints FILE, or --replace on a terminal",
+            fix="use --replace --fingerprints FILE, or --replace on a terminal",
         )
     hosts = selection.hosts
     if hostlist is not None:
@@ -60,7 +60,7 @@ def trust(
         hosts,
         listed=None if file is None else fingerprints.read(file),
         consent=consent,
-        tell=lambda wave: None if as_json else _show(wave),
+        show=lambda wave: None if as_json else _show(wave),
     )
     ok = all(trust.ok for trust in found.values())
     if as_json:
@@ -71,10 +71,13 @@ def trust(
 
 
 class _Consent:
-    """Who agrees to keys: the options, or whoever sits at the terminal.
+    """Decides which keys to accept: by the options, or by asking at the terminal.
 
     Args:
-        vouched: the administrator's list has said already which keys are good.
+        yes: accept unknown keys without asking.
+        vouched: the administrator's list has already confirmed the keys.
+        replace: also replace changed keys.
+        may_ask: questions at the terminal are allowed.
     """
 
     def __init__(self, *, yes: bool, vouched: bool, replace: bool, may_ask: bool) -> None:
@@ -98,9 +101,9 @@ class _Consent:
         )
 
     def _ask_for(self, name: str, verdict: Verdict) -> bool:
-        """Whether somebody can tell the new fingerprint, other than by reading it from our screen."""
-        said = self._ask(f"{name}: its new fingerprint, as who looks after it says (empty: leave it): ")
-        return said in {key.fingerprint for key in verdict.record}
+        """Ask for the new fingerprint: the user must know it from the administrator, not from this screen."""
+        typed = self._ask(f"{name}: the new fingerprint, from its administrator (empty: do not replace): ")
+        return typed in {key.fingerprint for key in verdict.record}
 
     def _ask(self, question: str) -> str:
         from mnt.fleet.terminal import ask

@@ -1,1 +1,1 @@
-"""Which host keys are trusted, and who may log in: `mnt trust` and `mnt ssh-setup`."""
+"""Trust in host keys, and logins by key: `mnt trust` and `mnt ssh-setup`."""

@@ -1,4 +1,4 @@
-"""Establish trust in hosts: scan, judge, ask, record; gateways before what lies behind them."""
+"""Establish trust in hosts: scan, judge, ask, record. Gateways come before the hosts behind them."""
 
 from __future__ import annotations
 
@@ -19,26 +19,29 @@ RECORDED = "recorded"
 REPLACED = "replaced"
 UNREACHABLE = "unreachable"
 
-# status -> what is wrong, and what to do
+# status -> message and fix
 _PROBLEMS = {
     verdict.NEW: (
-        "not recorded: it shows {shown}",
-        "mnt trust on a terminal; in scripts --fingerprints FILE, or --yes where the network is yours",
+        "no host key is recorded; the host presents {shown}",
+        "run mnt trust on a terminal; in a script use --fingerprints FILE, or --yes in a trusted network",
     ),
     verdict.CHANGED: (
-        "changed: recorded is {old}, the host shows {shown}",
-        "it may be another machine: ask who looks after the host whether it was installed anew, and for its "
-        "fingerprint; then: mnt trust --replace",
+        "the host key has changed: {old} is recorded, the host presents {shown}",
+        "ask the administrator whether the host was reinstalled, and for its new fingerprint, because it may "
+        "be another machine; then: mnt trust --replace",
     ),
     verdict.REVOKED: (
-        "it shows a key that known_hosts revokes: {shown}",
-        "ask who looks after the host: this key is not to be used any more",
+        "the host presents a key that known_hosts revokes: {shown}",
+        "ask the administrator of the host to replace its host key",
     ),
     verdict.MISMATCH: (
-        "none of its keys is in the list: it shows {shown}",
-        "it may be another machine, or the list may be old: ask who wrote the list",
+        "the list has none of its keys: the host presents {shown}",
+        "ask the author of the list for a current one; the host may also be another machine",
     ),
-    verdict.UNLISTED: ("the list does not have it; it shows {shown}", "ask who wrote the list"),
+    verdict.UNLISTED: (
+        "the list has no entry for this host; it presents {shown}",
+        "ask the author of the list to add the host",
+    ),
 }
 
 Consent = Callable[[Mapping[str, Verdict]], Iterable[str]]
@@ -46,9 +49,9 @@ Consent = Callable[[Mapping[str, Verdict]], Iterable[str]]
 
 @dataclass(frozen=True)
 class Trust:
-    """What became of a host. `status`: one of mnt.trust.verdict's, or of the above."""
+    """The result for one host."""
 
-    status: str
+    status: str  # a status of mnt.trust.verdict, or RECORDED, REPLACED or UNREACHABLE
     verdict: Verdict | None = None
     error: HostError | None = None
 
@@ -57,7 +60,7 @@ class Trust:
         return self.status in (verdict.KNOWN, RECORDED, REPLACED)
 
     def problem(self, name: str) -> MntError:
-        """Why the host is not trusted, and what to do about it."""
+        """Why the host is not trusted, and the fix."""
         if self.error is not None:
             return self.error
         assert self.verdict is not None
@@ -67,7 +70,7 @@ class Trust:
         return MntError(f"{name}: {message.format(shown=shown, old=old)}", fix=fix)
 
     def document(self) -> dict[str, Any]:
-        """As `mnt trust --json` prints it."""
+        """The JSON form of `mnt trust --json`."""
         found = self.verdict
         return {
             "status": self.status,
@@ -86,14 +89,14 @@ def establish(
     *,
     listed: Listed | None,
     consent: Consent,
-    tell: Callable[[dict[str, Trust]], None],
+    show: Callable[[dict[str, Trust]], None],
 ) -> dict[str, Trust]:
-    """Scan hosts, and the gateways that lead to them, and record what is agreed to.
+    """Scan hosts and their gateways, and record the keys that `consent` accepts.
 
     Args:
-        listed: the administrator's fingerprints; None: there is no list.
-        consent: is given what could be recorded, and says for which names it is to be; called once a wave.
-        tell: is given each wave as it was found, before `consent` is asked.
+        listed: the administrator's fingerprints; None: there is no list. consent: gets the verdicts that can
+        be accepted, and returns the names to accept; called once per wave. show: gets the results of each
+        wave before `consent` is called.
 
     Raises:
         MntError: known_hosts cannot be written.
@@ -112,10 +115,12 @@ def establish(
             )
             judged = verdict.judge(keys, store.about(endpoint), names)
             found[name] = Trust(judged.status, judged)
-        tell({name: found[name] for name in wave})
-        asked = {name: trust.verdict for name, trust in found.items() if trust.verdict and trust.verdict.open}
-        for name in consent(asked):
-            found[name] = _record(store, wave[name], asked[name])
+        show({name: found[name] for name in wave})
+        open_verdicts = {
+            name: trust.verdict for name, trust in found.items() if trust.verdict and trust.verdict.open
+        }
+        for name in consent(open_verdicts):
+            found[name] = _record(store, wave[name], open_verdicts[name])
         done |= {name: found[name] for name in wave}
     return done
 

@@ -1,4 +1,4 @@
-"""The administrator's list of fingerprints, against which `mnt trust` compares what hosts show."""
+"""The administrator's list of fingerprints, with which `mnt trust` compares the keys of the hosts."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ Listed = Mapping[str, frozenset[str]]  # host -> fingerprints
 
 
 def read(path: str) -> Listed:
-    """A file of lines `HOST SHA256:...`, as many a host as it has keys; `#` begins a comment.
+    """Read lines `HOST SHA256:...`. A host may have several lines, one per key; `#` begins a comment.
 
-    HOST is the name in the inventory, or the address as in known_hosts. Raises UsageError, with the line.
+    HOST is the name in the inventory, or the address as in known_hosts. Raises UsageError with the line
+    number.
     """
     try:
         text = Path(path).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: {getattr(error, 'strerror', None) or 'not a text'}".lower()) from None
+        raise UsageError(f"{path}: {getattr(error, 'strerror', None) or 'not a text file'}".lower()) from None
     found: dict[str, frozenset[str]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.partition("#")[0].split()
         if not words:
             continue
         if len(words) != 2 or not _FINGERPRINT.fullmatch(words[1]):
-            fix = "a line is HOST SHA256:..., as ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub says there"
+            fix = "write lines HOST SHA256:...; on HOST: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub"
             raise UsageError(f"{path}:{number}: not a host and a fingerprint: {line.strip()!r}", fix=fix)
         found[words[0]] = found.get(words[0], frozenset()) | {words[1]}
     if not found:
-        raise UsageError(f"{path}: no fingerprints in it")
+        raise UsageError(f"{path}: the file contains no fingerprints")
     return found
 
 
 def of(names: Iterable[str], listed: Listed) -> frozenset[str]:
-    """The fingerprints that a list has for a host, by any of its names."""
+    """The fingerprints in a list for a host with these names."""
     return frozenset().union(*(listed.get(name, frozenset()) for name in names))

@@ -1,4 +1,4 @@
-"""The key by which the head logs in: picked, or made."""
+"""The key with which the head logs in: find it, or generate it."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from mnt.inventory.model import Host
 
 @dataclass(frozen=True)
 class Identity:
-    path: str  # of the private half
+    path: str  # of the private key
     public: str  # "ssh-ed25519 AAAA.."
     comment: str
 
 
 def choose(hosts: Iterable[Host]) -> str:
-    """The file that the inventory names, else the first of ssh's own that exists, else the one to make.
+    """The key file in the inventory, else the first existing default of ssh, else the file to create.
 
-    Raises UsageError where the hosts have keys of different files.
+    Raises UsageError if the hosts have different key files.
     """
     named = {host.ssh.identity for host in hosts}
     if len(named) > 1:
         raise UsageError(
             "these hosts have different keys in the inventory",
-            fix="select some of them with -n, or give --key",
+            fix="select hosts with the same key: -n; or name one key: --key FILE",
         )
     (only,) = named
     if only is not None:
@@ -40,7 +40,7 @@ def choose(hosts: Iterable[Host]) -> str:
 
 
 def load(path: str) -> Identity | None:
-    """The key of a file; None if there is no such file. Raises UsageError without its public half."""
+    """The key in a file; None if there is no such file. Raises UsageError if its public key is missing."""
     if not _file(path).exists():
         return None
     public = Path(f"{_file(path)}.pub")
@@ -56,7 +56,7 @@ def load(path: str) -> Identity | None:
 
 
 def make(path: str) -> Identity:
-    """Make a key pair: ed25519, without a passphrase. Raises UsageError where it cannot be written."""
+    """Generate an ed25519 key pair without a passphrase. Raises UsageError if it cannot be written."""
     pair = keys.generate()
     comment = f"{getpass.getuser()}@{socket.gethostname()}"
     try:
@@ -64,7 +64,9 @@ def make(path: str) -> Identity:
         _write(_file(path), pair.private, 0o600)
         _write(Path(f"{_file(path)}.pub"), f"{pair.public} {comment}\n", 0o644)
     except OSError as error:
-        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}", fix="--key FILE") from None
+        raise UsageError(
+            f"{path}: {(error.strerror or str(error)).lower()}", fix="name another file: --key FILE"
+        ) from None
     return Identity(path, pair.public, comment)
 
 

@@ -1,4 +1,4 @@
-"""Ask hosts for their keys, by the way that a login would take, without logging in to them."""
+"""Ask hosts for their host keys, on the same route as a login, but without logging in."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from mnt.fleet.endpoint import Endpoint
 from mnt.fleet.hostkeys import HostKey
 from mnt.inventory.model import Host, Ssh
 
-# One connection each, for a server shows one key at a time. In the order in which ssh would ask.
+# One connection for each kind, because a server presents one key per connection. In ssh's order.
 _KINDS = (
     ("ssh-ed25519",),
     ("ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521"),
     ("rsa-sha2-512", "rsa-sha2-256"),
 )
 
-Endpoints = Mapping[str, Endpoint]  # by the name that people know: a host's, or a gateway's as in known_hosts
+Endpoints = Mapping[str, Endpoint]  # by the host's name, or by the gateway's name in known_hosts
 
 
 def waves(hosts: Iterable[Host]) -> list[Endpoints]:
-    """The servers on the way to `hosts`, and these: each in a wave after those of its gateways.
+    """`hosts` and their gateways, in waves: each host is in a later wave than its gateways.
 
-    Raises UsageError for an ssh_config that cannot be used.
+    Raises UsageError if the ssh_config is not valid.
     """
     shared = Shared(Timeouts())
     found: list[dict[str, Endpoint]] = []
@@ -49,14 +49,14 @@ def waves(hosts: Iterable[Host]) -> list[Endpoints]:
 
 
 class _Scanner(HostConnection):
-    """A connection that is never opened; only the gateways on the way are logged in to."""
+    """A connection that is never opened; only its gateways are logged in to."""
 
     def __init__(self, target: Host, shared: Shared, endpoint: Endpoint) -> None:
         super().__init__(target, shared)
         self.endpoint = endpoint
 
     def open(self) -> None:
-        """Nothing: there is no login."""
+        """Do nothing: there is no login."""
 
     @property
     def logins(self) -> tuple[Endpoint, ...]:
@@ -67,14 +67,14 @@ class _Scanner(HostConnection):
         keys = [key for kind in _KINDS if (key := self.shown_key(kind)) is not None]
         if keys:
             return keys
-        fix = "HostKey in its sshd_config: ed25519, ECDSA or RSA"
-        raise HostError(self.target.name, "key exchange", "no host key of a kind that can be used", fix=fix)
+        fix = "set HostKey in its sshd_config to an ed25519, ECDSA or RSA key"
+        raise HostError(self.target.name, "key exchange", "no host key of a supported kind", fix=fix)
 
 
 def scan(endpoints: Endpoints) -> Results[list[HostKey]]:
-    """The keys that servers show, which proves that they have them, and nothing else.
+    """The keys that servers present. This proves only that the servers have these keys.
 
-    Gateways on the way are logged in to, if their keys are known.
+    Gateways are logged in to, if their host keys are known.
     """
 
     def connect(host: Host, shared: Shared) -> HostConnection:

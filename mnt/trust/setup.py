@@ -1,4 +1,4 @@
-"""Let the head in on hosts, and the hosts in on each other."""
+"""Set up logins by key: from the head to all hosts, and between the hosts."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from mnt.tasks.authorize import Account, Authorized, Peer, authorize
 from mnt.tasks.mesh import Login, mesh
 from mnt.trust.identity import Identity
 
-AskPassword = Callable[[str, Sequence[str], str], str | None]  # user, hosts, why it is needed
+AskPassword = Callable[[str, Sequence[str], str], str | None]  # (user, hosts, reason) -> password
 
-_TRIES = 3  # at a password
+_TRIES = 3  # for a password
 _NOT_FORWARDED = "no-agent-forwarding,no-port-forwarding,no-X11-forwarding"
-# What a line of ssh_config takes without quotes, and no pattern.
+# A word that needs no quotes in an ssh_config, and is no pattern.
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@%+\\-]*")
 
 
 @dataclass
 class Setup:
-    """What has become of the hosts. `mesh`: (from, to) -> whether the one logs in to the other."""
+    """The result of the setup."""
 
-    changes: dict[str, list[str]] = field(default_factory=dict)
-    errors: dict[str, HostError] = field(default_factory=dict)
-    mesh: dict[tuple[str, str], Login] = field(default_factory=dict)
+    changes: dict[str, list[str]] = field(default_factory=dict)  # by host
+    errors: dict[str, HostError] = field(default_factory=dict)  # by host
+    mesh: dict[tuple[str, str], Login] = field(default_factory=dict)  # (from, to) -> result of the login
 
     @property
     def ok(self) -> bool:
         return not self.errors and all(login["ok"] for login in self.mesh.values())
 
     def document(self) -> dict[str, Any]:
-        """As `mnt ssh-setup --json` prints it."""
+        """The JSON form of `mnt ssh-setup --json`."""
         names = [*self.changes, *(name for name in self.errors if name not in self.changes)]
         return {
             "ok": self.ok,
@@ -66,17 +66,17 @@ def set_up(
     nodes: bool = True,
     dry_run: bool = False,
 ) -> Setup:
-    """Install the head's key on all hosts, and a key of each node's own on all others; then prove it.
+    """Install the head's key on all hosts, and each node's own key on all other nodes; then test the logins.
 
     Args:
-        ask: gives the password of a user on hosts that let no key in yet; None: there is none to be had.
-        nodes: whether the hosts are to log in to each other.
-        dry_run: look only; no password is asked for.
+        ask: returns a user's password for hosts that accept no key yet; None: no password is available.
+        nodes: whether to set up logins between the hosts.
+        dry_run: change nothing, and ask for no password.
 
-    Raises UsageError for a name that cannot stand in an ssh_config.
+    Raises UsageError for a name that is not valid in an ssh_config.
     """
     done = Setup()
-    # Nothing is recorded on the way: a host is to be known before it is given keys, let alone a password.
+    # No host key is recorded here: a host must be known before it gets keys or a password.
     hosts = [replace(host, ssh=replace(host.ssh, host_keys="strict")) for host in hosts]
     directory = _directory(cluster)
     head: Authorized = {"key": identity.public, "comment": identity.comment, "options": ""}
@@ -105,7 +105,7 @@ def set_up(
 
 
 def _with_key(host: Host, identity: Identity) -> Host:
-    """The host, to be logged in to by that key and no other."""
+    """The host, with that key as the only key for logins."""
     return replace(host, ssh=replace(host.ssh, identity=identity.path))
 
 
@@ -129,9 +129,9 @@ def _by_password(
     endpoints: Mapping[str, Endpoint],
     ask: AskPassword,
 ) -> dict[str, Account]:
-    """Run the task, with a password, on hosts that have refused our keys; their accounts.
+    """Run the task with a password on hosts that have refused our keys, and return their accounts.
 
-    One password is asked for all hosts of a user; once more where some of them do not take it.
+    One password is asked for all hosts of a user, and again for the hosts that do not accept it.
     """
     accounts: dict[str, Account] = {}
     for _ in range(_TRIES):
@@ -167,7 +167,7 @@ def _join(
     peers: Sequence[Peer],
     dry_run: bool,
 ) -> None:
-    """Tell each node of the others, and try it: the first node's logins to all others, and theirs to it."""
+    """Set up the logins between the nodes, and test those from and to the first node."""
     with Fleet(hosts) as fleet:
         task = partial(authorize, cluster=directory, authorized=authorized, peers=peers, dry_run=dry_run)
         results = fleet.run(task)
@@ -197,7 +197,7 @@ def _peer(name: str, endpoint: Endpoint) -> Peer:
 
 
 def _directory(cluster: str) -> str:
-    """A name for the cluster's directory on the nodes: its own, if that can be one."""
+    """The cluster's directory on the nodes: its name if that is valid as a file name, else a hash of it."""
     if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", cluster):
         return cluster
     return hashlib.sha256(cluster.encode()).hexdigest()[:16]
@@ -208,5 +208,6 @@ def _check_plain(endpoints: Mapping[str, Endpoint]) -> None:
         for word in (name, endpoint.hostname, endpoint.user):
             if not _PLAIN.fullmatch(word):
                 raise UsageError(
-                    f"{name}: cannot stand in an ssh_config: {word!r}", fix="--no-mesh leaves it out"
+                    f"{name}: not valid in an ssh_config: {word!r}",
+                    fix="rename it, or set up no logins between the hosts: --no-mesh",
                 )

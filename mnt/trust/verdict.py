@@ -1,4 +1,4 @@
-"""What the keys that a host shows are worth: pure."""
+"""The verdict on the host keys that a host presents. Pure."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from dataclasses import dataclass
 
 from mnt.fleet.hostkeys import HostKey, KnownKey
 
-KNOWN = "known"  # it shows a key that is recorded for it
-NEW = "new"  # nothing is recorded for it
-CHANGED = "changed"  # it shows other keys than those recorded for it
-REVOKED = "revoked"  # it shows a key that known_hosts revokes
-MISMATCH = "mismatch"  # it shows no key that the administrator's list has for it
-UNLISTED = "unlisted"  # the administrator's list does not have it
+KNOWN = "known"  # the host presents a key that is recorded for it
+NEW = "new"  # no key is recorded for the host
+CHANGED = "changed"  # the host presents other keys than the recorded ones
+REVOKED = "revoked"  # the host presents a key that known_hosts revokes
+MISMATCH = "mismatch"  # the administrator's list has other keys for the host
+UNLISTED = "unlisted"  # the administrator's list has no entry for the host
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`record`: keys that may be recorded, if somebody agrees; `old`: lines that they would replace."""
+    """The verdict on one host."""
 
-    status: str
-    shown: tuple[HostKey, ...]
-    record: tuple[HostKey, ...] = ()
-    old: tuple[KnownKey, ...] = ()
+    status: str  # one of the above
+    shown: tuple[HostKey, ...]  # the keys that the host presents
+    record: tuple[HostKey, ...] = ()  # the keys to record if the user agrees
+    old: tuple[KnownKey, ...] = ()  # the lines that they replace
 
     @property
     def open(self) -> bool:
-        """Whether somebody's agreement would make the host trusted."""
+        """Whether the user can accept the keys."""
         return self.status in (NEW, CHANGED)
 
 
 def judge(shown: Sequence[HostKey], known: Sequence[KnownKey], listed: frozenset[str] | None) -> Verdict:
-    """Compare what a host shows with what is recorded, and with the administrator's list.
+    """Compare the keys that a host presents with the recorded keys and with the administrator's list.
 
     Args:
-        shown: its keys, of different types.
-        known: the lines of known_hosts files that speak of it.
-        listed: the fingerprints that the list has for it; None: there is no list.
+        shown: the keys of the host, of different types.
+        known: the lines for the host in the known_hosts files.
+        listed: the fingerprints for the host in the list; None: there is no list.
     """
     keys = tuple(shown)
     if any(line.revoked and line.key in keys for line in known):
@@ -53,7 +53,7 @@ def judge(shown: Sequence[HostKey], known: Sequence[KnownKey], listed: frozenset
 
 
 def _contradicted(shown: Sequence[HostKey], known: Sequence[KnownKey]) -> bool:
-    """Whether the host shows a key of a type of which only others are recorded for it."""
+    """Whether the host presents a key that is not recorded although a key of the same type is."""
     recorded = {line.key for line in known}
     types = {line.key.type for line in known}
     return any(key.type in types and key not in recorded for key in shown)
