@@ -15,29 +15,29 @@ name_option = click.option(
     default="default",
     show_default=True,
     metavar="NAME",
-    help="Which lab; several can be up at once.",
+    help="Name of the lab; several labs can run at the same time.",
 )
 
 
 @click.group()
 def lab() -> None:
-    """Throw-away hosts on this machine, for trying and for tests. Needs root.
+    """Run throw-away hosts on this machine, for trials and tests. Needs root.
 
-    Each has namespaces, a file system and a real sshd of its own; docs/lab.md says more.
+    Each host has its own namespaces, file system and sshd; see docs/lab.md.
     """
 
 
 @lab.command()
 @click.argument("count", type=int, default=4, metavar="[N]")
-@click.option("--nics", metavar="LIST", help="Names of the training NICs, dealt in turn: eth0,ens3f0.")
-@click.option("--rate", metavar="RATE", help="Shape each training link, both ways: 400mbit.")
-@click.option("--python", metavar="PATH", help="The interpreter that trains, as the hosts see it.")
+@click.option("--nics", metavar="LIST", help="Names of the training NICs, assigned in turn: eth0,ens3f0.")
+@click.option("--rate", metavar="RATE", help="Limit each training link in both directions: 400mbit.")
+@click.option("--python", metavar="PATH", help="The interpreter for training: a path on the hosts.")
 @click.option("--shared-home", is_flag=True, help="One home directory for all hosts, as over NFS.")
 @name_option
 def up(
     count: int, nics: str | None, rate: str | None, python: str | None, shared_home: bool, name: str
 ) -> None:
-    """Start a lab of N hosts, 4 unless told otherwise."""
+    """Start a lab of N hosts (default: 4)."""
     from mnt import ui
     from mnt.lab import Lab, LabRequest, spec
 
@@ -58,11 +58,11 @@ def up(
 @lab.command()
 @json_option
 def status(as_json: bool) -> None:
-    """Show the labs there are and their hosts."""
+    """Show the labs and their hosts."""
     from mnt import ui
-    from mnt.lab import report
+    from mnt.lab.describe import describe_labs
 
-    labs = report.survey()
+    labs = describe_labs()
     if as_json:
         ui.document({"labs": labs})
         return
@@ -77,12 +77,12 @@ def status(as_json: bool) -> None:
 
 
 @lab.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--user", is_flag=True, help="As the ordinary user, not as root.")
+@click.option("--user", is_flag=True, help="Run as the ordinary user, not as root.")
 @name_option
 @click.argument("host")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD...")
 def exec_(user: bool, name: str, host: str, command: tuple[str, ...]) -> None:
-    """Run CMD inside HOST, not by SSH; its exit code is this command's."""
+    """Run CMD inside HOST, without SSH, and exit with its exit code."""
     from mnt.lab import Lab, system
 
     system.require_root()
@@ -96,7 +96,7 @@ def exec_(user: bool, name: str, host: str, command: tuple[str, ...]) -> None:
 @click.option("--all", "everything", is_flag=True, help="All labs.")
 @click.pass_context
 def down(context: click.Context, name: str, everything: bool) -> None:
-    """Remove a lab, also one whose start was killed half way."""
+    """Remove a lab, even one whose start was interrupted."""
     from mnt import ui
     from mnt.lab import down as take_down
     from mnt.lab import store

@@ -1,8 +1,8 @@
-"""The lab: throw-away hosts on this machine, each with a real sshd, for trying and for tests.
+"""The lab: throw-away hosts on this machine, each with a real sshd, for trials and tests.
 
-A host is network, mount, PID, UTS and IPC namespaces over a copy-on-write view of `/`. A whole lab hangs from
-one process: when that dies, the kernel takes every process, mount, link and namespace of the lab with it.
-docs/lab.md says what a host looks like; `mnt.lab.lab.Lab` is the way in.
+A host has its own network, mount, PID, UTS and IPC namespaces, and a copy-on-write view of `/`. A lab depends
+on one process: when that process ends, the kernel removes all processes, mounts, links and namespaces of the
+lab. docs/lab.md describes a host; start with `mnt.lab.lab.Lab`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Lab", "LabHost", "LabRequest", "down"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the lab when it is used: every command looks for running labs, few of them make one."""
+    """Import the lab only when it is used: every command looks for running labs, but few start one."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from mnt.lab import lab, spec

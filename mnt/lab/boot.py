@@ -16,11 +16,11 @@ from mnt.lab.processes import TOKEN_VARIABLE, identify
 from mnt.lab.spec import LabSpec
 
 _ANCHOR = Path(__file__).with_name("sh") / "anchor.sh"
-_START_SECONDS = 30.0  # and one more for each host: a machine may be slow, never that slow
+_START_SECONDS = 30.0  # plus one second per host: enough for a slow machine
 
 
 class _Anchor:
-    """The lab's PID 1 and the line-by-line talk with it."""
+    """The lab's PID 1, and the line-based conversation with it."""
 
     def __init__(self, spec: LabSpec, log: Path, seconds: float) -> None:
         environment = {
@@ -30,13 +30,13 @@ class _Anchor:
             "LAB_UID": str(spec.uid),
         }
         namespaces = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child"]
-        with open(log, "ab") as complaints:
+        with open(log, "ab") as errors:
             self._process = subprocess.Popen(
-                # setsid: no child of ours, so that a lab outlives whoever made it and is reaped by init.
+                # setsid: not our child, so the lab survives its creator, and init reaps it.
                 ["setsid", "--fork", *namespaces, "/bin/sh", str(_ANCHOR)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=complaints,
+                stderr=errors,
                 env=environment,
                 cwd="/",
                 umask=0o022,
@@ -55,7 +55,7 @@ class _Anchor:
             raise self.failure("it ended early") from None
 
     def hear(self) -> list[str]:
-        """The words of the next line. Raises MntError at the end of the talk or of the time."""
+        """The words of the next line. Raises MntError if the anchor ends, or does not answer in time."""
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
         while b"\n" not in self._buffer:
@@ -69,7 +69,7 @@ class _Anchor:
         return line.decode().split()
 
     def close(self) -> None:
-        """End the talk; an anchor that was not told to stay ends with it."""
+        """End the conversation. The anchor ends too, unless it has received `stay`."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
@@ -77,23 +77,23 @@ class _Anchor:
 
     def failure(self, what: str) -> MntError:
         log = self._log.read_text(errors="replace").strip().splitlines()
-        # mount(8) adds a line that says nothing of the failure.
-        complaints = [line for line in log if "dmesg(1)" not in line]
-        return MntError(f"the lab did not start: {': '.join([what, *complaints[-1:]])}")
+        # mount(8) adds a line that does not describe the failure.
+        errors = [line for line in log if "dmesg(1)" not in line]
+        return MntError(f"the lab did not start: {': '.join([what, *errors[-1:]])}")
 
 
 def boot(record: store.Record, *, cache: str) -> store.Record:
-    """Start the lab that `record` intends, and record it step by step.
+    """Start the lab that `record` describes, and update the record after each step.
 
     Args:
-        record: as claimed; nothing of the lab exists yet but its directory.
-        cache: the machine's cache of what training needs (MNT_CACHE).
+        record: a new record; only the directory of the lab exists yet.
+        cache: the machine's cache for training (MNT_CACHE).
 
     Returns:
         The complete record.
 
     Raises:
-        MntError: something failed; what there is of the lab is to be taken down.
+        MntError: the start failed; the caller must take down the incomplete lab.
     """
     spec = record.spec
     directory = store.directory(spec.name)
@@ -104,7 +104,7 @@ def boot(record: store.Record, *, cache: str) -> store.Record:
         store.write(record)
         try:
             _lay_files(spec, int(pid), directory, cache)
-        except OSError as error:  # no memory left, or the anchor died
+        except OSError as error:  # out of memory, or the anchor ended
             raise anchor.failure(f"its files cannot be written: {error}") from error
         anchor.say("start")
         inits = _await_hosts(anchor, spec)
@@ -153,7 +153,7 @@ def _plug_in(spec: LabSpec, anchor: int) -> None:
 
 
 def _publish(path: Path, text: str) -> None:
-    """Write the file at once or not at all: who finds it finds all of it."""
+    """Write the file atomically: a reader never sees a part of it."""
     new = path.with_suffix(".new")
     new.write_text(text)
     new.rename(path)

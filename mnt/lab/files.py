@@ -1,4 +1,4 @@
-"""The text files that make a lab host a host, and the lab's inventory. Pure."""
+"""The text files of a lab host, and the lab's inventory. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ SHARED = "/shared"  # the directory common to all hosts
 HOME = f"/home/{USER}"
 _SHELL = "/bin/bash"
 
-# Names are never looked up outside: no DNS, no NIS, no systemd.
+# Names are looked up in files only: no DNS, no NIS, no systemd.
 NSSWITCH = "".join(
     f"{database}: files\n"
     for database in ("passwd", "group", "shadow", "hosts", "networks", "services", "protocols", "rpc")
 )
 
 SSHD_CONFIG = """\
-# A later file cannot override an earlier word, so what tests drop in comes first.
+# The first value of a keyword has precedence, so the files that tests add come first.
 Include /etc/ssh/sshd_config.d/*.conf
 HostKey /etc/ssh/ssh_host_ed25519_key
 PermitRootLogin no
@@ -44,7 +44,7 @@ tmpfs /tmp tmpfs nosuid,nodev,mode=1777 0 0
 
 
 def etc_hosts(lab: LabSpec) -> str:
-    """Every host by the address that SSH uses, as a machine room's names do; itself too, never 127.0.1.1."""
+    """Every host, including this one, with its management address; 127.0.1.1 is not used."""
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
     lines += [f"{host.management} {host.name}" for host in lab.hosts]
     return "".join(f"{line}\n" for line in lines)
@@ -61,7 +61,7 @@ def group(machine: str, uid: int) -> str:
 
 
 def shadow() -> str:
-    """No password of the machine, and none for anyone: `*` lets nobody in, and locks nobody out of keys."""
+    """No passwords: `*` allows no password login, but logins by key work."""
     return "".join(f"{name}:*:19000:0:99999:7:::\n" for name in ("root", USER))
 
 
@@ -73,14 +73,14 @@ def known_hosts(lab: LabSpec, host_keys: Mapping[str, str]) -> str:
 
 
 def bind_mounts(mountinfo: str, hidden: Iterable[str]) -> tuple[list[str], list[str]]:
-    """The machine's mounts that hosts see, read-only, as their overlay of `/` does not carry them along.
+    """The machine's mounts that hosts see read-only: their overlay of `/` does not include other mounts.
 
     Args:
         mountinfo: /proc/self/mountinfo (proc(5)).
-        hidden: paths that hosts have for themselves; mounts on or below them are left out.
+        hidden: paths of which each host has its own version; mounts on or below them are left out.
 
     Returns:
-        The outermost mount points, each to be bound with what lies below it; and all mount points.
+        The outermost mount points, to be bound recursively; and all mount points.
     """
     own = [PurePosixPath(path) for path in hidden]
     points = []
@@ -98,7 +98,7 @@ def inventory(lab: LabSpec, directory: str, cache: str) -> str:
     Args:
         lab: the lab.
         directory: where the lab keeps its key and known_hosts.
-        cache: the machine's cache of what training needs (MNT_CACHE), which every host sees.
+        cache: the machine's cache for training (MNT_CACHE), which every host sees.
     """
     document: dict[str, Any] = {
         "cluster": lab.name,
@@ -119,7 +119,7 @@ def inventory(lab: LabSpec, directory: str, cache: str) -> str:
             "TORCH_EXTENSIONS_DIR": f"{cache}/torch_extensions",
         },
     }
-    head = f"# Written by `mnt lab up`; gone with `mnt lab down --name {lab.name}`.\n"
+    head = f"# Written by `mnt lab up`; `mnt lab down --name {lab.name}` removes it.\n"
     return head + yaml.safe_dump(document, sort_keys=False)
 
 

@@ -22,8 +22,8 @@ from mnt.lab.files import HOME
 from mnt.lab.processes import Process
 from mnt.lab.spec import MANAGEMENT_NIC, USER, HostSpec, LabRequest, LabSpec
 
-_CACHE = "/var/cache/mnt"  # MNT_CACHE: where scripts/train-venv.sh builds what training needs
-_PYTHON = "/usr/bin/python3"  # the one that every user can run
+_CACHE = "/var/cache/mnt"  # MNT_CACHE: where scripts/train-venv.sh builds the training environment
+_PYTHON = "/usr/bin/python3"  # every user can run this one
 _BUSY_SECONDS = 60.0  # how long `down` waits for an `up` of the same lab
 _LINK_SECONDS = 20.0  # how long the kernel may take to remove the links of a dead namespace
 
@@ -44,7 +44,7 @@ class LabHost:
         return self.init.alive
 
     def command(self, argv: Sequence[str], *, user: bool = False) -> list[str]:
-        """The machine's command that runs `argv` inside the host, as root or as the ordinary user.
+        """The command on the machine that runs `argv` inside the host, as root or as the ordinary user.
 
         Raises MntError if the host is off.
         """
@@ -56,7 +56,7 @@ class LabHost:
         return ["nsenter", f"--target={self.init.pid}", *namespaces, "--", *become, *at_home, *argv]
 
     def environment(self, *, user: bool = False) -> dict[str, str]:
-        """What `command` is to be run with: nothing of the caller's own but its terminal."""
+        """The environment for `command`: of the caller's variables only TERM."""
         name, home = (USER, HOME) if user else ("root", "/root")
         terminal = {"TERM": os.environ["TERM"]} if "TERM" in os.environ else {}
         return {"PATH": system.PATH, "HOME": home, "USER": name, "LOGNAME": name, **terminal}
@@ -69,13 +69,13 @@ class LabHost:
         input: str | None = None,
         timeout: float | None = 60.0,
     ) -> subprocess.CompletedProcess[str]:
-        """Run `argv` inside the host, not by SSH, and return its output and exit code.
+        """Run `argv` inside the host, without SSH, and return its output and exit code.
 
         Args:
             argv: program and arguments.
-            user: as the ordinary user; else as root.
-            input: its standard input; None: empty.
-            timeout: seconds; then subprocess.TimeoutExpired is raised.
+            user: run as the ordinary user; else as root.
+            input: standard input; None: empty.
+            timeout: seconds; after that subprocess.TimeoutExpired is raised.
         """
         return subprocess.run(
             self.command(argv, user=user),
@@ -88,9 +88,9 @@ class LabHost:
         )
 
     def kill(self) -> None:
-        """Cut the host's power: no process and no NIC is left. Raises MntError if it is off.
+        """Switch the power off: all processes and NICs disappear. Raises MntError if the host is off.
 
-        The NICs go first: a host without power says no goodbye to its peers.
+        The NICs go first, because a host without power sends no more packets to its peers.
         """
         for nic in (MANAGEMENT_NIC, self.spec.nic):
             self.exec(["ip", "link", "set", nic, "down"])
@@ -110,11 +110,12 @@ class Lab:
         """Start the lab. When this returns, sshd answers on all its hosts.
 
         Args:
-            request: what it is to be like.
-            python: the interpreter that trains; None: the training environment's, else /usr/bin/python3.
+            request: the properties of the lab.
+            python: the interpreter for training; None: the training environment's, else /usr/bin/python3.
 
         Raises:
-            MntError: not root, something missing, or such a lab is up. Nothing is left behind then.
+            MntError: the user is not root, something is missing, or a lab with this name is up. Then nothing
+                is left behind.
         """
         system.require_lab_support(shaping=request.rate is not None)
         cache = os.environ.get("MNT_CACHE", _CACHE)
@@ -158,7 +159,7 @@ class Lab:
             if host.name == name:
                 return host
         raise UsageError(
-            f"lab {self.spec.name!r} has no host {name!r}", fix=f"it has node1 to node{len(self.hosts)}"
+            f"lab {self.spec.name!r} has no host {name!r}", fix=f"use one of node[1-{len(self.hosts)}]"
         )
 
     def down(self) -> None:
@@ -167,15 +168,15 @@ class Lab:
 
 
 def down(name: str) -> bool:
-    """Remove all that there is of the lab: processes, mounts, links, namespaces, files.
+    """Remove everything of the lab: processes, mounts, links, namespaces, files.
 
-    It need not be running: one whose `up` was killed at any moment is removed as well.
+    The lab need not be running: this also removes a lab whose `up` was killed at any moment.
 
     Returns:
         Whether there was such a lab.
 
     Raises:
-        MntError: not root, or the lab is being started or taken down by another mnt that does not end.
+        MntError: the user is not root, or another mnt starts or takes down this lab and does not end.
     """
     system.require_root()
     with store.locked(name, wait=_BUSY_SECONDS) as there:
@@ -185,7 +186,7 @@ def down(name: str) -> bool:
 
 
 def _claim(request: LabRequest, python: str, held: ExitStack) -> store.Record | None:
-    """Take the name and a network, and leave the lab's lock with `held`. None: the name is taken."""
+    """Reserve the name and a network, and leave the lab's lock in `held`. None: the name is in use."""
     with store.registry():
         if store.directory(request.name).exists():
             return None
@@ -206,7 +207,7 @@ def _claim(request: LabRequest, python: str, held: ExitStack) -> store.Record | 
 
 
 def _clear_the_way(name: str) -> None:
-    """Wait until nobody works on that lab; remove it if it is half. Raises MntError if it is up."""
+    """Wait until no other mnt works on the lab; remove an incomplete lab. Raises MntError if it is up."""
     with store.locked(name, wait=_BUSY_SECONDS) as there:
         if not there:
             return
@@ -220,7 +221,7 @@ def _clear_the_way(name: str) -> None:
 
 
 def _take_down(name: str) -> None:
-    """Remove the lab. To be called with its lock held."""
+    """Remove the lab. The caller must hold its lock."""
     record = store.read(name)
     if record is not None and record.this_boot:
         processes.end_all(record.spec.token)
@@ -229,7 +230,7 @@ def _take_down(name: str) -> None:
 
 
 def _await_end_of_link(link: str) -> None:
-    """Wait for the kernel to remove the machine's end of a link whose other end's namespace is dead."""
+    """Wait until the kernel removes the machine's end of a link to a namespace that is gone."""
     deadline = time.monotonic() + _LINK_SECONDS
     while link in (name for _, name in socket.if_nameindex()):
         if time.monotonic() > deadline:

@@ -1,11 +1,11 @@
 """The lab's links, as batches for `ip` and `tc`. Pure.
 
-One network namespace a lab, the switch, holds two bridges: `mgmt` and `train`. Each host has a link into
-either, and one link joins `mgmt` to the machine. Nothing joins the bridges, nothing forwards.
+Each lab has one network namespace, the switch, with two bridges: `mgmt` and `train`. Each host has a link to
+both bridges, and one link connects `mgmt` with the machine. The bridges are not connected to each other.
 
-Hosts of a large lab know each other's training NICs from the start. The kernel has one table of neighbours
-for all namespaces, of 1024 entries (net.ipv4.neigh.default.gc_thresh3): 64 hosts who all ask for each other
-would fill it four times. Permanent entries do not count.
+Hosts of a large lab have permanent neighbour entries for each other's training NICs. The reason: the kernel
+has one neighbour table for all namespaces, with 1024 entries (net.ipv4.neigh.default.gc_thresh3). 64 hosts
+that all connect to each other would need four times as many. Permanent entries do not count.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Iterable
 
 from mnt.lab.spec import MANAGEMENT_NIC, HostSpec, LabSpec
 
-SWITCH = "switch"  # the name by which `ip` finds the switch's namespace from within a host's
+SWITCH = "switch"  # the name of the switch's namespace for `ip` in a host's namespace
 _HEAD_PORT = "head"
 _QUEUE = "50ms"  # longest wait in a shaped link's queue
-_MIN_BURST = 128 * 1024  # bytes; two full-size offloaded frames of 64 KiB, or tbf would cut each of them up
+_MIN_BURST = 128 * 1024  # bytes: two offloaded frames of 64 KiB; with less, tbf would split each frame
 _BURST_SECONDS = 0.01
 _LARGE = 16  # hosts
 
@@ -54,7 +54,7 @@ def host_links(lab: LabSpec, host: HostSpec) -> str:
 
 
 def _mac(host: HostSpec) -> str:
-    """Of its training NIC: locally administered, and unique in its lab, which is all that sees it."""
+    """The MAC address of its training NIC: locally administered, and unique within the lab."""
     return f"02:00:00:00:{host.number >> 8:02x}:{host.number & 255:02x}"
 
 
@@ -69,7 +69,7 @@ def head_link(lab: LabSpec, switch_pid: int) -> str:
 
 
 def ports(hosts: Iterable[HostSpec]) -> str:
-    """Plugs everyone in: `ip` batch, to be run in the switch's namespace."""
+    """Connects all links to the bridges: `ip` batch, to be run in the switch's namespace."""
     commands = [f"link set {_HEAD_PORT} master mgmt up"]
     for host in hosts:
         commands += [
@@ -80,12 +80,12 @@ def ports(hosts: Iterable[HostSpec]) -> str:
 
 
 def host_shaping(host: HostSpec, rate: int) -> str:
-    """What the host sends on its training link: `tc` batch, to be run in the host's namespace."""
+    """The limit for what the host sends on its training link: `tc` batch for the host's namespace."""
     return _lines(_token_bucket(host.nic, rate))
 
 
 def port_shaping(hosts: Iterable[HostSpec], rate: int) -> str:
-    """What the hosts receive on their training links: `tc` batch, to be run in the switch's namespace."""
+    """The limit for what the hosts receive on their training links: `tc` batch for the switch's namespace."""
     return _lines(*(_token_bucket(f"t{host.number}", rate) for host in hosts))
 
 

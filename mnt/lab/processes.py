@@ -1,7 +1,7 @@
-"""Processes of a lab, told from all others without trusting a pid.
+"""Find the processes of a lab without relying on pids.
 
-Every process that starts a lab's namespaces carries the lab's token in its environment, from before it does
-anything. So whatever a killed `mnt lab up` left behind is found, and nothing else is ever taken for it.
+Every process that starts a lab's namespaces has the lab's token in its environment from its start. So all
+processes that a killed `mnt lab up` left behind are found, and no other process is mistaken for one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOKEN_VARIABLE = "MNT_LAB_TOKEN"
 
 @dataclass(frozen=True)
 class Process:
-    """A process, by its pid and the clock tick since boot at which it started: never another one's."""
+    """A process, identified by its pid and its start time (clock ticks since boot)."""
 
     pid: int
     started: int
@@ -32,7 +32,7 @@ class Process:
 
 
 def start_time(pid: int) -> int | None:
-    """When the process started, in clock ticks since boot (field 22 of proc(5) stat); None: there is none."""
+    """The start time of a process in clock ticks since boot (field 22 of proc(5) stat); None: it is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -74,7 +74,7 @@ def end_all(token: str, *, timeout: float = 30.0) -> None:
 
 
 def _kill(pid: int, token: str) -> None:
-    """Kill that very process: once the descriptor is held, the pid cannot come to mean another."""
+    """Kill this process. While the descriptor is open, the pid cannot be reused for another process."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:

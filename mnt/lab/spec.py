@@ -1,4 +1,4 @@
-"""What a lab is to be: names, addresses and NICs. Pure: nothing here touches the machine."""
+"""The specification of a lab: names, addresses and NICs. Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MANAGEMENT_NIC = "mgmt0"
 MAX_HOSTS = 256
 USER = "mnt"  # the ordinary user of the hosts; the machine itself does not have it
 
-# Where labs look for addresses, in this order: a corner of two private ranges (RFC 1918), then the range set
-# aside for benchmarks (RFC 2544), for machines that route all of 10/8 and 172.16/12 somewhere.
+# The address ranges for labs, in this order: parts of two private ranges (RFC 1918), then the range for
+# benchmarks (RFC 2544), for machines with routes for all of 10/8 and 172.16/12.
 _POOLS = ("10.213.0.0/16", "172.29.0.0/16", "198.18.0.0/15")
-_LAB_PREFIX = 22  # a lab takes one /22: its lower /23 for SSH, its upper for training
-_FIRST_HOST = 11  # node1 has .11: low addresses stay free for the head and for what tests add
+_LAB_PREFIX = 22  # a lab uses one /22: the lower /23 for SSH, the upper /23 for training
+_FIRST_HOST = 11  # node1 has .11: lower addresses stay free for the head and for tests
 _HEAD = 1
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -42,18 +42,18 @@ class HostSpec:
 
 @dataclass(frozen=True)
 class LabRequest:
-    """A lab as somebody wants it. Raises UsageError if it cannot be."""
+    """The properties that the user chooses. Raises UsageError if they are not valid."""
 
     name: str = DEFAULT_NAME
     count: int = 4
-    nics: tuple[str, ...] = DEFAULT_NICS  # names of the training NICs, dealt to the hosts in turn
-    rate: int | None = None  # bits a second of each training link, both ways; None: not shaped
+    nics: tuple[str, ...] = DEFAULT_NICS  # names of the training NICs, assigned to the hosts in turn
+    rate: int | None = None  # bits per second of each training link in both directions; None: no limit
     shared_home: bool = False  # one home directory for all hosts, as over NFS
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise UsageError(
-                f"lab name {self.name!r} cannot be used",
+                f"lab name {self.name!r} is not valid",
                 fix="use lower-case letters, digits and `-`, 63 at most",
             )
         if not 1 <= self.count <= MAX_HOSTS:
@@ -62,10 +62,10 @@ class LabRequest:
 
 @dataclass(frozen=True)
 class LabSpec:
-    """A lab as it is to be made."""
+    """The complete specification."""
 
     name: str
-    token: str  # unlike that of any other lab, ever: 8 hexadecimal digits
+    token: str  # a unique random token: 8 hexadecimal digits
     subnet: str  # the /22 that holds both networks
     hosts: tuple[HostSpec, ...]
     uid: int  # of USER, and its group's id
@@ -75,12 +75,12 @@ class LabSpec:
 
     @property
     def management(self) -> IPv4Network:
-        """The network that SSH uses; the head has an address in it."""
+        """The network for SSH; the head has an address in it."""
         return _halves(self.subnet)[0]
 
     @property
     def training(self) -> IPv4Network:
-        """The network that only the hosts are in."""
+        """The network for training; only the hosts have addresses in it."""
         return _halves(self.subnet)[1]
 
     @property
@@ -94,34 +94,34 @@ class LabSpec:
 
     @property
     def source(self) -> str:
-        """How the lab's file systems are called in the first column of /proc/mounts."""
+        """The source of the lab's file systems: the first column of /proc/mounts."""
         return f"mnt-lab-{self.name}"
 
 
 def parse_nics(text: str) -> tuple[str, ...]:
-    """NIC names out of `eth0,ens3f0`. Raises UsageError."""
+    """The NIC names in `eth0,ens3f0`. Raises UsageError."""
     names = tuple(text.split(","))
     for name in names:
         if not _NIC.fullmatch(name) or name in ("lo", MANAGEMENT_NIC):
             raise UsageError(
-                f"--nics: {name!r} cannot be the name of a training NIC",
-                fix=f"give names of 15 characters at most, not lo or {MANAGEMENT_NIC}: eth0,ens3f0",
+                f"--nics: {name!r} is not a valid name for a training NIC",
+                fix=f"use names of at most 15 characters, not lo or {MANAGEMENT_NIC}: eth0,ens3f0",
             )
     return names
 
 
 def parse_rate(text: str) -> int:
-    """Bits a second out of `400mbit`, in the units of tc. Raises UsageError."""
+    """The bits per second in `400mbit`, with the units of tc. Raises UsageError."""
     match = _RATE.fullmatch(text)
     if not match:
         raise UsageError(
-            f"--rate: {text!r} is no rate", fix="give a whole number of kbit, mbit or gbit: 400mbit"
+            f"--rate: {text!r} is not a rate", fix="use a whole number of kbit, mbit or gbit: 400mbit"
         )
     return int(match[1]) * _BITS[match[2]]
 
 
 def plan(request: LabRequest, *, token: str, subnet: str, uid: int, python: str) -> LabSpec:
-    """The lab in full: node1 and so on, with their addresses in the two halves of `subnet`."""
+    """The complete specification: hosts node1, node2, .., with addresses in the two halves of `subnet`."""
     management, training = _halves(subnet)
     hosts = tuple(
         HostSpec(
@@ -153,12 +153,12 @@ def choose_subnet(taken: Iterable[str]) -> str:
             if not any(candidate.overlaps(network) for network in used):
                 return str(candidate)
     raise UsageError(
-        f"no free network left for a lab in {', '.join(_POOLS)}", fix="take down labs: mnt lab down --all"
+        f"no free network for a lab in {', '.join(_POOLS)}", fix="remove labs: mnt lab down --all"
     )
 
 
 def choose_uid(taken: Iterable[int]) -> int:
-    """A user and group id that nobody on the machine has."""
+    """A user and group id that is not used on the machine."""
     used = set(taken)
     return next(uid for uid in range(2000, 60000) if uid not in used)
 

@@ -1,9 +1,9 @@
-"""What labs know about themselves: a directory each under LAB_ROOT, locks, and the record of intentions.
+"""The state of labs: a directory per lab under LAB_ROOT, with locks and a record.
 
-The record is written before anything is made, so that every lab that was ever begun can be taken down. Two
-locks: the registry's (LAB_ROOT itself) for the moment of taking or giving back a name and a network, and each
-lab's own (its directory) for as long as it is being started or taken down. The kernel drops both when their
-holder dies.
+The record is written before anything else, so every lab that was started can be taken down. There are two
+locks: the lock of the registry (LAB_ROOT itself) while a name and a network are reserved or released, and the
+lock of a lab (its directory) while it is started or taken down. The kernel releases both when their holder
+ends.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _RECORD = "lab.json"
 
 @dataclass(frozen=True)
 class Record:
-    """A lab as far as it got."""
+    """The state of a lab, complete or not."""
 
     spec: LabSpec
-    boot: str  # the machine's boot id: a record of an earlier boot speaks of nothing
+    boot: str  # the machine's boot id: after a reboot nothing of the record exists any more
     anchor: Process | None = None
     inits: Mapping[str, Process] = field(default_factory=dict)  # host -> its PID 1
     complete: bool = False
 
     @property
     def running(self) -> bool:
-        """Whether `up` came to its end and the lab is still there."""
+        """Whether `up` has completed and the lab still runs."""
         return self.complete and self.this_boot and self.anchor is not None and self.anchor.alive
 
     @property
@@ -52,22 +52,22 @@ def boot_id() -> str:
 
 
 def directory(name: str) -> Path:
-    """Where the lab of that name keeps its files, whether there is one or not."""
+    """The directory of the lab with that name, whether it exists or not."""
     return LAB_ROOT / name
 
 
 def names() -> list[str]:
-    """All labs that were begun and not taken down, by name."""
+    """The names of all labs that were started and not taken down."""
     return sorted(path.name for path in LAB_ROOT.iterdir()) if LAB_ROOT.is_dir() else []
 
 
 def records() -> list[Record]:
-    """The record of each such lab that has one."""
+    """The records of these labs; a lab may have no record yet."""
     return [record for name in names() if (record := read(name)) is not None]
 
 
 def read(name: str) -> Record | None:
-    """The lab's record. None: there is no such lab, or it was killed before it began."""
+    """The lab's record. None: there is no such lab, or its start was killed before the record was written."""
     try:
         text = (directory(name) / _RECORD).read_text()
     except FileNotFoundError:
@@ -76,13 +76,13 @@ def read(name: str) -> Record | None:
 
 
 def create(record: Record) -> None:
-    """Take the record's name. To be called with the registry held, when nobody has the name."""
+    """Reserve the record's name. The caller must hold the registry, and the name must be free."""
     directory(record.spec.name).mkdir(mode=0o755)
     write(record)
 
 
 def write(record: Record) -> None:
-    """Replace the lab's record, at once or not at all."""
+    """Replace the lab's record atomically."""
     path = directory(record.spec.name) / _RECORD
     new = path.with_suffix(".new")
     new.touch(mode=0o600)
@@ -91,14 +91,14 @@ def write(record: Record) -> None:
 
 
 def delete(name: str) -> None:
-    """Forget the lab. To be called with its lock held, when nothing of it is left."""
+    """Delete the lab's directory. The caller must hold its lock, and nothing of the lab may be left."""
     with registry():
         shutil.rmtree(directory(name))
 
 
 @contextmanager
 def registry() -> Iterator[None]:
-    """Hold the right to make and remove labs' directories. LAB_ROOT goes when it is empty."""
+    """Hold the lock to create and remove labs' directories. An empty LAB_ROOT is removed at the end."""
     while True:
         LAB_ROOT.mkdir(parents=True, exist_ok=True)
         handle = _lock(LAB_ROOT, wait=60.0)
@@ -114,7 +114,7 @@ def registry() -> Iterator[None]:
 
 @contextmanager
 def locked(name: str, *, wait: float) -> Iterator[bool]:
-    """Hold the lab's own lock; False: there is no such lab (any more).
+    """Hold the lock of a lab; False: there is no such lab.
 
     Raises MntError if another process still holds it after `wait` seconds.
     """
@@ -127,7 +127,7 @@ def locked(name: str, *, wait: float) -> Iterator[bool]:
 
 
 def _lock(path: Path, *, wait: float) -> int | None:
-    """A descriptor that holds the directory's lock. None: the directory is not, or no longer, there."""
+    """A descriptor that holds the directory's lock. None: the directory does not exist."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:
@@ -138,7 +138,7 @@ def _lock(path: Path, *, wait: float) -> int | None:
             if time.monotonic() > deadline:
                 raise MntError(
                     f"{path}: another mnt is starting this lab or taking it down",
-                    fix="wait for it, or end it, and try again",
+                    fix="run the command again when that mnt has ended",
                 )
             time.sleep(0.05)
         if path.exists() and os.path.samestat(os.fstat(handle), path.stat()):

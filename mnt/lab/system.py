@@ -1,4 +1,4 @@
-"""Running the machine's own tools, and whether they and the kernel can make a lab at all."""
+"""Run the machine's tools, and check that the tools and the kernel support labs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mnt.errors import MntError
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-# tool -> the Debian package that brings it
+# tool -> its Debian package
 _PACKAGES = {
     "ip": "iproute2",
     "tc": "iproute2",
@@ -27,7 +27,7 @@ _PACKAGES = {
     "ssh": "openssh-client",
 }
 
-# what -> (how to try it inside fresh namespaces, the kernel option that brings it)
+# feature -> (a command that tests it in new namespaces, the kernel option that enables it)
 _FEATURES = {
     "tmpfs": ("mount -n -t tmpfs tmpfs /run && mkdir /run/upper /run/work /run/root", "CONFIG_TMPFS"),
     "overlayfs": (
@@ -45,21 +45,26 @@ _NAMESPACES = ("unshare", "--net", "--mount", "--pid", "--uts", "--ipc", "--fork
 
 
 def require_root() -> None:
-    """Raises MntError unless root runs this."""
+    """Raises MntError if the user is not root."""
     if os.geteuid() != 0:
         raise MntError(
-            "a lab needs root: it is made of namespaces, mounts and links", fix="run the command with sudo"
+            "a lab needs root, to create namespaces, mounts and links", fix="run the command with sudo"
         )
 
 
 def require_lab_support(*, shaping: bool) -> None:
-    """Try each thing that a lab is made of; `shaping`: the limit of `--rate` too. Raises MntError."""
+    """Test all features that a lab needs. Raises MntError if one is missing.
+
+    Args:
+        shaping: also test what `--rate` needs.
+    """
     require_root()
     missing = [tool for tool in _PACKAGES if shutil.which(tool, path=PATH) is None]
     if missing:
         packages = sorted({_PACKAGES[tool] for tool in missing})
         raise MntError(
-            f"a lab needs {', '.join(missing)}: not found", fix=f"apt-get install {' '.join(packages)}"
+            f"programs that a lab needs are missing: {', '.join(missing)}",
+            fix=f"apt-get install {' '.join(packages)}",
         )
     features = dict(_FEATURES)
     if shaping:
@@ -73,26 +78,29 @@ def require_lab_support(*, shaping: bool) -> None:
     reason = (probe.stderr.strip().splitlines() or ["no reason given"])[0]
     if probe.returncode != 0:
         raise MntError(
-            f"this machine makes no new namespaces: {reason}",
-            fix="use a machine or a virtual machine; a container must be privileged",
+            f"this machine cannot create namespaces: {reason}",
+            fix="use a physical or virtual machine, or a privileged container",
         )
     lacking = probe.stdout.strip()
     if lacking:
         option = features[lacking][1]
-        raise MntError(f"the kernel makes no {lacking}: {reason}", fix=f"it must be built with {option}")
+        raise MntError(
+            f"the kernel does not support {lacking}: {reason}",
+            fix=f"use a kernel that is built with {option}",
+        )
 
 
 def run(argv: Sequence[str], *, stdin: str = "") -> str:
-    """The output of one of the machine's tools. Raises MntError with its complaint if it fails."""
+    """Run one of the machine's tools and return its output. Raises MntError with its error message."""
     done = subprocess.run(argv, input=stdin, capture_output=True, text=True, env={"PATH": PATH})
     if done.returncode != 0:
-        complaint = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[0]
-        raise MntError(f"{' '.join(argv)}: {complaint}")
+        error = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[0]
+        raise MntError(f"{' '.join(argv)}: {error}")
     return done.stdout
 
 
 def networks_in_use() -> list[str]:
-    """Every IPv4 network (CIDR) that this machine has an address in or a route to, less the default route."""
+    """The IPv4 networks (CIDR) of this machine's addresses and routes, without the default route."""
     addresses = json.loads(run(["ip", "-j", "-4", "addr"]))
     routes = json.loads(run(["ip", "-j", "-4", "route", "show", "table", "all"]))
     found = [f"{a['local']}/{a['prefixlen']}" for link in addresses for a in link.get("addr_info", ())]

@@ -1,9 +1,9 @@
-"""Lays the files of a lab into the lab's own tmpfs.
+"""Create the files of a lab in the lab's own tmpfs.
 
 netns/switch         the switch's network namespace
-nodes, binds, readonly, enter.sh, net/     what the anchor and the hosts read while they start
-layer/               what all hosts have in place of the machine's own files: overlay's middle layer
-hosts/NAME/upper     what is the host's alone, and all that it writes
+nodes, binds, readonly, enter.sh, net/     read by the anchor and the hosts while they start
+layer/               replaces files of the machine on all hosts: the middle layer of the overlay
+hosts/NAME/upper     the files of one host, and everything that it writes
 shared/, home/       common to all hosts
 """
 
@@ -22,11 +22,11 @@ from mnt.lab.spec import LabSpec
 
 _SCRIPTS = Path(__file__).with_name("sh")
 
-# Directories of the machine that a host does not see: homes, logs, devices, the set-up of SSH.
+# Directories of the machine that a host does not see: homes, logs, devices, SSH configuration.
 _OPAQUE = {"dev": 0o755, "etc/ssh": 0o755, "home": 0o755, "root": 0o700, "var/log": 0o755}
 _MOUNT_POINTS = ("dev/pts", "dev/shm", "proc", "run", "shared", "sys", "tmp")
 
-# What hosts have for themselves, so that no mount of the machine may cover it.
+# Paths of which each host has its own version: no mount of the machine may cover them.
 _HIDDEN = (
     *("/dev", "/home", "/proc", "/root", "/run", "/shared", "/sys", "/tmp", "/var/log", "/etc/ssh"),
     *("/etc/hostname", "/etc/hosts", "/etc/resolv.conf"),
@@ -51,14 +51,14 @@ _DEVICE_LINKS = {
 
 
 def lay(tree: Path, lab: LabSpec, *, login: KeyPair, host_keys: Mapping[str, KeyPair], cache: str) -> None:
-    """Fill `tree`, the lab's empty tmpfs as seen from here.
+    """Fill the lab's empty tmpfs.
 
     Args:
-        tree: its path.
+        tree: the path of the tmpfs, as this process sees it.
         lab: the lab.
-        login: the key pair that logs in everywhere.
-        host_keys: a key pair a host.
-        cache: the machine's cache of what training needs (MNT_CACHE).
+        login: the key pair for logins to all hosts.
+        host_keys: a key pair for each host.
+        cache: the machine's cache for training (MNT_CACHE).
 
     Raises:
         MntError: the cache changes while it is copied.
@@ -118,7 +118,7 @@ def _layer(layer: Path, lab: LabSpec) -> None:
 
 
 def _gpus() -> list[tuple[str, int, int]]:
-    """The machine's NVIDIA devices, which all hosts share: nvidia0, nvidiactl, nvidia-uvm and the like."""
+    """The machine's NVIDIA devices, which all hosts share: nvidia0, nvidiactl, nvidia-uvm and others."""
     nodes = [(path.name, path.stat()) for path in sorted(Path("/dev").glob("nvidia*"))]
     return [
         (name, os.major(node.st_rdev), os.minor(node.st_rdev))
@@ -128,9 +128,9 @@ def _gpus() -> list[tuple[str, int, int]]:
 
 
 def _extensions(layer: Path, cache: str, uid: int) -> None:
-    """Give the hosts' user its own copy of DeepSpeed's compiled ops, times and all: none is built again.
+    """Give the hosts' user a copy of DeepSpeed's compiled ops with their times, so they are not built again.
 
-    A `lock` that a killed build left there would make every later load wait: it stays behind.
+    The `lock` of a killed build is not copied, because it would make every later load wait.
     """
     source = Path(cache, "torch_extensions")
     target = layer / source.relative_to("/")
@@ -140,7 +140,8 @@ def _extensions(layer: Path, cache: str, uid: int) -> None:
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("lock"), dirs_exist_ok=True)
         except shutil.Error as error:
             raise MntError(
-                f"{source} cannot be copied: {error.args[0][0][2]}", fix="wait until nothing is built there"
+                f"{source} cannot be copied: {error.args[0][0][2]}",
+                fix="run the command again when no build runs there",
             ) from None
     for directory, _, names in os.walk(target):
         for path in (directory, *(os.path.join(directory, name) for name in names)):
@@ -169,7 +170,7 @@ def _host(directory: Path, name: str, key: KeyPair) -> None:
 
 
 def _directory(path: Path, mode: int = 0o755) -> None:
-    """Make it and what is above it; the umask has no say."""
+    """Create the directory and its parents, independent of the umask."""
     for parent in reversed(path.parents):
         if not parent.exists():
             parent.mkdir()

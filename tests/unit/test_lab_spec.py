@@ -45,7 +45,7 @@ def test_a_count_that_cannot_be(count: int) -> None:
 
 @pytest.mark.parametrize("name", ["", "-x", "a/b", "..", "A", "a b", "x" * 64])
 def test_a_name_that_cannot_be(name: str) -> None:
-    with pytest.raises(UsageError, match="cannot be used"):
+    with pytest.raises(UsageError, match="is not valid"):
         LabRequest(name=name)
 
 
@@ -95,7 +95,7 @@ def test_rates(text: str, bits: int) -> None:
     "text", ["", "400", "0mbit", "-1mbit", "400mbps", "1.5gbit", "400 mbit", "mbit", "1gbit;x"]
 )
 def test_a_rate_that_is_none(text: str) -> None:
-    with pytest.raises(UsageError, match="is no rate"):
+    with pytest.raises(UsageError, match="is not a rate"):
         spec.parse_rate(text)
 
 

@@ -1,15 +1,15 @@
 #!/bin/sh
-# PID 1 of a lab, in PID, mount and network namespaces of its own: the one process that the whole lab hangs from.
-# Its network namespace is the switch, its /run holds all files of the lab; neither is seen by the machine.
+# PID 1 of a lab, in its own PID, mount and network namespaces. The whole lab depends on this process. Its network
+# namespace is the switch, and its /run contains all files of the lab. The machine sees neither.
 #
-# Speaks with `mnt lab up` over stdin and stdout. Until it is told `stay`, the end of stdin (mnt was killed) ends
-# it, and the kernel takes everything below it away.
+# It talks to `mnt lab up` over stdin and stdout. Until it reads `stay`, the end of stdin (mnt was killed) ends it,
+# and the kernel removes the lab.
 #
 # Environment: LAB_SOURCE (first column of /proc/mounts), LAB_UID (of the hosts' ordinary user).
 set -eu
 
-read -r pid _ </proc/self/stat # as the machine counts: /proc is still the machine's
-mount -n -t tmpfs -o mode=755 "$LAB_SOURCE" /run # -n: nothing noted in the machine's own /run
+read -r pid _ </proc/self/stat # the pid outside of the namespaces: /proc is still the machine's
+mount -n -t tmpfs -o mode=755 "$LAB_SOURCE" /run # -n: write nothing to the machine's own /run
 echo "lab $pid"
 
 read -r word # mnt fills /run meanwhile
@@ -19,7 +19,7 @@ mount -t tmpfs -o "mode=755,uid=$LAB_UID,gid=$LAB_UID" "$LAB_SOURCE" /run/shared
 mount --bind /proc/self/ns/net /run/netns/switch
 ip -batch /run/net/switch
 while IFS= read -r path; do
-    mount -o remount,bind,ro "$path" || ! mountpoint -q "$path" # one that a later mount hides cannot be seen
+    mount -o remount,bind,ro "$path" || ! mountpoint -q "$path" # a mount that a later one hides is not visible
 done </run/readonly
 
 for node in $(cat /run/nodes); do
@@ -30,7 +30,7 @@ read -r word
 [ "$word" = stay ]
 
 exec </dev/null >/dev/null 2>&1
-while :; do # `wait` also reaps whoever lost its parent
+while :; do # `wait` also reaps orphans
     sleep 2147483647 &
     wait
 done

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Makes a host's network and root file system, then becomes its init. Runs as PID 1 of the host's namespaces,
-# still among the lab's files (/run).
+# Creates a host's network and root file system, then becomes its init. Runs as PID 1 of the host's namespaces,
+# while the lab's files are still at /run.
 set -eu
 node=$1
 trap 'echo "failed $node"' EXIT
 
-read -r pid _ </proc/self/stat # as the machine counts: /proc is still the machine's
+read -r pid _ </proc/self/stat # the pid outside of the namespaces: /proc is still the machine's
 
 ip -batch "/run/net/$node"
 [ ! -e "/run/net/$node.tc" ] || tc -batch "/run/net/$node.tc"

@@ -1,4 +1,4 @@
-"""What `mnt lab status` tells."""
+"""The description of all labs, for `mnt lab status`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 from mnt.lab import store, system
 
 
-def survey() -> list[dict[str, Any]]:
-    """All labs, as JSON-serialisable values. Raises MntError unless root asks.
+def describe_labs() -> list[dict[str, Any]]:
+    """All labs, as JSON-serialisable values. Raises MntError if the user is not root.
 
-    A lab's `state` is `up`, or `incomplete`: it is being started, its start was killed, or its processes are
-    gone (a reboot). A host's `state` is `up` or `off`.
+    The `state` of a lab is `up`, or `incomplete`: it is starting, its start was killed, or its processes are
+    gone (for example after a reboot). The `state` of a host is `up` or `off`.
     """
     system.require_root()
     return [_describe(name, store.read(name)) for name in store.names()]
