@@ -1,4 +1,4 @@
-"""Ed25519 key pairs in OpenSSH's formats, without a process for each."""
+"""Ed25519 key pairs in OpenSSH's formats, generated without starting ssh-keygen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 
 class KeyPair(NamedTuple):
-    private: str  # the text of an id_ed25519
+    private: str  # the content of an id_ed25519 file
     public: str  # "ssh-ed25519 AAAA...", without comment or newline
 
 

@@ -1,4 +1,4 @@
-"""The command line: one module a command, imported only when that command is asked for."""
+"""The command line: one module per command, imported only when the command is used."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from mnt.errors import MntError
 
 # command -> (module of mnt.cli, its one-line help). Kept here so that `mnt --help` imports none of them.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "inventory": ("inventory", "Show the inventories there are, and what one says."),
-    "trust": ("trust", "Record the hosts' keys, after a look at their fingerprints."),
-    "ssh-setup": ("ssh_setup", "Let you in on the hosts, and the hosts in on each other."),
+    "inventory": ("inventory", "List the inventories, or show the hosts of one."),
+    "trust": ("trust", "Record the host keys of the hosts after checking their fingerprints."),
+    "ssh-setup": ("ssh_setup", "Set up logins by key, to the hosts and between them."),
     "preflight": ("preflight", "Check that the hosts can train together."),
-    "net": ("net", "Show each node's training NIC and network environment, with the reasons."),
+    "net": ("net", "Show each node's training NIC and network environment, with reasons."),
     "hostfile": ("hostfile", "Write the hostfile that DeepSpeed reads."),
     "run": ("run", "Run a command on every host."),
     "push": ("push", "Send the code tree to every host as a new release."),
@@ -27,12 +27,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("status", "Show the jobs that the hosts hold."),
     "logs": ("logs", "Print a job's output."),
     "stop": ("stop", "End jobs everywhere, and prove it."),
-    "lab": ("lab", "Throw-away hosts on this machine, for trying and for tests."),
+    "lab": ("lab", "Run throw-away hosts on this machine, for trials and tests."),
 }
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command's module when the command is used, and not before."""
+    """A group that imports a command's module only when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -50,8 +50,8 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
 
-# Allocations before a search for garbage. Commands make objects that stay and few cycles: with Python's own
-# threshold the searches are a tenth of what preflight takes on the head.
+# Allocations before a garbage collection. Commands make few cycles. With Python's default, garbage collection
+# takes a tenth of preflight's time on the head.
 _GARBAGE = 20_000
 
 
@@ -61,10 +61,10 @@ def cli() -> None:
     """Check, push, launch and stop multi-node training over plain SSH.
 
     \b
-    mnt preflight                     are the hosts fit to train together?
-    mnt push                          the code tree, to every host
-    mnt launch --nodes node[1-4]      master first, then the workers
-    mnt stop                          end it everywhere
+    mnt preflight                     check that the hosts can train together
+    mnt push                          send the code tree to every host
+    mnt launch --nodes node[1-4]      start a job: the master, then the workers
+    mnt stop                          end it on all hosts
     """
 
 
@@ -73,7 +73,7 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    """Run the command line and exit with the codes of docs/architecture.md, or a job's own."""
+    """Run the command line. Exit with a code of docs/architecture.md, or with the exit code of a job."""
     signal.signal(signal.SIGTERM, _terminate)
     gc.set_threshold(_GARBAGE)
     try:

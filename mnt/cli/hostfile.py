@@ -8,8 +8,8 @@ from mnt.cli.options import Selection, selection_options
 
 
 @click.command()
-@click.option("-o", "--output", metavar="FILE", help="Write FILE, whole or not at all, in place of stdout.")
-@click.option("--slots", type=click.IntRange(min=1), help="Processes a host; else its `gpus`, or 1.")
+@click.option("-o", "--output", metavar="FILE", help="Write to FILE (atomically) instead of stdout.")
+@click.option("--slots", type=click.IntRange(min=1), help="Processes per host; default: its `gpus`, or 1.")
 @selection_options
 def hostfile(selection: Selection, output: str | None, slots: int | None) -> None:
     """Write the hostfile that DeepSpeed reads: `node1 slots=8`, the master first."""
@@ -26,4 +26,4 @@ def hostfile(selection: Selection, output: str | None, slots: int | None) -> Non
     elsewhere = [host.name for host in selection.hosts if host.address != host.name]
     if elsewhere:
         names = hostlist.fold(elsewhere)
-        ui.note(f"{names}: DeepSpeed logs in by name, so /etc/hosts or ~/.ssh/config must know the addresses")
+        ui.note(f"{names}: DeepSpeed logs in by name, so /etc/hosts or ~/.ssh/config must have the addresses")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def inventory() -> None:
-    """Show the inventories there are, and what one says."""
+    """List the inventories, or show the hosts of one."""
 
 
 @inventory.command("list")
@@ -74,14 +74,14 @@ def _list_row(entry: dict[str, Any]) -> list[Any]:
 
     name = f"{entry['name']} (default)" if entry["default"] else entry["name"]
     if entry["error"]:
-        return [name, "-", ui.Cell("cannot be used", "red"), ui.Cell(entry["error"], "red")]
+        return [name, "-", ui.Cell("not valid", "red"), ui.Cell(entry["error"], "red")]
     return [name, str(entry["hosts"]), entry["cluster"], entry["file"]]
 
 
 def _host_row(host: Host, groups: list[str]) -> list[str]:
     return [
         host.name,
-        _endpoint(host),
+        _address(host),
         host.ssh.user or "-",
         " ".join(host.python),
         str(host.gpus),
@@ -90,7 +90,7 @@ def _host_row(host: Host, groups: list[str]) -> list[str]:
     ]
 
 
-def _endpoint(host: Host) -> str:
+def _address(host: Host) -> str:
     if host.ssh.port is None:
         return host.address
     address = f"[{host.address}]" if ":" in host.address else host.address

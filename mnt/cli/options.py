@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they resolve to."""
+"""Options that several commands share, and their values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Selection:
-    """The inventory, and the hosts of it that the command is about, in the user's order."""
+    """The inventory, and the selected hosts in the user's order."""
 
     inventory: Inventory
     hosts: tuple[Host, ...]
@@ -27,12 +27,12 @@ def selection_options(command: F) -> F:
     """Add -i, -n and -x; the command receives `selection: Selection`."""
 
     @click.option(
-        "-i", "--inventory", metavar="NAME|PATH", help="Inventory: a name in inventories/, a file, lab."
+        "-i", "--inventory", metavar="NAME|PATH", help="Inventory: a name in inventories/, a file, or lab."
     )
     @click.option(
         "-n", "--nodes", metavar="HOSTLIST", help="Only these hosts, in this order: node[1-4], @group."
     )
-    @click.option("-x", "--exclude", metavar="HOSTLIST", help="Leave these hosts out.")
+    @click.option("-x", "--exclude", metavar="HOSTLIST", help="Exclude these hosts.")
     @functools.wraps(command)
     def wrapper(
         *args: Any, inventory: str | None, nodes: str | None, exclude: str | None, **kwargs: Any

@@ -1,7 +1,7 @@
 """The console: the only place in `mnt` that prints.
 
-Results go to stdout, everything said to a person beside them to stderr. Text that comes from hosts is shown
-as it is, less its terminal escapes: it never passes through a markup engine and is never wrapped again.
+Results go to stdout, all other messages to stderr. Text from hosts is shown unchanged, except that terminal
+escapes are removed. It is not processed as markup and not wrapped.
 """
 
 from mnt.ui.console import document, error, failure, info, note, plain, success, warn

@@ -19,16 +19,16 @@ _ESCAPES = re.compile(
 
 
 def clean(text: str) -> str:
-    """Text from a host made harmless for a terminal: no escapes, no controls but tab and newline."""
+    """Text that is safe for a terminal: without escapes and control characters, except tab and newline."""
     return _ESCAPES.sub("", text)
 
 
 def colours(stream: TextIO) -> bool:
-    """Whether to colour what goes to `stream`: a terminal, and NO_COLOR (no-color.org) not set."""
+    """Whether to use colours on `stream`: it is a terminal, and NO_COLOR (no-color.org) is not set."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def _say(text: str, stream: TextIO, **style: Any) -> None:
+def _write(text: str, stream: TextIO, **style: Any) -> None:
     if colours(stream):
         text = click.style(text, **style)
     stream.write(text + "\n")
@@ -36,40 +36,40 @@ def _say(text: str, stream: TextIO, **style: Any) -> None:
 
 
 def plain(text: str, colour: str | None = None) -> None:
-    """A line of the result, on stdout; `colour` is one of click's names, seen on a terminal only."""
-    _say(text, sys.stdout, fg=colour)
+    """Print a line of the result to stdout; `colour` is one of click's names, used on a terminal only."""
+    _write(text, sys.stdout, fg=colour)
 
 
 def document(value: Any) -> None:
-    """The result as one JSON document, on stdout."""
+    """Print the result as one JSON document to stdout."""
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
     sys.stdout.flush()
 
 
 def info(text: str) -> None:
-    """Progress, for people: stderr."""
-    _say(text, sys.stderr)
+    """Print progress for people to stderr."""
+    _write(text, sys.stderr)
 
 
 def note(text: str) -> None:
-    """An aside, dimmed: stderr."""
-    _say(text, sys.stderr, dim=True)
+    """Print a less important line, dimmed, to stderr."""
+    _write(text, sys.stderr, dim=True)
 
 
 def success(text: str) -> None:
-    _say(text, sys.stderr, fg="green")
+    _write(text, sys.stderr, fg="green")
 
 
 def failure(text: str) -> None:
-    _say(clean(text), sys.stderr, fg="red")
+    _write(clean(text), sys.stderr, fg="red")
 
 
 def warn(text: str) -> None:
-    _say(f"warning: {text}", sys.stderr, fg="yellow")
+    _write(f"warning: {text}", sys.stderr, fg="yellow")
 
 
 def error(problem: MntError) -> None:
-    """The error and its way out, on stderr."""
-    _say(f"mnt: {clean(problem.message)}", sys.stderr, fg="red")
+    """Print the error and its fix to stderr."""
+    _write(f"mnt: {clean(problem.message)}", sys.stderr, fg="red")
     if problem.fix:
-        _say(f"  fix: {clean(problem.fix)}", sys.stderr)
+        _write(f"  fix: {clean(problem.fix)}", sys.stderr)

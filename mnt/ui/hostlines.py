@@ -1,4 +1,4 @@
-"""Live output of several hosts, each line with its host."""
+"""Live output of several hosts, each line with the name of its host."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ import click
 from mnt.ui.console import clean, colours
 
 _COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_yellow")
-_LONGEST = 1 << 18  # bytes of a line that wait for its end; a longer one is shown in pieces
+_LONGEST = 1 << 18  # bytes of a line that are buffered; a longer line is shown in pieces
 
 
 class HostLines:
-    """Writes `node1 | text` lines; whole lines only, so that hosts never mix within a line.
+    """Writes lines like `node1 | text`. Whole lines only, so the output of hosts is never mixed in a line.
 
-    On a terminal the prefix is coloured and escapes from hosts are taken out; into a file or a pipe the bytes
-    of the line go as they came. What a single host without a prefix writes goes there at once, untouched.
+    On a terminal the prefix is coloured and escapes from hosts are removed. Into a file or pipe, the bytes of
+    a line are written unchanged. The output of a single host without a prefix is written immediately and
+    unchanged.
 
     Args:
-        hosts: all hosts that may speak; the widest name sets the prefix's width.
+        hosts: all hosts that may have output; the longest name sets the width of the prefix.
         stream: a text stream, `sys.stdout` if None.
-        prefix: False leaves the host off.
+        prefix: False: print no names of hosts.
     """
 
     def __init__(self, hosts: Iterable[str], stream: TextIO | None = None, *, prefix: bool = True) -> None:
@@ -45,9 +46,9 @@ class HostLines:
         return click.style(text, fg=colour) if self._coloured else text
 
     def feed(self, host: str, data: str | bytes) -> None:
-        """Take a piece of a host's output; its complete lines are written, the rest waits.
+        """Add a piece of a host's output. Complete lines are written, the rest is buffered.
 
-        Text may hold surrogate escapes (bytes that were not UTF-8): they leave as the same bytes.
+        Text may contain surrogate escapes (bytes that were not UTF-8); they are written as the same bytes.
         """
         if isinstance(data, str):
             data = data.encode("utf-8", "surrogateescape")
@@ -66,7 +67,7 @@ class HostLines:
                 partial.clear()
 
     def close(self) -> None:
-        """Write what is left without a newline."""
+        """Write the incomplete last lines."""
         with self._lock:
             for host, rest in self._partial.items():
                 if rest:
@@ -90,7 +91,7 @@ class HostLines:
 
 
 def block(pieces: Iterable[bytes], stream: TextIO | None = None) -> None:
-    """Write output as it came, but without escapes on a terminal, and with a newline at its end.
+    """Write output unchanged, except: without escapes on a terminal, and with a newline at its end.
 
     Args:
         stream: a text stream, `sys.stdout` if None.

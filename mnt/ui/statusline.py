@@ -1,4 +1,4 @@
-"""A line that says what is going on, on a terminal only, and is gone afterwards."""
+"""A line with the current activity; shown on a terminal only, and erased at the end."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _ERASE = "\r\x1b[K"
 
 
 class StatusLine:
-    """Shows one text after the other in the same line of stderr, as long as the `with` block runs.
+    """Shows changing texts in one line of stderr while the `with` block runs.
 
     Args:
-        stream: a text stream, `sys.stderr` if None. Nothing is written where it is no terminal.
+        stream: a text stream, `sys.stderr` if None. If it is not a terminal, nothing is written.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -31,7 +31,7 @@ class StatusLine:
         self.show("")
 
     def show(self, text: str) -> None:
-        """Put `text` in place of what is shown; it is not to be wider than the terminal."""
+        """Replace the shown text; `text` must not be wider than the terminal."""
         if self._live:
             self._stream.write(_ERASE + clean(text))
             self._stream.flush()

@@ -1,4 +1,4 @@
-"""Aligned text tables: colour on a terminal only, and no cell is ever wrapped or cut."""
+"""Aligned text tables, with colours on a terminal only. Cells are never wrapped or cut."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GAP = "  "
 
 
 class Cell(NamedTuple):
-    """A table cell with a colour (one of click's names: `green`, `red`, ..), seen on a terminal only."""
+    """A table cell with a colour (one of click's names: `green`, `red`, ..), used on a terminal only."""
 
     text: str
     style: str
@@ -28,8 +28,8 @@ def table(
     """Write `rows` under `headers`, each column as wide as its widest cell.
 
     Args:
-        headers: one title a column.
-        rows: as many cells a row as there are headers.
+        headers: one title per column.
+        rows: each row has as many cells as there are headers.
         stream: a text stream, `sys.stdout` if None.
     """
     out = sys.stdout if stream is None else stream
@@ -44,7 +44,7 @@ def table(
 
 
 def fits(headers: Sequence[str], rows: Sequence[Sequence[str | Cell]]) -> bool:
-    """Whether the table is no wider than the terminal at stdout; where there is none everything fits."""
+    """Whether the table fits the terminal at stdout; without a terminal every table fits."""
     titles = [Cell(title, "") for title in headers]
     widths = _widths(titles, [[_cell(value) for value in row] for row in rows])
     width = sum(widths) + len(_GAP) * (len(widths) - 1)
@@ -56,14 +56,14 @@ def _widths(titles: Sequence[Cell], cells: Sequence[Sequence[Cell]]) -> list[int
 
 
 def _cell(value: str | Cell) -> Cell:
-    """The cell as it can stand in a row: one line, no escapes, nothing that cannot be encoded."""
+    """The cell as one line, without escapes and characters that cannot be encoded."""
     text, style = (value, "") if isinstance(value, str) else value
     one_line = " ".join(clean(text).split("\n")).expandtabs(1)
     return Cell(one_line.encode("utf-8", "replace").decode(), style)
 
 
 def _line(row: Sequence[Cell], widths: Sequence[int], *, painted: bool = False, bold: bool = False) -> str:
-    """One line of text; padding is never painted, and never ends the line."""
+    """One line of text. Padding has no colour, and there is none at the end of the line."""
     pieces = []
     for i, (cell, width) in enumerate(zip(row, widths, strict=True)):
         text = cell.text
