@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The main job, end to end, on four throw-away hosts of this machine: preflight, push, FSDP and DeepSpeed
-# training over NICs of four different names, status, logs, stop.
+# A complete demonstration on four throw-away hosts of this machine: preflight, push, FSDP and DeepSpeed training
+# over NICs with four different names, status, logs, stop.
 #
-# Root is needed for the lab's hosts (network, mount and PID namespaces, each with its own sshd) and to install
-# what is missing. It touches nothing else, and takes the hosts away at the end. Run it again at any time.
+# It needs root for the lab's hosts (network, mount and PID namespaces, each with its own sshd) and to install what
+# is missing. It changes nothing else, and removes the hosts at the end. It can be run again at any time.
 
 set -euo pipefail
 
@@ -12,13 +12,13 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/lib.sh"
 cd "$here/.."
 
-need_root "lab hosts are made of namespaces, mounts and links"
+need_root "lab hosts consist of namespaces, mounts and links"
 install_lab_packages
 bash "$here/train-venv.sh"
 
 cache=${MNT_CACHE:-/var/cache/mnt}
 venv=$cache/mnt-venv
-# Isolated (-I), or the working directory would answer for it: the mnt installed there may be another clone's.
+# Isolated (-I), so that Python does not import mnt from the working directory: the venv may have another clone's.
 if ! "$venv/bin/python" -I -c 'import mnt.cli, os, sys; sys.exit(os.path.dirname(mnt.__file__) != sys.argv[1])' \
     "$PWD/mnt" 2>/dev/null || [ setup.cfg -nt "$venv/.complete" ]; then
     say "installing mnt into $venv"
@@ -30,7 +30,7 @@ fi
 lab=demo
 export MNT_INVENTORY=lab:$lab
 
-# run COMMAND...: shows the command as a person would type it, then runs it.
+# run COMMAND...: shows the command, then runs it.
 run() {
     if [ -t 1 ]; then printf '\n\033[1m$ %s\033[0m\n' "$*"; else printf '\n$ %s\n' "$*"; fi
     "$venv/bin/$1" "${@:2}"
@@ -43,13 +43,13 @@ tidy() {
     "$venv/bin/mnt" lab down --name $lab || code=1
     echo
     if [ "$code" -eq 0 ]; then
-        say "demo done in $SECONDS s:$done_with; the hosts are gone"
+        say "demo done in $SECONDS s:$done_with; the hosts are removed"
     else
         fail "the demo stopped after:$done_with"
     fi
 }
 
-"$venv/bin/mnt" lab down --name $lab 2>/dev/null || true # of a demo that was killed
+"$venv/bin/mnt" lab down --name $lab 2>/dev/null || true # left by a killed demo
 trap tidy EXIT
 run mnt lab up 4 --name $lab
 run mnt preflight

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Fetches what the tests on real NFS run (tests/lab/nfs/), once:
+# Downloads the programs for the tests on real NFS (tests/lab/nfs/), once:
 #
 #   $MNT_CACHE/uml    a Linux kernel that runs as a process, with NFS client and server, and the programs they need
 #
-# MNT_CACHE is /var/cache/mnt unless the environment says otherwise. The packages are downloaded and unpacked there,
-# never installed: an installed nfs-kernel-server or rpcbind would start services on this machine.
+# The default of MNT_CACHE is /var/cache/mnt. The packages are downloaded and unpacked there, but not installed:
+# an installed nfs-kernel-server or rpcbind would start services on this machine.
 
 set -euo pipefail
 umask 022
@@ -14,13 +14,13 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/lib.sh"
 
 tree=${MNT_CACHE:-/var/cache/mnt}/uml
-stamp=$tree/.complete # written last: a tree whose making was killed half way has none
+stamp=$tree/.complete # written last: an incomplete tree has none
 
 up_to_date() {
     [ "$(cat "$stamp" 2>/dev/null)" = "$NFS_PACKAGES" ]
 }
 
-# Downloads the packages and those that they depend on, less what is installed: the guests see this machine's /usr.
+# Downloads the packages and their dependencies, except installed ones: the guests see this machine's /usr.
 download() {
     mkdir -p "$1/partial"
     # shellcheck disable=SC2086 # the list is meant to split
@@ -28,12 +28,12 @@ download() {
         $NFS_PACKAGES >/dev/null
 }
 
-# Unpacks packages into a tree whose bin, sbin and lib are those of usr, as on any current Debian.
+# Unpacks packages into a tree where bin, sbin and lib are below usr, as on current Debian.
 unpack() {
     local package directory
     mkdir -p "$2/usr/lib"
     for package in "$1"/*.deb; do
-        [ ! -e "$package" ] || dpkg -x "$package" "$2" # all of them may be installed
+        [ ! -e "$package" ] || dpkg -x "$package" "$2" # there may be no package, if all are installed
     done
     for directory in bin sbin lib; do
         if [ -d "$2/$directory" ]; then
@@ -46,10 +46,10 @@ unpack() {
 }
 
 if ! up_to_date; then
-    need_root "$tree is made for guests that root starts"
+    need_root "only root can create $tree, for guests that root starts"
     mkdir -p "${tree%/*}"
     exec 9>"$tree.lock"
-    flock 9 # of two runs at once the second waits, and finds the work done
+    flock 9 # a second run at the same time waits here, and then finds the work done
 fi
 if ! up_to_date; then
     say "unpacking into $tree (nothing is installed): $NFS_PACKAGES"

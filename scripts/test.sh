@@ -4,9 +4,9 @@
 #   bash scripts/test.sh                     all of it
 #   bash scripts/test.sh -e unit-py311       one tox environment; arguments are tox's own
 #
-# Root is needed for lab hosts (namespaces, mounts and links, all of them removed again) and to install what is
-# missing. What it installs: the Debian packages named below, and Python environments and a Linux kernel for NFS
-# guests in .tox/ and $MNT_CACHE (default /var/cache/mnt). It can be run again at any time.
+# It needs root for lab hosts (namespaces, mounts and links, which are removed again) and to install what is missing.
+# It installs the Debian packages named below, and puts Python environments and a Linux kernel for NFS guests into
+# .tox/ and $MNT_CACHE (default: /var/cache/mnt). It can be run again at any time.
 
 set -euo pipefail
 
@@ -15,7 +15,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/lib.sh"
 cd "$here/.."
 
-need_root "lab hosts are made of namespaces, mounts and links"
+need_root "lab hosts consist of namespaces, mounts and links"
 install_lab_packages
 # shellcheck disable=SC2086 # the list is meant to split
 apt_install $TEST_PACKAGES
@@ -31,7 +31,7 @@ if [ ! -x "$tools/bin/tox" ]; then
 fi
 
 if command -v pyenv >/dev/null; then
-    # Offer tox, and the tests of host programs, every version that pyenv has; the current one stays `python3`.
+    # Make all Python versions of pyenv available to tox and to the tests of host programs; `python3` stays the same.
     PYENV_VERSION=$(pyenv version-name):$(pyenv versions --bare | paste -sd:)
     export PYENV_VERSION
 fi

@@ -41,14 +41,14 @@ FROM_OPTIONS = (
     "optimizer",
     "scheduler",
 )
-"""What a DeepSpeed config may not say here: the command line does, for both engines alike."""
+"""Keys that a DeepSpeed config must not set, because the command line sets them for both engines."""
 
 
 def import_deepspeed() -> ModuleType:
-    """DeepSpeed, told what it reads at import time."""
+    """Import DeepSpeed, after setting what it reads at import time."""
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    # DeepSpeed 0.19.8 still calls collectives by names that torch 2.13 warns of at every use.
+    # DeepSpeed 0.19.8 calls collectives by old names, and torch 2.13 warns at every call.
     warnings.filterwarnings("ignore", message="`torch.distributed", category=FutureWarning)
     import deepspeed
 
@@ -106,10 +106,10 @@ class DeepSpeedEngine:
 
 
 def read_config(path: Path, *, stage: int | None) -> dict[str, Any]:
-    """The DeepSpeed config at `path`, with the ZeRO stage replaced where `stage` is given.
+    """The DeepSpeed config at `path`, with the ZeRO stage replaced if `stage` is given.
 
     Raises:
-        TrainingError: the file cannot be used, or sets what the command line sets.
+        TrainingError: the file is not valid, or sets what the command line sets.
     """
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -117,14 +117,14 @@ def read_config(path: Path, *, stage: int | None) -> dict[str, Any]:
         raise TrainingError(f"cannot use the DeepSpeed config {path}: {error}") from error
     clash = [key for key in FROM_OPTIONS if key in config]
     if clash:
-        raise TrainingError(f"{path}: {', '.join(clash)}: leave it out, the command line sets it")
+        raise TrainingError(f"{path}: remove {', '.join(clash)}: the command line sets this")
     zero = config.setdefault("zero_optimization", {})
     zero["stage"] = stage if stage is not None else zero.get("stage", 2)
     return config
 
 
 def complete_config(config: dict[str, Any], options: Options, *, bf16: bool) -> dict[str, Any]:
-    """`config` with what the command line says in DeepSpeed's words."""
+    """`config` with the settings of the command line under DeepSpeed's names."""
     return config | {
         "train_micro_batch_size_per_gpu": options.batch_size,
         "gradient_accumulation_steps": options.accumulation,
@@ -143,7 +143,9 @@ def parse() -> tuple[Options, argparse.Namespace]:
     zero.add_argument(
         "--ds-config", type=Path, default=CONFIGS / "ds_config.json", help="DeepSpeed's own config file"
     )
-    zero.add_argument("--zero-stage", type=int, choices=(1, 2, 3), help="instead of the config's")
+    zero.add_argument(
+        "--zero-stage", type=int, choices=(1, 2, 3), help="ZeRO stage; overrides the config file"
+    )
     arguments = vars(parser.parse_args())
     own = argparse.Namespace(ds_config=arguments.pop("ds_config"), zero_stage=arguments.pop("zero_stage"))
     return Options(**arguments), own

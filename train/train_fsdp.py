@@ -95,7 +95,7 @@ class _State(Stateful):
 
 
 def _shard(model: PreTrainedModel, worker: Worker) -> FSDPModule:
-    """Shards each transformer block by itself, so that few are whole at a time, and the rest at the root."""
+    """Shards each transformer block separately, so few are complete at a time; the rest at the root."""
     mesh = init_device_mesh(worker.device.type, (worker.world_size,))
     policy = MixedPrecisionPolicy()
     if worker.device.type == "cuda":

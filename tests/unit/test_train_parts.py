@@ -159,8 +159,8 @@ def test_manifest_names_a_file_cut_short(saved: Path) -> None:
 def test_manifest_refuses_another_world_size_or_stage(saved: Path, world_size: int, stage: int) -> None:
     damage = manifest.damage(saved, world_size=world_size, zero_stage=stage)
     assert damage is not None
-    assert "saved by 2 ranks under ZeRO 3" in damage
-    assert f"{world_size} ranks under ZeRO {stage}" in damage
+    assert "2 ranks saved it with ZeRO 3" in damage
+    assert f"{world_size} ranks with ZeRO {stage}" in damage
 
 
 @pytest.mark.parametrize("text", [None, "", "{}", "[]", '{"world_size": 2'])

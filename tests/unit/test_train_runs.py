@@ -106,7 +106,7 @@ def test_deepspeed_learns_saves_and_resumes_on_as_many_ranks_only(tmp_path: Path
 
     refused = _run(1, DEEPSPEED, "--out", tmp_path, *arguments, "--resume", checkpoint)
     assert refused.returncode != 0
-    assert "was saved by 2 ranks under ZeRO 2" in refused.stderr
+    assert "2 ranks saved it with ZeRO 2" in refused.stderr
     assert "Step" not in refused.stdout
 
 
@@ -165,7 +165,7 @@ def test_fresh_run_does_not_mix_with_the_checkpoints_of_another(
     out = _copy(fsdp_run, tmp_path)
     refused = _run(1, FSDP, "--out", out, "--save-every", 5)
     assert refused.returncode != 0
-    assert "holds checkpoints of an earlier run" in refused.stderr
+    assert "contains checkpoints of an earlier run" in refused.stderr
     assert (out / "metrics.jsonl").read_text() == (fsdp_run[0] / "metrics.jsonl").read_text()
 
 

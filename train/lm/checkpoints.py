@@ -1,4 +1,4 @@
-"""Saving and resuming, agreed on by all ranks. `lm.layout` says what lies where."""
+"""Saving and resuming, on all ranks together. `lm.layout` defines the files."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from lm.layout import directory_name, latest, outdated, point, saved_steps
 from lm.worker import Worker, agree
 
 _SIGHT_S = 5.0
-"""How long a node looks for a file that another node has just made: NFS clients see it late."""
+"""Seconds that a node looks for a file that another node has just created: NFS clients see it late."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is: `step` steps done, `samples` blocks trained on."""
+    """The progress of a run: `step` steps done, `samples` blocks trained on."""
 
     step: int
     samples: int
 
 
 class SavesAndLoads(Protocol):
-    """What an engine does with a checkpoint directory. `save` and `load` are called on all ranks at once."""
+    """The checkpoint functions of an engine. `save` and `load` are called on all ranks at the same time."""
 
     def save(self, path: Path, progress: Progress) -> None: ...
 
     def load(self, path: Path) -> Progress: ...
 
     def damage(self, path: Path) -> str | None:
-        """Why the checkpoint cannot be loaded, as far as its files tell; None where it can."""
+        """Why the checkpoint cannot be loaded, judged by its files; None if it can."""
 
 
 def prepare(engine: SavesAndLoads, worker: Worker, *, out: Path, saving: bool, resume: str) -> Path | None:
-    """Settles, before the training starts, which checkpoint it resumes from, and that saving will work.
+    """Determines the checkpoint to resume from, and checks that saving will work, before the training starts.
 
     Args:
         saving: whether the run will save checkpoints to `out`.
         resume: `none`, `auto` (the latest of `out`, if any), or a path: a checkpoint or a directory of them.
 
     Returns:
-        The checkpoint, the same one on every rank and whole as seen from every node; None for a fresh start.
+        The checkpoint, the same on every rank and complete on every node; None for a new run.
 
     Raises:
-        TrainingError: on every rank. The checkpoint lacks something on some node, the nodes do not share
-            `out`, or a fresh run would mix its checkpoints with those of another run.
+        TrainingError: on every rank. The checkpoint is incomplete on some node, the nodes do not share `out`,
+            or a new run would mix its checkpoints with those of another run.
     """
     if saving:
         _check_shared(out, worker)
@@ -60,8 +60,8 @@ def prepare(engine: SavesAndLoads, worker: Worker, *, out: Path, saving: bool, r
     elif saving:
         mixed = worker.leads and saved_steps(out) != []
         agree(
-            f"{out} holds checkpoints of an earlier run: "
-            "--resume auto goes on with it, --out DIR starts elsewhere"
+            f"{out} contains checkpoints of an earlier run: resume it with --resume auto, or set another "
+            "directory with --out DIR"
             if mixed
             else None
         )
@@ -72,7 +72,7 @@ def save(engine: SavesAndLoads, worker: Worker, *, out: Path, progress: Progress
     """Saves a checkpoint from all ranks, points to it, and removes those that are too old to keep."""
     path = out / directory_name(progress.step)
     if worker.leads:
-        # What a crashed run left under this name would otherwise mix with the new files.
+        # Otherwise files of a crashed run under this name would mix with the new files.
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
     dist.barrier()
@@ -85,7 +85,7 @@ def save(engine: SavesAndLoads, worker: Worker, *, out: Path, progress: Progress
 
 
 def _resolve(worker: Worker, out: Path, resume: str) -> Path | None:
-    """Rank 0 reads the pointer, once for all: every rank must load the same checkpoint."""
+    """Rank 0 reads the pointer for all ranks, because every rank must load the same checkpoint."""
     directory = out if resume == "auto" else Path(resume)
     name = [latest(directory) if worker.leads else None]
     dist.broadcast_object_list(name, src=0)
@@ -95,7 +95,7 @@ def _resolve(worker: Worker, out: Path, resume: str) -> Path | None:
 
 
 def _check_shared(out: Path, worker: Worker) -> None:
-    """Rank 0 writes a file of a random name, and every node must see it: paths alone prove nothing."""
+    """Rank 0 writes a file with a random name, and every node must see it: equal paths prove nothing."""
     names = [f".seen-by-all-{uuid.uuid4().hex}" if worker.leads else ""]
     dist.broadcast_object_list(names, src=0)
     probe = out / names[0]

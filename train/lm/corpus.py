@@ -16,7 +16,7 @@ VOCABULARY = 384
 def load_blocks(path: Path, length: int) -> torch.Tensor:
     """The text at `path` as blocks of `length` tokens: int64, shape (blocks, length).
 
-    What is left at the end, too short for a block, is dropped.
+    A rest that is too short for a block is dropped.
 
     Raises:
         TrainingError: the file cannot be read, is not UTF-8, or is too short for one block.
@@ -25,7 +25,7 @@ def load_blocks(path: Path, length: int) -> torch.Tensor:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise TrainingError(
-            f"cannot read the corpus {path}: {error}; --data names a UTF-8 text file"
+            f"cannot read the corpus {path}: {error}; name a UTF-8 text file with --data"
         ) from error
     tokens = torch.tensor(ByT5Tokenizer()(text)["input_ids"])
     blocks = len(tokens) // length

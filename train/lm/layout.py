@@ -1,10 +1,10 @@
-"""Checkpoints on disk: a directory a step, and a pointer to the latest one that every rank has finished.
+"""Checkpoints on disk: a directory per step, and a pointer to the latest one that all ranks have completed.
 
     OUT/step-00000020/    what the engine saved
     OUT/latest            text: `step-00000020`
 
-The pointer is replaced by one rename after all ranks have saved, so it never names half a checkpoint. The
-names follow DeepSpeed's own layout (a tag, and `latest`), so its tools read these directories.
+The pointer is replaced by one rename after all ranks have saved, so it never names an incomplete checkpoint.
+The names follow DeepSpeed's own layout (a tag, and `latest`), so its tools can read these directories.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def step_of(name: str) -> int | None:
 
 
 def outdated(steps: Iterable[int], *, current: int, keep: int) -> list[int]:
-    """The steps whose checkpoints go, once `current` is saved: all but the newest `keep` up to `current`.
+    """The steps whose checkpoints are removed after `current` is saved: all but the newest `keep` up to it.
 
-    Later ones stay: a run resumed from an older checkpoint leaves what it has not reached again.
+    Later checkpoints stay: a run that resumed from an older checkpoint does not remove newer ones.
     """
     return sorted(step for step in steps if step <= current)[:-keep]
 
@@ -51,7 +51,7 @@ def point(out: Path, name: str) -> None:
 
 
 def latest(out: Path) -> str | None:
-    """The name of the checkpoint that the pointer of `out` names; None where there is no pointer."""
+    """The name of the checkpoint in the pointer of `out`; None if there is no pointer."""
     try:
         return (out / LATEST).read_text(encoding="utf-8").strip()
     except FileNotFoundError:

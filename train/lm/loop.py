@@ -41,7 +41,7 @@ def train(build_engine: Callable[[Options, Worker], Engine], options: Options) -
     """Joins the other ranks, trains until the last step, saves on the way, and leaves.
 
     Raises:
-        TrainingError: something that a person can mend; `lm.worker.run` tells it.
+        TrainingError: something that a person can repair; `lm.worker.run` prints it.
     """
     worker = join(options.timeout)
     blocks = load_blocks(options.data, options.sequence_length)
@@ -103,29 +103,29 @@ def _steps(engine: Engine, worker: Worker, options: Options, blocks: torch.Tenso
 
 
 class _Report:
-    """Tells, by rank 0, how the steps go. Losses are averaged over all ranks."""
+    """Reports the steps, on rank 0. Losses are averaged over all ranks."""
 
     def __init__(self, worker: Worker, options: Options, start: Progress) -> None:
         self._worker, self._options = worker, options
         self._file = (
             MetricsFile(options.out / "metrics.jsonl", resumed_at=start.step) if worker.leads else None
         )
-        self._told = start
+        self._reported = start
         self._since = time.perf_counter()
 
     @contextlib.contextmanager
     def clock_stopped(self) -> Iterator[None]:
-        """Leaves the time of what is done inside out of the tokens per second."""
+        """Excludes the time of the `with` block from the tokens per second."""
         stopped = time.perf_counter()
         yield
         self._since += time.perf_counter() - stopped
 
     def step(self, progress: Progress, loss: torch.Tensor, rate: float) -> None:
-        """Called by all ranks. Raises TrainingError on all of them where the loss is no number any more."""
+        """Called by all ranks. Raises TrainingError on all of them if the loss is not finite."""
         mean = loss.clone()
         dist.all_reduce(mean)
         value = mean.item() / self._worker.world_size
-        tokens = (progress.samples - self._told.samples) * self._options.sequence_length
+        tokens = (progress.samples - self._reported.samples) * self._options.sequence_length
         metrics = StepMetrics(
             step=progress.step,
             loss=value,
@@ -133,11 +133,11 @@ class _Report:
             tokens_per_s=tokens / (time.perf_counter() - self._since),
             samples=progress.samples,
         )
-        self._told, self._since = progress, time.perf_counter()
+        self._reported, self._since = progress, time.perf_counter()
         if self._file is not None:
             print(step_line(metrics, self._options.steps), flush=True)
             self._file.append(metrics)
         if not math.isfinite(value):
             raise TrainingError(
-                f"the loss is {value} at step {progress.step}: try a smaller --lr", told_by_all=True
+                f"the loss is {value} at step {progress.step}: try a smaller --lr", on_all_ranks=True
             )

@@ -1,4 +1,4 @@
-"""A list of a checkpoint's files, written last: by it a DeepSpeed checkpoint tells whether it is whole."""
+"""A list of a checkpoint's files, written last. It shows whether a DeepSpeed checkpoint is complete."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Manifest:
 
 
 def write(path: Path, *, world_size: int, zero_stage: int) -> None:
-    """Lists the files below `path`, all of which are there by now, in `path/manifest.json`."""
+    """Writes `path/manifest.json` with all files below `path`, after all ranks have saved."""
     files = {str(p.relative_to(path)): p.stat().st_size for p in sorted(path.rglob("*")) if p.is_file()}
     draft = path / f".{NAME}.new"
     draft.write_text(json.dumps(asdict(Manifest(world_size, zero_stage, files)), indent=1), encoding="utf-8")
@@ -33,19 +33,19 @@ def write(path: Path, *, world_size: int, zero_stage: int) -> None:
 
 
 def damage(path: Path, *, world_size: int, zero_stage: int) -> str | None:
-    """Why `world_size` ranks under `zero_stage` cannot load the checkpoint at `path`; None where they can."""
+    """Why `world_size` ranks with `zero_stage` cannot load the checkpoint at `path`; None if they can."""
     if not path.is_dir():
         return "there is no such directory"
     try:
         manifest = Manifest(**json.loads((path / NAME).read_text(encoding="utf-8")))
     except FileNotFoundError:
-        return f"{NAME} is missing: the checkpoint was not saved to its end, or this host does not share it"
+        return f"{NAME} is missing: the checkpoint is incomplete, or not on storage that this host shares"
     except (OSError, TypeError, ValueError) as error:
         return f"{NAME} cannot be read: {error}"
     if (manifest.world_size, manifest.zero_stage) != (world_size, zero_stage):
         return (
-            f"it was saved by {manifest.world_size} ranks under ZeRO {manifest.zero_stage}, and DeepSpeed "
-            f"resumes it only so, not on {world_size} ranks under ZeRO {zero_stage}"
+            f"{manifest.world_size} ranks saved it with ZeRO {manifest.zero_stage}, and DeepSpeed cannot "
+            f"resume it on {world_size} ranks with ZeRO {zero_stage}"
         )
     for name, size in manifest.files.items():
         try:

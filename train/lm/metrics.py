@@ -1,4 +1,4 @@
-"""What a run tells of its steps: a line for people, a JSON line for programs."""
+"""The metrics of each step: a line for people, a JSON line for programs."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def step_line(metrics: StepMetrics, total: int) -> str:
 
 
 class MetricsFile:
-    """JSON lines, one object a step. A resumed run goes on after the step that it resumes from."""
+    """JSON lines, one object per step. A resumed run continues after the step of its checkpoint."""
 
     def __init__(self, path: Path, *, resumed_at: int) -> None:
-        """Makes the file, and its directory.
+        """Creates the file and its directory.
 
         Args:
             resumed_at: the step of the checkpoint that the run starts from, 0 for a fresh run.
@@ -53,7 +53,7 @@ class MetricsFile:
             path.write_text("".join(kept), encoding="utf-8")
         except OSError as error:
             raise TrainingError(
-                f"cannot write {path}: {error.strerror}; --out names the directory"
+                f"cannot write {path}: {error.strerror}; set another directory with --out"
             ) from error
         self._path = path
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TRAIN = Path(__file__).resolve().parent.parent
-"""The directory train/ of the release; beside it lies `outputs`, which outlives the release."""
+"""The directory train/ of the release; `outputs` next to it is kept when the release is removed."""
 
 
 @dataclass(frozen=True)
@@ -43,42 +43,51 @@ def command_line(engine: str, description: str) -> argparse.ArgumentParser:
     model.add_argument("--config", default="tiny", help="a model in train/configs, or a config.json")
     model.add_argument("--data", type=Path, default=TRAIN / "data" / "opticks.txt", help="a UTF-8 text file")
     model.add_argument("--sequence-length", type=_positive, default=128, help="tokens (bytes) in a sample")
-    model.add_argument("--seed", type=int, default=0, help="of the first weights and of the data order")
+    model.add_argument(
+        "--seed", type=int, default=0, help="seed of the initial weights and of the data order"
+    )
 
     steps = parser.add_argument_group("optimization")
-    steps.add_argument("--steps", type=_positive, default=40, help="optimizer steps in all")
-    steps.add_argument("--batch-size", type=_positive, default=4, help="samples a device takes at once")
+    steps.add_argument("--steps", type=_positive, default=40, help="total number of optimizer steps")
+    steps.add_argument("--batch-size", type=_positive, default=4, help="samples per device and batch")
     steps.add_argument(
         "--accumulation",
         type=_positive,
         default=1,
-        help="batches a device takes before a step (global batch: batch size x world size x accumulation)",
+        help="batches per device and step (global batch: batch size x world size x accumulation)",
     )
-    steps.add_argument("--lr", type=float, default=6e-3, help="the peak learning rate")
-    steps.add_argument("--warmup", type=_count, default=4, help="steps until the peak")
-    steps.add_argument("--final-lr-ratio", type=float, default=0.1, help="last learning rate / peak")
-    steps.add_argument("--weight-decay", type=float, default=0.1, help="AdamW's, for matrices")
-    steps.add_argument("--clip", type=float, default=1.0, help="the largest gradient norm")
+    steps.add_argument("--lr", type=float, default=6e-3, help="peak learning rate")
+    steps.add_argument("--warmup", type=_count, default=4, help="steps until the peak learning rate")
+    steps.add_argument(
+        "--final-lr-ratio", type=float, default=0.1, help="final learning rate divided by the peak"
+    )
+    steps.add_argument(
+        "--weight-decay", type=float, default=0.1, help="weight decay of AdamW, applied to matrices"
+    )
+    steps.add_argument("--clip", type=float, default=1.0, help="maximum gradient norm")
 
     run = parser.add_argument_group("the run")
     run.add_argument(
-        "--out", type=Path, default=TRAIN.parent / "outputs" / engine, help="metrics and checkpoints"
+        "--out",
+        type=Path,
+        default=TRAIN.parent / "outputs" / engine,
+        help="directory for metrics and checkpoints",
     )
-    run.add_argument("--log-every", type=_positive, default=1, help="steps between two lines")
+    run.add_argument("--log-every", type=_positive, default=1, help="steps between two lines of output")
     run.add_argument(
         "--save-every",
         type=_count,
         default=0,
-        help="steps between two checkpoints, 0 for none; --out must then be a directory that all nodes share",
+        help="steps between two checkpoints (0: none); all nodes must share the directory --out",
     )
-    run.add_argument("--keep", type=_positive, default=3, help="how many checkpoints stay")
+    run.add_argument("--keep", type=_positive, default=3, help="number of checkpoints to keep")
     run.add_argument(
         "--resume",
         default="none",
         metavar="auto|none|PATH",
-        help="auto: go on from the latest checkpoint in --out, if there is one; PATH: from this one",
+        help="auto: resume from the latest checkpoint in --out, if there is one; PATH: resume from PATH",
     )
-    run.add_argument("--timeout", type=float, default=10.0, help="minutes that a rank waits for the others")
+    run.add_argument("--timeout", type=float, default=10.0, help="minutes that a rank waits for other ranks")
     return parser
 
 

@@ -1,8 +1,8 @@
 """Which rank trains on which blocks of the corpus, at which step.
 
-The whole run is one endless sequence of samples: the blocks in a shuffled order, epoch after epoch, each with
-a shuffle of its own. A step takes the next global batch of it. So the order depends on nothing but the seed,
-and one number, the samples seen so far, is all that a checkpoint needs to go on, with any number of ranks.
+A run is one endless sequence of samples: the blocks in shuffled order, epoch after epoch, with a new shuffle
+for each epoch. A step takes the next global batch of this sequence. So the order depends only on the seed. A
+checkpoint needs only one number, the samples seen so far, to continue with any number of ranks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""This process among all the ranks of a job: how it joins, agrees with the others, and leaves."""
+"""This process as a rank of a job: join the process group, agree with the other ranks, leave."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def join(timeout_minutes: float) -> Worker:
     try:
         rank, local_rank, world_size = (int(os.environ[k]) for k in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
     except KeyError as missing:
-        raise TrainingError(f"{missing} is not set: start this script by `mnt launch` or torchrun") from None
+        raise TrainingError(
+            f"{missing} is not set: start this script with `mnt launch` or torchrun"
+        ) from None
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
     worker = Worker(rank, local_rank, world_size, socket.gethostname(), device, "nccl" if on_gpu else "gloo")
@@ -68,38 +70,38 @@ def join(timeout_minutes: float) -> Worker:
 
 
 def agree(problem: str | None) -> None:
-    """Ends the job on all ranks if any of them has a problem, so that none is left waiting for another.
+    """Ends the job on all ranks if any rank has a problem, so that no rank waits for another forever.
 
     Raises:
         TrainingError: on every rank, with the problems of all.
     """
     problems: list[str | None] = [None] * dist.get_world_size()
     dist.all_gather_object(problems, problem)
-    told = list(dict.fromkeys(text for text in problems if text))
-    if told:
-        raise TrainingError("; ".join(told), told_by_all=True)
+    unique = list(dict.fromkeys(text for text in problems if text))
+    if unique:
+        raise TrainingError("; ".join(unique), on_all_ranks=True)
 
 
 def run(main: Callable[[], None]) -> NoReturn:
     """Runs `main` as the whole program, and exits.
 
-    `record` writes an error that escapes to torchrun's error file. A TrainingError is told in one line,
-    anything else with its traceback.
+    `record` writes an exception to torchrun's error file. A TrainingError is printed in one line, any other
+    exception with its traceback.
     """
     code = 1
     try:
         record(main)()
         code = 0
     except TrainingError as error:
-        if not error.told_by_all or os.environ.get("RANK") == "0":
+        if not error.on_all_ranks or os.environ.get("RANK") == "0":
             print(f"error: {error}", file=sys.stderr)
-    except Exception:  # noqa: BLE001  whatever it is, it must not reach the interpreter's exit: see _exit
+    except Exception:  # noqa: BLE001  no exception may reach the interpreter's own exit: see _exit
         traceback.print_exc()
     _exit(code)
 
 
 def leave() -> None:
-    """Waits until every rank is done, so that nobody loses a peer in the middle of its last collective."""
+    """Waits until every rank is done, so that no rank loses a peer during its last collective."""
     dist.barrier()
     dist.destroy_process_group()
 
