@@ -46,7 +46,7 @@ CASES = {
     "ro": Case("/mnt/shared is mounted read-only", "sudo mount -o remount,rw /mnt/shared"),
     "ro-server": Case(
         "/mnt/shared is read-only on the server, but mounted rw",
-        "on filer: write rw for /export/shared in /etc/exports, then sudo exportfs -ra",
+        "on filer, set rw for /export/shared in /etc/exports; then: sudo exportfs -ra",
     ),
     "stacked": Case("/mnt/shared is hidden: tmpfs from tmpfs is mounted over it", "sudo umount /mnt/shared"),
     "estale": Case("/mnt/shared is stale: its directory no longer exists on filer", MOUNT),

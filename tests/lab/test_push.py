@@ -23,7 +23,7 @@ from mnt.inventory import loader
 from mnt.lab import Lab, LabHost
 from mnt.push import manifest as manifests
 from mnt.push import transfer
-from mnt.push.result import Report
+from mnt.push.result import PushResult
 from mnt.push.session import Progress
 from mnt.push.tree import walk
 from mnt.tasks.push import find_release
@@ -51,7 +51,7 @@ class Site:
         document = json.loads(ran.stdout) if ran.stdout else {}
         return {**document, "exit": ran.returncode, "said": ran.stderr}
 
-    def push_with(self, source: Path, progress: Progress) -> Report:
+    def push_with(self, source: Path, progress: Progress) -> PushResult:
         """A push in this process, which tells `progress` of its steps."""
         tree = walk(source)
         hosts = loader.load(str(self.inventory)).hosts

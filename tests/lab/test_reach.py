@@ -19,7 +19,7 @@ from mnt.inventory import loader
 from mnt.lab import Lab
 from mnt.preflight.look import first_look
 from mnt.preflight.reachability import grade
-from mnt.preflight.trips import endpoints_of
+from mnt.preflight.trips import training_nics
 from mnt.tasks.held import held
 
 MakeLab = Callable[..., Lab]
@@ -42,15 +42,15 @@ def test_sixty_four_hosts_all_reach_each_other(make_lab: MakeLab) -> None:
     hosts = hosts_of(lab)
     with fleet_of(lab) as fleet:
         facts, network = first_look(fleet, loader.load(str(lab.inventory_path)), hosts)
-        endpoints = endpoints_of(facts, network)
+        nics = training_nics(facts, network)
         with at_most(10):
-            reach = gather_reach(fleet, endpoints, facts.master.name, facts.master_port)
+            reach = gather_reach(fleet, nics, facts.master.name, facts.master_port)
     assert reach is not None
     assert reach.errors == {}
     pairs = [reached for seen in reach.pairs.values() for reached in seen.values()]
     assert len(pairs) == MANY * (MANY - 1)
     assert all(grade(reached) is None and reached.full for reached in pairs)
-    assert {reach.endpoints[host].nic for host in reach.pairs} == {host.spec.nic for host in lab.hosts}
+    assert {reach.nics[host].name for host in reach.pairs} == {host.spec.nic for host in lab.hosts}
 
 
 def test_listeners_end_with_the_connection(make_lab: MakeLab) -> None:

@@ -6,8 +6,8 @@ import re
 
 _VERBS = """
 accept add allow ask bring check compare configure copy correct create decide delete end exclude find fix
-give if install make move name open print push put reboot reinstall remove replace reseat run select send
-set switch train upgrade use when
+give if install make mount move name open print push put reboot reinstall remove replace reseat run select
+send set start switch train upgrade use when
 """
 _COMMANDS = "apt-get chmod echo ip ls mnt nvidia-smi pip rm ssh ssh-keygen sudo"
 STARTS = frozenset([*_VERBS.split(), *_COMMANDS.split()])
@@ -17,7 +17,7 @@ FORBIDDEN = re.compile(r"\?|\b(you|your|please|should|might|would|mend|see)\b", 
 
 def complaint(fix: str) -> str | None:
     """What is wrong with the style of a fix text; None: nothing."""
-    found = FORBIDDEN.search(fix.replace("?(", ""))
+    found = FORBIDDEN.search(fix)
     if found:
         return f"says {found[0]!r}"
     if fix.endswith(".") or ". " in fix:

@@ -85,7 +85,7 @@ AGAIN = f"sudo umount -f -l /shared && {MOUNT}"
         (
             storage(GOOD, seen=replace(DIR, write="EROFS")),
             "/shared is read-only on the server, but mounted rw",
-            "on head: write rw for /export/shared in /etc/exports, then sudo exportfs -ra",
+            "on head, set rw for /export/shared in /etc/exports; then: sudo exportfs -ra",
         ),
         (
             storage(GOOD, TMPFS),

@@ -45,7 +45,7 @@ def test_a_count_that_cannot_be(count: int) -> None:
 
 @pytest.mark.parametrize("name", ["", "-x", "a/b", "..", "A", "a b", "x" * 64])
 def test_a_name_that_cannot_be(name: str) -> None:
-    with pytest.raises(UsageError, match="cannot be used"):
+    with pytest.raises(UsageError, match="is not valid"):
         LabRequest(name=name)
 
 

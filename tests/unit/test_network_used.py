@@ -48,7 +48,7 @@ FAST = ("NET/FastSocket : Using [0]ibs108:10.0.19.12<0> [1]ibs109:10.0.19.13<0>"
         (FAST, {}, "FastSocket over ibs108 10.0.19.12, ibs109 10.0.19.13"),
         ((*ROCE[:1], *SOCKETS), {0: 3}, "sockets over eth0 192.0.2.2"),
         ((*SOCKETS[:1], *ROCE), {}, "RDMA over mlx5_6:1, mlx5_7:1; bootstrap over eth0 10.0.0.1"),
-        (("Using network AWS Libfabric",), {}, "AWS Libfabric over nothing that was seen"),
+        (("Using network AWS Libfabric",), {}, "AWS Libfabric over an unknown interface"),
     ],
 )
 def test_what_nccl_says(said: tuple[str, ...], gids: Mapping[int, int], text: str) -> None:

@@ -26,7 +26,7 @@ from mnt.preflight.registry import all_checks
 from mnt.preflight.report import Report
 
 EVIL = '<script>document.title="owned"</script><b>&"\'\x1b[31m\x00\ud800'
-DOWN = HostError("node3", "connect", "timed out", fix="is it on?")
+DOWN = HostError("node3", "connect", "timed out", fix="switch it on")
 CHROMIUM = shutil.which("chromium")
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
@@ -156,7 +156,7 @@ def test_a_browser_shows_the_verdict_the_findings_and_both_matrices(tmp_path: Pa
     assert "✕ Not fit to train" in seen["text"]
     for finding in answer.findings:
         assert finding.check in seen["text"]
-    assert "is it on?" in seen["text"]
+    assert "switch it on" in seen["text"]
     assert '<script>document.title="owned"</script><b>' in seen["text"]  # as text
     assert seen["rows"] == 2 * count
     assert seen["wide"] <= 1300  # the page itself does not scroll sideways

@@ -63,7 +63,7 @@ def told_by_git(root: Path) -> set[str]:
 
 def told_by_mnt(root: Path) -> set[str]:
     try:
-        return {found.path for found in walk(root).found if found.kind == "file"}
+        return {found.path for found in walk(root).entries if found.kind == "file"}
     except UsageError:  # nothing is left
         return set()
 

@@ -20,7 +20,7 @@ def make(root: Path, *paths: str, text: str = "x") -> None:
 
 
 def paths(root: Path) -> list[str]:
-    return [found.path for found in walk(root).found]
+    return [found.path for found in walk(root).entries]
 
 
 def test_directories_come_before_what_is_in_them(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_modes_lose_what_is_about_this_machine(tmp_path: Path) -> None:
     (tmp_path / "plain").chmod(0o640)
     (tmp_path / "dir").mkdir()
     (tmp_path / "dir").chmod(0o3775)
-    modes = {found.path: found.mode for found in walk(tmp_path).found}
+    modes = {found.path: found.mode for found in walk(tmp_path).entries}
     assert (modes["run.sh"], modes["plain"], modes["dir"]) == (0o755, 0o640, 0o775)
 
 

@@ -71,7 +71,7 @@ def _judge_count(host: Host, gpus: Gpus) -> Iterator[Problem]:
             message=f"{count} GPUs are available, but jobs would use {host.slots}",
             found=str(count),
             expected=f"{host.gpus} (inventory: gpus)",
-            fix=f"set `gpus` in the inventory to {count}, if jobs should use all of them",
+            fix=f"set `gpus` in the inventory to {count} to use all of them",
             severity=Severity.WARN,
         )
     elif count < on_bus and host.gpus:
