@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from waiting import PATIENCE
 
 from mnt.fleet.wire.command import Writer
 
@@ -25,7 +26,7 @@ def test_pieces_go_in_the_order_in_which_they_were_given() -> None:
     more = threading.Event()
 
     def slow() -> Iterator[bytes]:
-        more.wait(10)
+        more.wait(PATIENCE)
         yield b"1"
         yield b"2"
 
@@ -34,7 +35,7 @@ def test_pieces_go_in_the_order_in_which_they_were_given() -> None:
     pipe.writer.end()
     assert not pipe.sent
     more.set()
-    assert pipe.ended.wait(10)
+    assert pipe.ended.wait(PATIENCE)
     assert pipe.sent == [b"1", b"2", b"3"]
 
 
@@ -42,17 +43,17 @@ def test_whether_all_is_sent() -> None:
     pipe = Pipe()
     more = threading.Event()
     pipe.writer.write([b"1"])
-    assert pipe.writer.has_sent_all(10)
+    assert pipe.writer.has_sent_all(PATIENCE)
 
     def held() -> Iterator[bytes]:
-        more.wait(10)
+        more.wait(PATIENCE)
         yield b"2"
 
     pipe.writer.write(held())
     assert not pipe.writer.has_sent_all(0.01)
     more.set()
-    assert pipe.writer.has_sent_all(10)
-    pipe.writer.close(10)
+    assert pipe.writer.has_sent_all(PATIENCE)
+    pipe.writer.close(PATIENCE)
     assert pipe.ended.is_set()
 
 
@@ -66,10 +67,10 @@ def test_what_iterating_raises_is_the_readers(kind: type[Exception]) -> None:
         raise kind("the file is gone")
 
     pipe.writer.write(broken())
-    assert pipe.failed.wait(10)
+    assert pipe.failed.wait(PATIENCE)
     with pytest.raises(kind, match="the file is gone"):
         pipe.writer.check()
-    assert pipe.ended.wait(10)
+    assert pipe.ended.wait(PATIENCE)
 
 
 def test_a_command_that_has_ended_takes_no_more_and_is_no_error() -> None:
@@ -78,6 +79,6 @@ def test_a_command_that_has_ended_takes_no_more_and_is_no_error() -> None:
 
     pipe = Pipe(refuse)
     pipe.writer.write([b"1", b"2"])
-    assert pipe.ended.wait(10)
+    assert pipe.ended.wait(PATIENCE)
     pipe.writer.check()
     assert not pipe.failed.is_set()
