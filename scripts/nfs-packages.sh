@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Downloads the programs for the tests on real NFS (tests/lab/nfs/), once:
 #
-#   $MNT_CACHE/uml    a Linux kernel that runs as a process, with NFS client and server, and the programs they need
+#   $MNT_CACHE/uml    a Linux kernel that runs as a process, with NFS client and server, and the programs they need;
+#                     xstate.so there lets it run on any processor (tests/lab/nfs/xstate.c)
 #
 # The default of MNT_CACHE is /var/cache/mnt. The packages are downloaded and unpacked there, but not installed:
 # an installed nfs-kernel-server or rpcbind would start services on this machine.
@@ -59,5 +60,13 @@ if ! up_to_date; then
     unpack "$tree.debs" "$tree"
     rm -r "$tree.debs"
     printf '%s' "$NFS_PACKAGES" >"$stamp"
+fi
+
+source=$here/../tests/lab/nfs/xstate.c
+if [ ! "$tree/xstate.so" -nt "$source" ]; then
+    need_root "$tree is root's"
+    apt_install gcc libc6-dev
+    cc -O2 -Wall -Werror -shared -fPIC -o "$tree/xstate.so.new" "$source"
+    mv "$tree/xstate.so.new" "$tree/xstate.so"
 fi
 say "$tree is ready"

@@ -344,7 +344,7 @@ def test_the_script_of_the_api_page(make_lab: Callable[..., Lab], tmp_path: Path
         env={**os.environ, "MNT_INVENTORY": str(lab.inventory_path)},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert {f"trained by rank {rank}" in done.stdout for rank in (0, 1)} == {True}

@@ -11,7 +11,9 @@ import venv
 from pathlib import Path
 from typing import Any
 
-from job_host import free_port, wait_for, works_in
+from job_host import works_in
+from ports import free_port
+from waiting import PATIENCE, wait_for
 
 from mnt.remote.job.procs import all_pids, pids_with_environment
 
@@ -100,7 +102,7 @@ class LocalMnt:
     def launch_words(self, *words: str) -> list[str]:
         return ["launch", "--via", "local", "--python", self.python, "--master-port", str(self.port), *words]
 
-    def __call__(self, *words: str, timeout: float = 90) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *words: str, timeout: float = PATIENCE) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "mnt", *words],
             cwd=self.cwd,
@@ -145,7 +147,7 @@ class LocalMnt:
             found = next(each for each in self.jobs() if each["job"] == job)
             return found if found["state"] not in ("pending", "starting", "running") else None
 
-        return wait_for(look, within=60)
+        return wait_for(look)
 
     def processes(self) -> list[int]:
         """Those of all jobs started here."""

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from waiting import PATIENCE
 
 from mnt.fleet.wire.command import Writer
 
@@ -25,7 +26,7 @@ def test_pieces_go_in_the_order_in_which_they_were_given() -> None:
     more = threading.Event()
 
     def slow() -> Iterator[bytes]:
-        more.wait(10)
+        more.wait(PATIENCE)
         yield b"1"
         yield b"2"
 
@@ -34,7 +35,7 @@ def test_pieces_go_in_the_order_in_which_they_were_given() -> None:
     pipe.writer.end()
     assert not pipe.sent
     more.set()
-    assert pipe.ended.wait(10)
+    assert pipe.ended.wait(PATIENCE)
     assert pipe.sent == [b"1", b"2", b"3"]
 
 
@@ -48,10 +49,10 @@ def test_what_iterating_raises_is_the_readers(kind: type[Exception]) -> None:
         raise kind("the file is gone")
 
     pipe.writer.write(broken())
-    assert pipe.failed.wait(10)
+    assert pipe.failed.wait(PATIENCE)
     with pytest.raises(kind, match="the file is gone"):
         pipe.writer.check()
-    assert pipe.ended.wait(10)
+    assert pipe.ended.wait(PATIENCE)
 
 
 def test_a_command_that_has_ended_takes_no_more_and_is_no_error() -> None:
@@ -60,6 +61,6 @@ def test_a_command_that_has_ended_takes_no_more_and_is_no_error() -> None:
 
     pipe = Pipe(refuse)
     pipe.writer.write([b"1", b"2"])
-    assert pipe.ended.wait(10)
+    assert pipe.ended.wait(PATIENCE)
     pipe.writer.check()
     assert not pipe.failed.is_set()

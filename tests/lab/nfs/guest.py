@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from mnt.lab.system import PATH
+from nfs import packages
 
 _MEMORY = "96M"
 _BOOT_SECONDS = 180.0  # it takes two; the machine may be busy
@@ -44,7 +45,11 @@ class Guest:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=console,
-                env={"PATH": PATH, "TMPDIR": "/run/guests"},  # its memory is a file there
+                env={
+                    "PATH": PATH,
+                    "TMPDIR": "/run/guests",  # its memory is a file there
+                    "LD_PRELOAD": str(packages.PTRACE),
+                },
                 bufsize=0,
             )
 
