@@ -7,9 +7,15 @@ from __future__ import annotations
 
 import ast
 import threading
-from functools import cache
+from collections.abc import Callable
+from functools import cache, wraps
 from importlib import resources
 from importlib.abc import Traversable
+from typing import TypeVar
+
+from mnt.tasks import bootstrap
+
+T = TypeVar("T")
 
 _PACKAGE = "mnt.remote"
 
@@ -24,7 +30,22 @@ def _load(name, source):
 """
 
 
-@cache
+_reading = threading.Lock()
+
+
+def _once(read: Callable[[str], T]) -> Callable[[str], T]:
+    """Read a program once for all hosts, in one thread: `ast` of CPython 3.11 fails in several."""
+    cached = cache(read)
+
+    @wraps(read)
+    def locked(name: str) -> T:
+        with _reading:
+            return cached(name)
+
+    return locked
+
+
+@_once
 def script_source(name: str) -> str:
     """The program as a script that needs no `mnt`: exits with what `main(arguments)` returns."""
     loads = [f"_load({full_name!r}, {source!r})\n" for full_name, source in program_modules(name)]
@@ -32,17 +53,14 @@ def script_source(name: str) -> str:
     return "".join([_LOADER, *loads, run])
 
 
-_reading = threading.Lock()  # `ast` of CPython 3.11 fails in several threads
+@_once
+def packed(name: str) -> bytes:
+    """The program as it travels to every host: see `bootstrap.pack`."""
+    return bootstrap.pack(program_modules(name))
 
 
 def program_modules(name: str) -> list[tuple[str, str]]:
     """A program's modules as (full name, source), each after those that it imports; its own comes last."""
-    with _reading:
-        return _program_modules(name)
-
-
-@cache
-def _program_modules(name: str) -> list[tuple[str, str]]:
     return [(f"{_PACKAGE}.{part}", _read(part)) for part in _parts(name)]
 
 
