@@ -5,7 +5,7 @@ A host gets a single standard-library program, whatever the number of files it i
 
 from __future__ import annotations
 
-import ast
+import re
 import threading
 from collections.abc import Callable
 from functools import cache, wraps
@@ -18,6 +18,7 @@ from mnt.tasks import bootstrap
 T = TypeVar("T")
 
 _PACKAGE = "mnt.remote"
+_IMPORT = re.compile(rf"^from {_PACKAGE}\.([\w.]+) import (\([^)]*\)|.+)", re.MULTILINE)
 
 _LOADER = """\
 import sys, types
@@ -34,7 +35,7 @@ _reading = threading.Lock()
 
 
 def _once(read: Callable[[str], T]) -> Callable[[str], T]:
-    """Read a program once for all hosts, in one thread: `ast` of CPython 3.11 fails in several."""
+    """Read a program once for all hosts; the others wait for the first."""
     cached = cache(read)
 
     @wraps(read)
@@ -81,14 +82,13 @@ def _parts(name: str) -> list[str]:
 def _imports(source: str) -> list[str]:
     """The modules of `mnt.remote` that a source imports, by `from mnt.remote.x[.y] import z`, as `x.y`."""
     found: list[str] = []
-    for node in ast.parse(source).body:
-        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith(_PACKAGE + "."):
-            continue
-        place = (node.module or "")[len(_PACKAGE) + 1 :]
-        found += [place] if _file(place).is_file() else [f"{place}.{alias.name}" for alias in node.names]
+    for place, names in _IMPORT.findall(source):
+        whole = _file(place).is_file()
+        found += [place] if whole else [f"{place}.{name}" for name in re.findall(r"\w+", names)]
     return found
 
 
+@cache
 def _read(name: str) -> str:
     return _file(name).read_text(encoding="utf-8")
 
