@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -28,11 +29,12 @@ if sys.version_info < (3, 8):
     sys.exit(97)
 if sys.path[0] == "":
     del sys.path[0]
+import json, zlib
 feed = open(os.dup(0), "rb", 65536)
 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-source = feed.read(int(feed.readline() or sys.exit(98)))
-exec(compile(source, "mnt/remote/boot/boot.py", "exec"))
-serve(feed, sys.argv[1], sys.argv[2:])
+modules = json.loads(zlib.decompress(feed.read(int(feed.readline() or sys.exit(98)))))
+exec(compile(modules.pop(0)[1], "mnt/remote/boot/boot.py", "exec"))
+serve(modules, feed, sys.argv[1], sys.argv[2:])
 """
 
 
@@ -84,23 +86,29 @@ def opening(
         str(len(python)),
         *python,
     ]
-    boot = _text("boot/boot.py").encode()
-    head = "".join(line + "\n" for line in lines).encode("utf-8", "surrogateescape")
-    return b"%b%d\n%b" % (head, len(boot), boot)
+    return "".join(line + "\n" for line in lines).encode("utf-8", "surrogateescape")
+
+
+def pack(modules: Sequence[tuple[str, str]]) -> bytes:
+    """A program as the stub reads it, behind boot.py: the same for every host.
+
+    Args:
+        modules: (full name, source), each behind those that it imports.
+    """
+    files = [("mnt.remote.boot.boot", _text("boot/boot.py")), *modules]
+    return _block(zlib.compress(json.dumps(files).encode()))
 
 
 def request(
     mark: str,
     name: str,
-    modules: Sequence[tuple[str, str]],
     args: dict[str, Any],
 ) -> bytes:
-    """What asks a boot.py for a program; the program's own stream follows.
+    """What boot.py reads of the program that is packed before it; the program's own stream follows.
 
     Args:
         mark: that of the opening.
         name: the program; `job.jobctl` is mnt/remote/job/jobctl.py.
-        modules: its modules, as (full name, source), each behind those that it imports.
         args: JSON-serialisable arguments of its `main`.
 
     Raises TypeError or ValueError where `args` is not JSON.
@@ -109,11 +117,13 @@ def request(
         "mark": mark,
         "limit": FRAME_LIMIT,
         "name": name,
-        "modules": modules,
         "args": args,
     }
-    body = json.dumps(document, allow_nan=False).encode()
-    return b"%d\n%b" % (len(body), body)
+    return _block(json.dumps(document, allow_nan=False).encode())
+
+
+def _block(data: bytes) -> bytes:
+    return b"%d\n%b" % (len(data), data)
 
 
 END_OF_STREAM = b"%08x" % 0

@@ -5,13 +5,20 @@ A host gets a single standard-library program, whatever the number of files it i
 
 from __future__ import annotations
 
-import ast
+import re
 import threading
-from functools import cache
+from collections.abc import Callable
+from functools import cache, wraps
 from importlib import resources
 from importlib.abc import Traversable
+from typing import TypeVar
+
+from mnt.tasks import bootstrap
+
+T = TypeVar("T")
 
 _PACKAGE = "mnt.remote"
+_IMPORT = re.compile(rf"^from {_PACKAGE}\.([\w.]+) import (\([^)]*\)|.+)", re.MULTILINE)
 
 _LOADER = """\
 import sys, types
@@ -24,7 +31,22 @@ def _load(name, source):
 """
 
 
-@cache
+_reading = threading.Lock()
+
+
+def _once(read: Callable[[str], T]) -> Callable[[str], T]:
+    """Read a program once for all hosts; the others wait for the first."""
+    cached = cache(read)
+
+    @wraps(read)
+    def locked(name: str) -> T:
+        with _reading:
+            return cached(name)
+
+    return locked
+
+
+@_once
 def script_source(name: str) -> str:
     """The program as a script that needs no `mnt`: exits with what `main(arguments)` returns."""
     loads = [f"_load({full_name!r}, {source!r})\n" for full_name, source in program_modules(name)]
@@ -32,17 +54,14 @@ def script_source(name: str) -> str:
     return "".join([_LOADER, *loads, run])
 
 
-_reading = threading.Lock()  # `ast` of CPython 3.11 fails in several threads
+@_once
+def packed(name: str) -> bytes:
+    """The program as it travels to every host: see `bootstrap.pack`."""
+    return bootstrap.pack(program_modules(name))
 
 
 def program_modules(name: str) -> list[tuple[str, str]]:
     """A program's modules as (full name, source), each after those that it imports; its own comes last."""
-    with _reading:
-        return _program_modules(name)
-
-
-@cache
-def _program_modules(name: str) -> list[tuple[str, str]]:
     return [(f"{_PACKAGE}.{part}", _read(part)) for part in _parts(name)]
 
 
@@ -63,14 +82,13 @@ def _parts(name: str) -> list[str]:
 def _imports(source: str) -> list[str]:
     """The modules of `mnt.remote` that a source imports, by `from mnt.remote.x[.y] import z`, as `x.y`."""
     found: list[str] = []
-    for node in ast.parse(source).body:
-        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith(_PACKAGE + "."):
-            continue
-        place = (node.module or "")[len(_PACKAGE) + 1 :]
-        found += [place] if _file(place).is_file() else [f"{place}.{alias.name}" for alias in node.names]
+    for place, names in _IMPORT.findall(source):
+        whole = _file(place).is_file()
+        found += [place] if whole else [f"{place}.{name}" for name in re.findall(r"\w+", names)]
     return found
 
 
+@cache
 def _read(name: str) -> str:
     return _file(name).read_text(encoding="utf-8")
 

@@ -79,10 +79,10 @@ def run_program(
     def attempt(words: Sequence[str], why: str = "", stale: int | None = None) -> dict[str, Any]:
         mark = bootstrap.new_mark()
         opening = bootstrap.opening(mark, words, why=why, stale=stale)
-        request = bootstrap.request(mark, name, bundle.program_modules(name), args)
+        request = bootstrap.request(mark, name, args)
         with connection.start(bootstrap.COMMAND) as command:
             run = _Run(command, mark, name, deadline, patience)
-            command.write([opening + request])
+            command.write([opening + bundle.packed(name) + request])
             return run.answer(stdin, on_frame, on_noise)
 
     try:

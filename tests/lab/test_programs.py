@@ -24,7 +24,7 @@ from mnt.errors import HostError
 from mnt.fleet import Timeouts
 from mnt.inventory import loader
 from mnt.lab import Lab, LabHost
-from mnt.tasks import bundle
+from mnt.tasks import bootstrap, bundle
 from mnt.tasks.mesh import mesh
 from mnt.tasks.program import NoPython, ProgramError, run_program
 
@@ -41,12 +41,14 @@ def main(args, emit, stdin):
 def define(monkeypatch: pytest.MonkeyPatch) -> Define:
     """`define(source)`: a program of that source, by its name."""
     sources: dict[str, str] = {}
-    real = bundle.program_modules
+    real = bundle.packed
 
-    def modules(name: str) -> list[tuple[str, str]]:
-        return [(f"mnt.remote.{name}", sources[name])] if name in sources else real(name)
+    def packed(name: str) -> bytes:
+        if name in sources:
+            return bootstrap.pack([(f"mnt.remote.{name}", sources[name])])
+        return real(name)
 
-    monkeypatch.setattr(bundle, "program_modules", modules)
+    monkeypatch.setattr(bundle, "packed", packed)
 
     def add(source: str) -> str:
         name = f"trial{len(sources)}"
@@ -294,8 +296,8 @@ def test_a_head_that_is_interrupted_or_killed_leaves_nothing(
 import json, sys
 from mnt.fleet import Fleet
 from mnt.inventory import loader
-from mnt.tasks import bundle, program
-bundle.program_modules = lambda name: [("mnt.remote.sleeper", {SLEEPER!r})]
+from mnt.tasks import bootstrap, bundle, program
+bundle.packed = lambda name: bootstrap.pack([("mnt.remote.sleeper", {SLEEPER!r})])
 marks = json.loads(sys.argv[2])
 def task(connection):
     def tell(frame): print("started", flush=True)

@@ -44,8 +44,8 @@ class Conversation:
             start_new_session=True,
         )
         opening = bootstrap.opening(mark, python, why=why, stale=stale)
-        modules = [("mnt.remote.trial", program)]
-        self.send(opening + bootstrap.request(mark, "trial", modules, dict(args or {})))
+        code = bootstrap.pack([("mnt.remote.trial", program)])
+        self.send(opening + code + bootstrap.request(mark, "trial", dict(args or {})))
         if stream is not None:
             with contextlib.suppress(BrokenPipeError):  # it has answered without reading so far
                 self.send((bootstrap.piece(stream) if stream else b"") + bootstrap.END_OF_STREAM)

@@ -33,6 +33,7 @@ else:
     _Transport = paramiko.Transport
 
 _UNANSWERED = 3  # questions whether the host is alive, before it counts as lost
+_LOOK_EVERY = 0.5  # seconds; paramiko looks ten times a second whether it is closed, on each connection
 
 
 class _Packetizer(Packetizer):
@@ -83,6 +84,7 @@ class HostTransport(_Transport):
     def watch_life(self) -> None:
         """Ask for a sign of life whenever the connection has been silent, from now on."""
         self.packetizer.set_keepalive(self._keepalive, self._ask_for_life)
+        self.sock.settimeout(_LOOK_EVERY)
 
     def _ask_for_life(self) -> None:
         # In the transport's own thread: what is raised here ends the connection.

@@ -1,10 +1,10 @@
 """Second stage on a host: read a program from standard input, run its `main`, and report in frames.
 
-The stub that bootstrap.py sends has taken this source off standard input and calls `serve`. What follows
-there: a line with a length and that many bytes of JSON (the request; bootstrap.py has its form), then the
-stream for the program in pieces, each `%08x` and that many bytes. A piece of length 0 ends the stream, so
-that the end of the data and the loss of the connection differ: standard input itself stays open until the
-head is done, and its end means that the head is gone.
+The stub that bootstrap.py sends has taken this source and the program's off standard input, and calls
+`serve`. What follows there: a line with a length and that many bytes of JSON (the request; bootstrap.py has
+its form), then the stream for the program in pieces, each `%08x` and that many bytes. A piece of length 0
+ends the stream, so that the end of the data and the loss of the connection differ: standard input itself
+stays open until the head is done, and its end means that the head is gone.
 
 Frames go out on what was standard output, in chunks of one write each of at most PIPE_BUF bytes, so that no
 other writer can get into the middle of one: `MARK KIND LENGTH MORE\\n` and LENGTH bytes. Standard output and
@@ -177,22 +177,24 @@ def _failure(error: BaseException) -> dict[str, str]:
     return {"error": summary, "traceback": "".join(lines)[-_TRACEBACK_KEPT:]}
 
 
-def _run(request: dict[str, Any], boot: dict[str, Any], frames: Frames, stdin: BinaryIO) -> tuple[str, Any]:
-    """Run one program; the kind and the value of its last frame."""
-    sys.argv = [f"mnt/remote/{request['name'].replace('.', '/')}.py"]
+def _run(
+    name: str, modules: list[tuple[str, str]], args: dict[str, Any], frames: Frames, stdin: BinaryIO
+) -> tuple[str, Any]:
+    """Run the program; the kind and the value of its last frame."""
+    sys.argv = [f"mnt/remote/{name.replace('.', '/')}.py"]
     try:
-        _load(request["modules"])
-        program: Any = sys.modules[f"mnt.remote.{request['name']}"]
-        args = dict(request["args"], _boot=boot)
+        _load(modules)
+        program: Any = sys.modules[f"mnt.remote.{name}"]
         return "answer", program.main(args, lambda frame: frames.send("frame", frame), stdin)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the head shall see it
         return "error", _failure(error)
 
 
-def serve(feed: io.BufferedReader, why: str, python: list[str]) -> NoReturn:
+def serve(modules: list[tuple[str, str]], feed: io.BufferedReader, why: str, python: list[str]) -> NoReturn:
     """Run the program that is asked for, and exit: with 0 once that is answered, with 98 if the head is gone.
 
     Args:
+        modules: the program's, each behind those that it imports, as (full name, source).
         feed: standard input, binary and buffered, at the request; on a descriptor of its own.
         why: why the configured interpreter does not run; empty where this is it.
         python: the words that started this interpreter.
@@ -205,8 +207,9 @@ def serve(feed: io.BufferedReader, why: str, python: list[str]) -> NoReturn:
     threading.Thread(target=_watch, args=(feed.fileno(), group, over), daemon=True).start()
     _reset_signals()
     frames.send("hello", {"pid": os.getpid(), "version": sys.version.split()[0]})
-    boot = {"python": python, "configured": not why, "why": why}
-    kind, value = _run(request, boot, frames, io.BufferedReader(Stream(feed), 1 << 16))
+    args = dict(request["args"], _boot={"python": python, "configured": not why, "why": why})
+    stdin = io.BufferedReader(Stream(feed), 1 << 16)
+    kind, value = _run(request["name"], modules, args, frames, stdin)
     over.set()
     group.sweep()  # before the answer: who has it may rely on nothing being left
     try:
