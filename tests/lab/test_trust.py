@@ -132,7 +132,7 @@ def test_a_changed_key(make_lab: MakeLab, strict: Callable[..., Cluster], tmp_pa
     assert told.returncode == 1
     assert before in told.stderr
     assert fingerprint(host) in told.stderr
-    assert "ask who looks after the host" in told.stderr
+    assert "ask the administrator whether the host was reinstalled" in told.stderr
     assert cluster.mnt("trust", "--yes", "--replace").returncode == 2
     assert cluster.known_hosts.read_text() == file
     assert "mnt" not in host.exec(["cat", "/run/sshd.log"]).stdout, "somebody logged in"
