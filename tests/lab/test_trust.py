@@ -138,9 +138,9 @@ def test_a_changed_key(make_lab: MakeLab, strict: Callable[..., Cluster], tmp_pa
     assert "mnt" not in host.exec(["cat", "/run/sshd.log"]).stdout, "somebody logged in"
 
     command = [*MNT, "trust", "-i", str(cluster.inventory), "--replace"]
-    wrong = on_a_terminal(command, [("its new fingerprint", before)])
+    wrong = on_a_terminal(command, [("the new fingerprint", before)])
     assert (wrong.code, cluster.known_hosts.read_text()) == (1, file)
-    said = on_a_terminal(command, [("its new fingerprint", fingerprint(host))])
+    said = on_a_terminal(command, [("the new fingerprint", fingerprint(host))])
     assert said.code == 0, said.text
     assert cluster.trust() == {"node1": "known", "node2": "known"}
     assert cluster.known_hosts.with_name("known_hosts.old").read_text() == file
