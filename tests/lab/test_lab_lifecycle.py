@@ -228,9 +228,9 @@ def test_a_lab_of_a_test_session_that_was_killed_is_reclaimed(lab_support: None)
 def test_bad_words_on_the_command_line(lab_support: None, run_mnt: Run) -> None:
     for words, complaint in (
         (("up", "0"), "1 to 256 hosts"),
-        (("up", "--rate", "fast"), "'fast' is no rate"),
-        (("up", "--nics", "eth0,lo"), "'lo' cannot be the name"),
-        (("up", "--name", "a/b"), "'a/b' cannot be used"),
+        (("up", "--rate", "fast"), "'fast' is not a rate"),
+        (("up", "--nics", "eth0,lo"), "'lo' is not a valid name"),
+        (("up", "--name", "a/b"), "'a/b' is not valid"),
         (("down", "--all", "--name", "x"), "exclude each other"),
     ):
         done = run_mnt("lab", *words)
@@ -251,7 +251,7 @@ def test_root_is_needed() -> None:
         assert (done.returncode, done.stderr.splitlines()) == (
             1,
             [
-                "mnt: a lab needs root: it is made of namespaces, mounts and links",
+                "mnt: a lab needs root, to create namespaces, mounts and links",
                 "  fix: run the command with sudo",
             ],
         )
@@ -272,7 +272,7 @@ def tools(lab_support: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_missing_tools_are_named_with_their_packages(tools: Path) -> None:
     (tools / "sshd").unlink()
     (tools / "tc").unlink()
-    with pytest.raises(MntError, match="a lab needs tc, sshd: not found") as error:
+    with pytest.raises(MntError, match="programs that a lab needs are missing: tc, sshd") as error:
         system.require_lab_support(shaping=False)
     assert error.value.fix == "apt-get install iproute2 openssh-server"
 
@@ -280,11 +280,16 @@ def test_missing_tools_are_named_with_their_packages(tools: Path) -> None:
 @pytest.mark.parametrize(
     ("tool", "word", "complaint", "option"),
     [
-        ("mount", "overlay", "the kernel makes no overlayfs: no such thing", "CONFIG_OVERLAY_FS"),
-        ("ip", "bridge", "the kernel makes no bridges: no such thing", "CONFIG_BRIDGE"),
-        ("ip", "veth", "the kernel makes no veth links: no such thing", "CONFIG_VETH"),
-        ("tc", "tbf", "the kernel makes no token buckets (for --rate): no such thing", "CONFIG_NET_SCH_TBF"),
-        ("unshare", "--net", "this machine makes no new namespaces: no such thing", "privileged"),
+        ("mount", "overlay", "the kernel does not support overlayfs: no such thing", "CONFIG_OVERLAY_FS"),
+        ("ip", "bridge", "the kernel does not support bridges: no such thing", "CONFIG_BRIDGE"),
+        ("ip", "veth", "the kernel does not support veth links: no such thing", "CONFIG_VETH"),
+        (
+            "tc",
+            "tbf",
+            "the kernel does not support token buckets (for --rate): no such thing",
+            "CONFIG_NET_SCH_TBF",
+        ),
+        ("unshare", "--net", "this machine cannot create namespaces: no such thing", "privileged"),
     ],
 )
 def test_what_the_kernel_lacks_is_named(

@@ -214,7 +214,7 @@ def test_deep_tells_an_address_that_nobody_meant(pair: Lab, run_mnt: RunMnt) -> 
         nic, training = host.spec.nic, host.spec.training
         assert found["hosts"][host.name]["address"] == training
         assert found["hosts"][host.name]["used"]["differs"] == [
-            f"{nic} is used with 10.99.0.{number}, not with its training address {training}"
+            f"{nic} is used with address 10.99.0.{number}, not with its training address {training}"
         ]
     nothing_is_left(pair)
 

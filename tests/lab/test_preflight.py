@@ -250,7 +250,7 @@ def test_storage_that_is_not_mounted(make_hosts: MakeLab, preflight: Preflight) 
     lab = make_hosts()
     faults.unmount_shared(lab.host("node2"))
     finding = the_finding(preflight(lab), "storage-mount", "node2")
-    assert finding["found"].startswith("not mounted; it lies on /")
+    assert finding["found"].startswith("not mounted; the directory is on /")
 
 
 def test_storage_from_another_source_on_top(make_hosts: MakeLab, preflight: Preflight) -> None:

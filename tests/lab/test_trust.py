@@ -132,15 +132,15 @@ def test_a_changed_key(make_lab: MakeLab, strict: Callable[..., Cluster], tmp_pa
     assert told.returncode == 1
     assert before in told.stderr
     assert fingerprint(host) in told.stderr
-    assert "ask who looks after the host" in told.stderr
+    assert "ask the administrator whether the host was reinstalled" in told.stderr
     assert cluster.mnt("trust", "--yes", "--replace").returncode == 2
     assert cluster.known_hosts.read_text() == file
     assert "mnt" not in host.exec(["cat", "/run/sshd.log"]).stdout, "somebody logged in"
 
     command = [*MNT, "trust", "-i", str(cluster.inventory), "--replace"]
-    wrong = on_a_terminal(command, [("its new fingerprint", before)])
+    wrong = on_a_terminal(command, [("the new fingerprint", before)])
     assert (wrong.code, cluster.known_hosts.read_text()) == (1, file)
-    said = on_a_terminal(command, [("its new fingerprint", fingerprint(host))])
+    said = on_a_terminal(command, [("the new fingerprint", fingerprint(host))])
     assert said.code == 0, said.text
     assert cluster.trust() == {"node1": "known", "node2": "known"}
     assert cluster.known_hosts.with_name("known_hosts.old").read_text() == file
