@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import click
 
+from mnt import ui
 from mnt.cli.options import Selection, selection_options
+from mnt.inventory import hostlist
+from mnt.inventory.hostfile import render, write
 
 
 @click.command()
@@ -13,10 +16,6 @@ from mnt.cli.options import Selection, selection_options
 @selection_options
 def hostfile(selection: Selection, output: str | None, slots: int | None) -> None:
     """Write the hostfile that DeepSpeed reads: `node1 slots=8`, the master first."""
-    from mnt import ui
-    from mnt.inventory import hostlist
-    from mnt.inventory.hostfile import render, write
-
     text = render(selection.hosts, slots)
     if output is None:
         ui.plain(text.removesuffix("\n"))

@@ -7,8 +7,12 @@ import time
 
 import click
 
+from mnt import ui
 from mnt.cli.options import json_option
 from mnt.errors import UsageError
+from mnt.lab import Lab, LabRequest, spec, store, system
+from mnt.lab import down as take_down
+from mnt.lab.describe import describe_labs
 
 name_option = click.option(
     "--name",
@@ -38,9 +42,6 @@ def up(
     count: int, nics: str | None, rate: str | None, python: str | None, shared_home: bool, name: str
 ) -> None:
     """Start a lab of N hosts (default: 4)."""
-    from mnt import ui
-    from mnt.lab import Lab, LabRequest, spec
-
     started = time.monotonic()
     request = LabRequest(
         name=name,
@@ -59,9 +60,6 @@ def up(
 @json_option
 def status(as_json: bool) -> None:
     """Show the labs and their hosts."""
-    from mnt import ui
-    from mnt.lab.describe import describe_labs
-
     labs = describe_labs()
     if as_json:
         ui.document({"labs": labs})
@@ -83,8 +81,6 @@ def status(as_json: bool) -> None:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD...")
 def exec_(user: bool, name: str, host: str, command: tuple[str, ...]) -> None:
     """Run CMD inside HOST, without SSH, and exit with its exit code."""
-    from mnt.lab import Lab, system
-
     system.require_root()
     target = Lab.find(name).host(host)
     argv = target.command(command[1:] if command[0] == "--" else command, user=user)
@@ -97,10 +93,6 @@ def exec_(user: bool, name: str, host: str, command: tuple[str, ...]) -> None:
 @click.pass_context
 def down(context: click.Context, name: str, everything: bool) -> None:
     """Remove a lab, even one whose start was interrupted."""
-    from mnt import ui
-    from mnt.lab import down as take_down
-    from mnt.lab import store
-
     named = context.get_parameter_source("name") is not click.core.ParameterSource.DEFAULT
     if everything and named:
         raise UsageError("--name and --all exclude each other")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import click
 
+from mnt import ui
 from mnt.cli.options import Selection, selection_options
+from mnt.errors import UsageError
+from mnt.launch.jobs import host_of_rank, named_job
 
 
 @click.command()
@@ -17,12 +21,7 @@ from mnt.cli.options import Selection, selection_options
 @click.argument("job", required=False)
 def logs(selection: Selection, follow: bool, node: str | None, rank: int | None, job: str | None) -> int:
     """Print what JOB (default: the newest) has written so far."""
-    from functools import partial
-
-    from mnt import ui
-    from mnt.errors import UsageError
     from mnt.fleet import raise_broken_pipe
-    from mnt.launch.jobs import host_of_rank, named_job
     from mnt.launch.status import JobHosts
     from mnt.tasks.job import read_logs
 

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from mnt.facts.trial import Trial
-    from mnt.preflight.findings import Finding
-    from mnt.preflight.output.changes import Changes
-    from mnt.preflight.report import Report
+from mnt import ui
+from mnt.facts.trial import Trial
+from mnt.inventory.hostlist import fold
+from mnt.preflight.findings import Finding, Severity
+from mnt.preflight.output.changes import Changes
+from mnt.preflight.output.table import family_table
+from mnt.preflight.report import Report
+from mnt.ui.console import clean
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red", "info": "cyan", "unknown": "bright_black"}
 
 
 def show_report(report: Report, seconds: float) -> None:
     """Show the table, all findings and the verdict."""
-    from mnt import ui
-    from mnt.preflight.findings import Severity
-
     _show_table(report)
     for severity in Severity:
         for finding in report.findings:
@@ -37,9 +36,6 @@ def show_report(report: Report, seconds: float) -> None:
 
 def _show_table(report: Report) -> None:
     """Show hosts by family. A narrow terminal gets only the families with findings."""
-    from mnt import ui
-    from mnt.preflight.output.table import family_table
-
     table = family_table(report)
     headers = ["HOSTS", *(family.upper() for family in report.families())]
     rows: list[list[str | ui.Cell]] = [
@@ -57,10 +53,6 @@ def _show_table(report: Report) -> None:
 
 def show_changes(changes: Changes, report: Report) -> None:
     """Show new findings, gone findings and the current verdict; print nothing if nothing has changed."""
-    from mnt import ui
-    from mnt.inventory.hostlist import fold
-    from mnt.ui.console import clean
-
     if not changes.new and not changes.gone:
         return
     ui.plain("")
@@ -72,24 +64,16 @@ def show_changes(changes: Changes, report: Report) -> None:
 
 
 def _verdict(report: Report) -> str:
-    from mnt.preflight.findings import Severity
-
     failed, warned = report.count(Severity.FAIL), report.count(Severity.WARN)
     return f"{'fit to train' if report.ok else 'not fit to train'}: {failed} failed, {warned} warnings"
 
 
 def _worst(report: Report) -> str:
-    from mnt.preflight.findings import Severity
-
     return next((each.value for each in (Severity.FAIL, Severity.WARN) if report.count(each)), "ok")
 
 
 def _show_trial(trial: Trial) -> None:
     """Show the bandwidths, and the network that NCCL really used."""
-    from mnt import ui
-    from mnt.inventory.hostlist import fold
-    from mnt.ui.console import clean
-
     if not trial.measurements:
         return
     ui.plain("")
@@ -109,10 +93,6 @@ def _show_trial(trial: Trial) -> None:
 
 
 def _show_finding(finding: Finding) -> None:
-    from mnt import ui
-    from mnt.inventory.hostlist import fold
-    from mnt.ui.console import clean
-
     severity = finding.severity.value
     ui.plain("")
     ui.plain(

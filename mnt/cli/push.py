@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
+from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
+from mnt.push import manifest as manifests
+from mnt.push.manifest import Manifest
+from mnt.push.result import STATUSES, PushResult
+from mnt.push.tree import printable, walk
 
 if TYPE_CHECKING:
-    from mnt.push.manifest import Manifest
-    from mnt.push.result import PushResult
     from mnt.push.session import Progress
 
 _STEPS = {
@@ -42,11 +46,8 @@ def push(selection: Selection, as_json: bool, dry_run: bool, keep_releases: int,
     Files that .gitignore or .mntignore name are not sent, and neither is .git. `current` is switched only
     after every host has verified the release, so a push that fails changes no host.
     """
-    from mnt import ui
     from mnt.fleet import Fleet
-    from mnt.push import manifest as manifests
     from mnt.push import transfer
-    from mnt.push.tree import walk
 
     tree = walk(source)
     for note in tree.notes:
@@ -66,9 +67,6 @@ def push(selection: Selection, as_json: bool, dry_run: bool, keep_releases: int,
 
 
 def _show_tree(manifest: Manifest, hosts: list[str], as_json: bool) -> None:
-    from mnt import ui
-    from mnt.push.tree import printable
-
     entries = [entry for entry in manifest.entries if entry.path]
     if as_json:
         rows = [{"path": entry.path, "kind": entry.kind, "size": entry.size} for entry in entries]
@@ -88,9 +86,6 @@ def _show_tree(manifest: Manifest, hosts: list[str], as_json: bool) -> None:
 
 
 def _show_result(result: PushResult) -> None:
-    from mnt import ui
-    from mnt.push.result import STATUSES
-
     rows = [
         (
             name,
@@ -121,13 +116,10 @@ def _show_result(result: PushResult) -> None:
 @contextlib.contextmanager
 def _progress() -> Iterator[Progress]:
     """Print each step as it begins, and on a terminal show a progress bar."""
-    import sys
-
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
     from rich.progress import Progress as Bar
 
-    from mnt import ui
     from mnt.push.session import Progress
 
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from typing import TYPE_CHECKING
 
 import click
 
+from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
+from mnt.inventory.hostlist import fold
+from mnt.run import failed, feed
+from mnt.run import outdir as files
+from mnt.run.command import from_script, from_words
+from mnt.run.fold import Answer, diff, group, majority
+from mnt.run.live import Live
+from mnt.run.summary import HostRun, RunSummary
 
 if TYPE_CHECKING:
     from mnt.fleet import Timeouts
-    from mnt.run.fold import Answer
-    from mnt.run.summary import HostRun, RunSummary
     from mnt.tasks.wrapper import Command
 
 _SECONDS = click.FloatRange(min=0, min_open=True)
@@ -75,14 +83,8 @@ def run(
     The exit code is the largest one of the hosts, 255 if a host could not be reached, 130 if interrupted.
     Until the next run, -n @failed selects the hosts that failed.
     """
-    import sys
-
-    from mnt import ui
     from mnt.fleet import Fleet, HostConnection
     from mnt.fleet.openssh import OpenSshConnection
-    from mnt.run import feed
-    from mnt.run import outdir as files
-    from mnt.run.live import Live
     from mnt.run.session import Order, Outputs
     from mnt.run.session import run as run_everywhere
 
@@ -114,8 +116,6 @@ def run(
 
 
 def _command(words: tuple[str, ...], script: str | None, sudo: bool) -> Command:
-    from mnt.run.command import from_script, from_words
-
     if script is not None:
         return from_script(script, words, sudo=sudo)
     if not words:
@@ -134,16 +134,12 @@ def _timeouts(seconds: float | None) -> Timeouts:
 
 
 def _show_error(run: HostRun) -> None:
-    from mnt import ui
-
     if run.error is not None:
         ui.error(run.error)
 
 
 def _show_groups(summary: RunSummary, *, diff: bool) -> None:
     """Show each group of hosts with the same answer, then the output of hosts that did not run to the end."""
-    from mnt.run.fold import group, majority
-
     answers = {
         host: (run.exit_code, run.output.digest)
         for host, run in summary.runs.items()
@@ -161,10 +157,6 @@ def _show_groups(summary: RunSummary, *, diff: bool) -> None:
 
 
 def _show_group(summary: RunSummary, hosts: tuple[str, ...]) -> None:
-    import sys
-
-    from mnt import ui
-
     run = summary.runs[hosts[0]]
     assert run.output is not None
     if run.output.out.size or not run.output.err.size:
@@ -176,16 +168,11 @@ def _show_group(summary: RunSummary, hosts: tuple[str, ...]) -> None:
 
 
 def _heading(hosts: tuple[str, ...], run: HostRun) -> str:
-    from mnt.inventory.hostlist import fold
-
     end = f"exit code {run.exit_code}" if run.exit_code else "" if run.exit_code == 0 else "not done"
     return f"==== {fold(hosts)} ({len(hosts)}){end and ': '}{end} ===="
 
 
 def _show_diffs(summary: RunSummary, usual: tuple[str, ...], groups: list[tuple[str, ...]]) -> None:
-    from mnt import ui
-    from mnt.run.fold import diff
-
     _show_group(summary, usual)
     for odd in groups:
         if odd != usual:
@@ -194,9 +181,6 @@ def _show_diffs(summary: RunSummary, usual: tuple[str, ...], groups: list[tuple[
 
 
 def _answer(summary: RunSummary, hosts: tuple[str, ...]) -> Answer:
-    from mnt.inventory.hostlist import fold
-    from mnt.run.fold import Answer
-
     run = summary.runs[hosts[0]]
     assert run.exit_code is not None
     assert run.output is not None
@@ -205,11 +189,6 @@ def _answer(summary: RunSummary, hosts: tuple[str, ...]) -> Answer:
 
 def _show_end(summary: RunSummary) -> None:
     """Show the failed hosts, in a form that can be pasted."""
-    import shlex
-
-    from mnt import ui
-    from mnt.inventory.hostlist import fold
-
     for code, hosts in summary.by_exit_code().items():
         ui.failure(f"exit code {code}: {fold(hosts)}")
     if summary.missing:
@@ -220,9 +199,6 @@ def _show_end(summary: RunSummary) -> None:
 
 
 def _remember(inventory: str, summary: RunSummary) -> None:
-    from mnt import ui
-    from mnt.run import failed
-
     try:
         failed.remember(inventory, summary.failed)
     except OSError as error:

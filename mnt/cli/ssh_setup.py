@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
+from mnt.inventory.hostlist import fold
+from mnt.ui.console import clean
 
 if TYPE_CHECKING:
     from mnt.trust.identity import Identity
@@ -29,7 +32,6 @@ def ssh_setup(selection: Selection, as_json: bool, key: str | None, no_mesh: boo
     only to hosts whose host keys are known (`mnt trust`), and is not stored. Each node generates its own key,
     which never leaves the node.
     """
-    from mnt import ui
     from mnt.trust import identity as identities
     from mnt.trust.setup import set_up
 
@@ -53,7 +55,6 @@ def ssh_setup(selection: Selection, as_json: bool, key: str | None, no_mesh: boo
 
 
 def _new_key(path: str, dry_run: bool) -> Identity:
-    from mnt import ui
     from mnt.trust import identity as identities
 
     if dry_run:
@@ -64,18 +65,13 @@ def _new_key(path: str, dry_run: bool) -> Identity:
 
 
 def _ask_password(user: str, hosts: Sequence[str], why: str) -> str | None:
-    from mnt import ui
     from mnt.fleet.login.terminal import ask_secret
-    from mnt.inventory.hostlist import fold
 
     ui.info(f"{fold(hosts)}: {why}")
     return ask_secret(f"Password of {user} on {fold(hosts)}: ")
 
 
 def _show(done: Setup, identity: Identity, dry_run: bool) -> None:
-    from mnt import ui
-    from mnt.ui.console import clean
-
     for name, changes in done.changes.items():
         for change in changes:
             ui.plain(clean(f"{name}: {'would be ' if dry_run else ''}{change}"))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
 
 import click
 
+from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
-
-if TYPE_CHECKING:
-    from mnt.launch.jobs import Job
+from mnt.inventory.hostlist import fold
+from mnt.launch.jobs import Job, named_job
 
 _COLOURS = {
     "pending": "cyan",
@@ -34,8 +34,6 @@ def status(selection: Selection, as_json: bool, job: str | None) -> int:
 
     Your jobs of `mnt launch --via local` on this machine are among them, with or without an inventory.
     """
-    from mnt import ui
-    from mnt.launch.jobs import named_job
     from mnt.launch.status import JobHosts
 
     with JobHosts(selection.hosts_if_any) as hosts:
@@ -54,11 +52,6 @@ def status(selection: Selection, as_json: bool, job: str | None) -> int:
 
 
 def _show_jobs(jobs: list[Job]) -> None:
-    import time
-
-    from mnt import ui
-    from mnt.inventory.hostlist import fold
-
     if not jobs:
         ui.info("the hosts hold no job; mnt launch starts one")
         return
@@ -78,8 +71,6 @@ def _show_jobs(jobs: list[Job]) -> None:
 
 
 def _show_job(job: Job) -> None:
-    from mnt import ui
-
     about = [
         job.state,
         f"via {job.record.backend}",

@@ -6,7 +6,10 @@ from typing import Any
 
 import click
 
+from mnt import ui
 from mnt.cli.options import Selection, grace_option, json_option, selection_options
+from mnt.errors import UsageError
+from mnt.launch.jobs import jobs_to_stop
 
 
 @click.command()
@@ -21,9 +24,6 @@ def stop(selection: Selection, as_json: bool, everything: bool, grace: float, jo
     Each process of the job gets a TERM, and a KILL after the grace period. The answer is yes only when every
     node has shown that no process of the job is left.
     """
-    from mnt import ui
-    from mnt.errors import UsageError
-    from mnt.launch.jobs import jobs_to_stop
     from mnt.launch.status import JobHosts
     from mnt.launch.stop import stop_jobs
 
@@ -48,7 +48,6 @@ def stop(selection: Selection, as_json: bool, everything: bool, grace: float, jo
 
 def show_stopped(host: str, document: dict[str, Any]) -> None:
     """What became of a job on one host."""
-    from mnt import ui
     from mnt.launch.stop import describe
 
     say = ui.info if document["status"] == "stopped" else ui.failure

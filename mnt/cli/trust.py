@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
 from mnt.errors import UsageError
+from mnt.inventory import hostlist as hostlists
+from mnt.trust import fingerprints
 
 if TYPE_CHECKING:
     from mnt.trust.establish import Trust
@@ -41,9 +44,6 @@ def trust(
     The fingerprints are shown. If you agree, the keys are recorded in the inventory's known_hosts. The exit
     code is 0 if all hosts are trusted, else 1.
     """
-    from mnt import ui
-    from mnt.inventory import hostlist as hostlists
-    from mnt.trust import fingerprints
     from mnt.trust.establish import establish
 
     if yes and replace and file is None:
@@ -112,8 +112,6 @@ class _Consent:
 
 
 def _show(wave: Mapping[str, Trust]) -> None:
-    from mnt import ui
-
     rows: list[list[str | ui.Cell]] = [
         [name, ui.Cell(trust.status, _COLOURS.get(trust.status, "red")), key.type, key.fingerprint]
         for name, trust in wave.items()
@@ -125,8 +123,6 @@ def _show(wave: Mapping[str, Trust]) -> None:
 
 
 def _show_outcome(found: Mapping[str, Trust]) -> None:
-    from mnt import ui
-
     for name, trust in found.items():
         if not trust.ok:
             ui.error(trust.problem(name))

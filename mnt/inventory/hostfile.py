@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mnt.errors import UsageError
+from mnt.files import replace_file
 from mnt.inventory.model import Host
 
 
@@ -28,17 +29,11 @@ def render(hosts: Iterable[Host], slots: int | None = None) -> str:
 def write(file: str, text: str) -> None:
     """Put `text` into `file`, whole or not at all. Raises UsageError where that cannot be."""
     target = Path(os.path.realpath(file))
-    scratch = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         if target.exists() and not target.is_file():  # a pipe, /dev/null: nothing to put in its place
             target.write_text(text)
             return
-        try:
-            with scratch.open("x") as stream:
-                stream.write(text)
-            scratch.replace(target)
-        finally:
-            scratch.unlink(missing_ok=True)
+        replace_file(target, text)
     except OSError as error:
         raise UsageError(
             f"{file}: cannot be written: {error.strerror}", fix="-o with a file in a directory of yours"

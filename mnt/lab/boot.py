@@ -11,6 +11,7 @@ from pathlib import Path
 
 from mnt import keys
 from mnt.errors import MntError
+from mnt.files import replace_file
 from mnt.lab import files, network, store, system, tree
 from mnt.lab.processes import TOKEN_VARIABLE, identify
 from mnt.lab.spec import LabSpec
@@ -111,7 +112,7 @@ def boot(record: store.Record, *, cache: str) -> store.Record:
         _plug_in(spec, int(pid))
         record = replace(record, inits={name: identify(init) for name, init in inits.items()}, complete=True)
         store.write(record)
-        _publish(directory / "inventory.yaml", files.inventory(spec, str(directory), cache))
+        replace_file(directory / "inventory.yaml", files.inventory(spec, str(directory), cache))
         anchor.say("stay")
     finally:
         anchor.close()
@@ -150,10 +151,3 @@ def _plug_in(spec: LabSpec, anchor: int) -> None:
     system.run([*in_switch, "ip", "-batch", "-"], stdin=network.ports(spec.hosts))
     if spec.rate is not None:
         system.run([*in_switch, "tc", "-batch", "-"], stdin=network.port_shaping(spec.hosts, spec.rate))
-
-
-def _publish(path: Path, text: str) -> None:
-    """Write the file atomically: a reader never sees a part of it."""
-    new = path.with_suffix(".new")
-    new.write_text(text)
-    new.rename(path)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mnt.errors import MntError
+from mnt.files import replace_file
 from mnt.lab.paths import LAB_ROOT
 from mnt.lab.processes import Process
 from mnt.lab.spec import HostSpec, LabSpec
@@ -86,11 +87,8 @@ def create(record: Record) -> None:
 
 def write(record: Record) -> None:
     """Replace the lab's record atomically."""
-    path = directory(record.spec.name) / _RECORD
-    new = path.with_suffix(".new")
-    new.touch(mode=0o600)
-    new.write_text(json.dumps(asdict(record), indent=2) + "\n")
-    new.rename(path)
+    text = json.dumps(asdict(record), indent=2) + "\n"
+    replace_file(directory(record.spec.name) / _RECORD, text, 0o600)
 
 
 def delete(name: str) -> None:

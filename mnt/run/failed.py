@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from mnt.errors import UsageError, strerror
+from mnt.files import replace_file
 
 _FORMAT = 1
 
@@ -28,16 +27,7 @@ def remember(inventory: str, hosts: Sequence[str]) -> None:
     file = state_file(inventory)
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     text = json.dumps({"format": _FORMAT, "inventory": os.path.realpath(inventory), "hosts": list(hosts)})
-    # mkstemp creates it with mode 0600; a reader finds the old file or the new one, never a partial one.
-    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=".failed-")
-    try:
-        with open(descriptor, "w", encoding="utf-8") as new:
-            new.write(text + "\n")
-        os.replace(name, file)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
+    replace_file(file, text + "\n", 0o600)
 
 
 def recall(inventory: str) -> list[str]:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mnt.errors import MntError
+from mnt.files import replace_file
 from mnt.fleet.login.destination import Destination
 
 _HASH_MARK = "|1|"
@@ -218,15 +219,8 @@ def _append(path: Path, text: str) -> int:
 
 def _replace(path: Path, text: str) -> None:
     """Replace a file at once, keeping its mode; what it was stays beside it as `.old`, as ssh-keygen does."""
-    new = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(text.encode("utf-8", "surrogateescape"))
-            os.fchmod(file.fileno(), path.stat().st_mode & 0o777)
-        shutil.copy2(path, path.with_name(f"{path.name}.old"))
-        new.rename(path)
-    finally:
-        new.unlink(missing_ok=True)
+    shutil.copy2(path, path.with_name(f"{path.name}.old"))
+    replace_file(path, text, path.stat().st_mode & 0o777)
 
 
 def _without(name: str, line: str, known: KnownKey) -> str:

@@ -1,7 +1,11 @@
-"""The small files by which a system describes itself. Runs on a host: Python 3.8, standard library."""
+"""The small files by which a system describes itself, and files that are replaced whole.
+
+Runs on a host: Python 3.8, standard library.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 
@@ -12,6 +16,20 @@ def read(path: str, size: int = -1) -> str:
             return file.read(size).decode(errors="replace")
     except OSError:
         return ""
+
+
+def replace_file(path: str, text: str) -> None:
+    """Replace a file in one step, readable by its owner only, also where hosts share it. Raises OSError."""
+    new = f"{path}.{os.uname().nodename}.{os.getpid()}"
+    try:
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(text)
+        os.replace(new, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(new)
+        raise
 
 
 def strerror(error: OSError) -> str:

@@ -10,6 +10,7 @@ import shutil
 import stat
 from typing import Any
 
+from mnt.remote.common.files import replace_file
 from mnt.remote.common.refusal import Refused
 
 FORMAT = 1
@@ -116,15 +117,7 @@ def _check_private(path: str) -> None:
 
 def write_json(path: str, document: Any) -> None:
     """Replace a file in one step, readable by its owner only. Raises OSError."""
-    scratch = f"{path}.{os.getpid()}"
-    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    try:
-        with open(descriptor, "w", encoding="ascii") as file:
-            json.dump(document, file)
-        os.replace(scratch, path)
-    except OSError:
-        os.unlink(scratch)
-        raise
+    replace_file(path, json.dumps(document))
 
 
 def read_json(path: str) -> Any:

@@ -29,6 +29,7 @@ import subprocess
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
+from mnt.remote.common.files import replace_file
 from mnt.remote.common.refusal import Refused
 
 _INCLUDE = "Include mnt/*/config"  # relative to ~/.ssh, ssh_config(5)
@@ -97,7 +98,7 @@ class Account:
         if after != before:
             self._changed(path, "made" if before is None else "changed")
             if not self._dry_run:
-                _replace(path, after)
+                replace_file(path, after)
         self._close(path, 0o600)
 
     def node_key(self, path: str) -> str | None:
@@ -209,16 +210,3 @@ def _read(path: str) -> str | None:
             return file.read()
     except FileNotFoundError:
         return None
-
-
-def _replace(path: str, text: str) -> None:
-    new = f"{path}.{os.uname().nodename}.{os.getpid()}"
-    try:
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(text)
-        os.rename(new, path)
-    except BaseException:
-        if os.path.exists(new):
-            os.unlink(new)
-        raise
