@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from mnt import typed
 from mnt.errors import HostError
 from mnt.network.nccl import ConfFile
 from mnt.network.rdma import RdmaFacts
@@ -15,8 +15,6 @@ from mnt.preflight.system import Artifacts, Gpus, Logind, Ofed, OwnProcesses, Re
 from mnt.preflight.trial import Trial
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter
-
     from mnt.inventory.model import Host, Inventory
 
 
@@ -183,17 +181,14 @@ class HostFacts:
     @classmethod
     def parse(cls, host: str, document: Mapping[str, Any]) -> HostFacts:
         """The probe's answer. Raises HostError (phase `answer`) where it is not what a probe says."""
-        from pydantic import ValidationError
-
         try:
-            return _adapter().validate_python(document)
-        except ValidationError as error:
-            problem = error.errors(include_url=False)[0]
-            place = ".".join(str(part) for part in problem["loc"])
+            facts: HostFacts = typed.convert(document, cls)
+            return facts
+        except typed.Misfit as misfit:
             raise HostError(
                 host,
                 "answer",
-                f"the probe's {place or 'answer'} is not usable: {problem['msg']}",
+                f"the probe's {typed.dotted(misfit.location) or 'answer'} is not usable: {misfit.problem}",
                 fix="run it again; if it stays so, look at what replaces Python or /proc on that host",
             ) from None
 
@@ -206,13 +201,6 @@ class HostFacts:
     def trains_with(self) -> Interpreter | None:
         """The configured interpreter; None where it does not run, so that its packages are not known."""
         return self.python if self.python and self.python.configured else None
-
-
-@cache
-def _adapter() -> TypeAdapter[HostFacts]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(HostFacts)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from mnt import typed
 from mnt.fleet import Fleet
 from mnt.network.nic import NicChoice
 from mnt.preflight.facts import FleetFacts
@@ -22,9 +23,6 @@ _PATIENCE = 10.0  # seconds that a host may take beyond the timeouts of all its 
 
 def gather_reach(fleet: Fleet, facts: FleetFacts) -> Reach | None:
     """What the hosts see of each other; None where there are no two whose training NIC works."""
-    # 60 ms, which nobody waits for while the hosts are at work.
-    from pydantic import TypeAdapter, ValidationError
-
     endpoints = endpoints_of(facts)
     if len(endpoints) < 2:
         return None
@@ -42,15 +40,13 @@ def gather_reach(fleet: Fleet, facts: FleetFacts) -> Reach | None:
         },
         fanout=len(endpoints),
     )
-    reached = TypeAdapter(dict[str, Reached])
     errors = {host: error.reason for host, error in outcomes.errors().items()}
     pairs = {}
     for host, seen in meeting.reached.items():
         try:
-            pairs[host] = reached.validate_python(seen)
-        except ValidationError as error:
-            place = ".".join(map(str, error.errors()[0]["loc"]))
-            errors[host] = f"its answer makes no sense: {place}: {error.errors()[0]['msg']}"
+            pairs[host] = typed.convert(seen, dict[str, Reached])
+        except typed.Misfit as misfit:
+            errors[host] = f"its answer makes no sense: {typed.dotted(misfit.location)}: {misfit.problem}"
     late = {host: "it did not listen in time" for host in hosts if host not in pairs}
     return Reach(endpoints, pairs, {**late, **errors})
 
