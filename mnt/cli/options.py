@@ -37,10 +37,10 @@ def selection_options(command: F) -> F:
     def wrapper(
         *args: Any, inventory: str | None, nodes: str | None, exclude: str | None, **kwargs: Any
     ) -> Any:
-        from mnt.inventory import cache, find, hostlist
+        from mnt.inventory import find, hostlist, loader
         from mnt.run import failed
 
-        loaded = cache.load(find.locate(inventory))
+        loaded = loader.load(find.locate(inventory))
         chosen = hostlist.select(
             loaded, nodes=nodes, exclude=exclude, last_failed=lambda: failed.recall(loaded.file)
         )
