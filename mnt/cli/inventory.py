@@ -49,7 +49,9 @@ def show(selection: Selection, as_json: bool) -> None:
     if as_json:
         from dataclasses import asdict, replace
 
-        ui.document(asdict(replace(cluster, hosts=hosts)))
+        from msgspec import to_builtins
+
+        ui.document(to_builtins(asdict(replace(cluster, hosts=hosts))))
         return
     ui.info(f"{cluster.cluster}: {len(hosts)} of {len(cluster.hosts)} hosts, {cluster.file}")
     ui.table(

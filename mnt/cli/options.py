@@ -32,9 +32,9 @@ class Selection:
 
     @cached_property
     def inventory(self) -> Inventory:
-        from mnt.inventory import cache, find
+        from mnt.inventory import find, loader
 
-        return cache.load(find.locate(self._name))
+        return loader.load(find.locate(self._name))
 
     @cached_property
     def hosts(self) -> tuple[Host, ...]:

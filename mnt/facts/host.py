@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mnt import typed
 from mnt.errors import HostError
 from mnt.facts.nccl import ConfFile
 from mnt.facts.rdma import RdmaFacts
 from mnt.facts.system import Artifacts, Gpus, Logind, Ofed, OwnProcesses, Resolved, Session
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 
 @dataclass(frozen=True)
@@ -180,17 +177,14 @@ class HostFacts:
     @classmethod
     def parse(cls, host: str, document: Mapping[str, Any]) -> HostFacts:
         """The facts in the probe's answer. Raises HostError (phase `answer`) if the answer is not valid."""
-        from pydantic import ValidationError
-
         try:
-            return _adapter().validate_python(document)
-        except ValidationError as error:
-            problem = error.errors(include_url=False)[0]
-            place = ".".join(str(part) for part in problem["loc"])
+            facts: HostFacts = typed.convert(document, cls)
+            return facts
+        except typed.Misfit as misfit:
             raise HostError(
                 host,
                 "answer",
-                f"the probe's {place or 'answer'} is not valid: {problem['msg']}",
+                f"the probe's {typed.dotted(misfit.location) or 'answer'} is not valid: {misfit.problem}",
                 fix="run the command again; if it fails again, check what replaces Python or /proc there",
             ) from None
 
@@ -210,10 +204,3 @@ class HostFacts:
     def trains_with(self) -> Interpreter | None:
         """The configured interpreter. None: it does not run, so its packages are unknown."""
         return self.python if self.python and self.python.configured else None
-
-
-@cache
-def _adapter() -> TypeAdapter[HostFacts]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(HostFacts)

@@ -2,11 +2,13 @@
 
 PyYAML's own loading keeps the last of two equal keys without a word, and turns `0123` into 83 before anybody
 can look. So the file is only composed here: mappings and lists become dicts and lists, and each scalar stays
-the `yaml.ScalarNode` it was, with its source text, for `mnt.inventory.values` to read.
+the `yaml.ScalarNode` it was, with its source text, for `mnt.inventory.kinds` to read.
 """
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +17,7 @@ from typing import Any
 import yaml
 
 from mnt.errors import InventoryError
-
-# Keys and list indices from the root down to a value.
-Location = tuple[str | int, ...]
+from mnt.typed import Location
 
 _TAGS = "tag:yaml.org,2002:"
 _QUOTE = 'quote what holds YAML\'s own signs: "node[1-4]", "@group", ">=2.6"'
@@ -49,7 +49,7 @@ def read(file: str) -> Document:
     """
     text = _read_text(file)
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = _compose(text)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         message = f"the character {chr(error.character)!r} is not allowed in YAML"
@@ -73,9 +73,38 @@ def is_null(value: object) -> bool:
     return isinstance(value, yaml.ScalarNode) and value.tag == _TAGS + "null"
 
 
-def has_tag(value: object, tag: str) -> bool:
-    """Whether `value` is a scalar that YAML takes for a `tag`: str, int, bool, .."""
-    return isinstance(value, yaml.ScalarNode) and value.tag == _TAGS + tag
+def scalar(node: yaml.ScalarNode) -> str | int | yaml.ScalarNode:
+    """Text, or a number in decimal; what YAML takes for something else (`no`, 1.5, 0123) stays the node."""
+    if node.tag == _TAGS + "str":
+        text: str = node.value
+        return text
+    if node.tag == _TAGS + "int" and re.fullmatch(r"0|-?[1-9][0-9]{0,18}", node.value):
+        return int(node.value)
+    return node
+
+
+def written(value: object) -> str:
+    """A scalar as it stands in the file."""
+    return str(value.value if isinstance(value, yaml.ScalarNode) else value)
+
+
+def describe(value: object) -> str:
+    """What stands there, for a message."""
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if value is None or is_null(value):
+        return "nothing"
+    return str(value) if isinstance(value, int) else repr(written(value))
+
+
+def _compose(text: str) -> yaml.Node | None:
+    """libyaml takes a tenth of the time; where it complains, Python's parser, which says more, decides."""
+    if yaml.__with_libyaml__:
+        with contextlib.suppress(yaml.YAMLError):
+            return yaml.compose(text, Loader=yaml.CSafeLoader)
+    return yaml.compose(text, Loader=yaml.SafeLoader)
 
 
 def _read_text(file: str) -> str:
@@ -105,6 +134,7 @@ class _Converter:
         if not node.tag.startswith(_TAGS):
             raise self._error(node, f"the tag {node.tag!r} means nothing here", fix="take it out")
         if isinstance(node, yaml.ScalarNode):
+            self._check_text(node)
             return node
         if node in self._open:
             raise self._error(node, "an alias that holds itself", fix="take the alias out")
@@ -131,6 +161,7 @@ class _Converter:
                 continue
             if not isinstance(key, yaml.ScalarNode):
                 raise self._error(key, "a key must be plain text", fix=_QUOTE)
+            self._check_text(key)
             if key.value in own:
                 first = own[key.value][0].start_mark.line + 1
                 message = f"the key {key.value!r} is here twice, first in line {first}"
@@ -138,6 +169,12 @@ class _Converter:
             own[key.value] = (key, value)
         for name, (at, value) in (merged | own).items():
             yield name, at, value
+
+    def _check_text(self, node: yaml.ScalarNode) -> None:
+        """Escapes such as `\\0` and `\\ud800` make text that no program can be given."""
+        if re.search("[\0\ud800-\udfff]", node.value):
+            problem = f"{node.value!r} holds a character that cannot be passed on"
+            raise self._error(node, problem, fix="take it out")
 
     def _merge_sources(self, value: yaml.Node) -> list[yaml.MappingNode]:
         """The mappings that `<<: *one` or `<<: [*one, *other]` names; the earlier wins (YAML 1.1, merge)."""

@@ -9,13 +9,15 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 from ClusterShell.RangeSet import RangeSet, RangeSetException
 
 from mnt.errors import UsageError
-from mnt.inventory.model import Host, Inventory
 from mnt.inventory.spelling import did_you_mean
+
+if TYPE_CHECKING:
+    from mnt.inventory.model import Host, Inventory
 
 # More than this from one hostlist is a slip of the finger, and would only fill the memory.
 MAX_HOSTS = 100_000
@@ -214,6 +216,10 @@ def _rises(before: str, after: str) -> bool:
 
 
 def _fold_run(run: list[str]) -> str:
+    if len(run) == 1:
+        return run[0]
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet  # 10 ms, where there is something to fold
+
     folded = str(NodeSet.fromlist(run, resolver=RESOLVER_NOGROUP))
     # ClusterShell may still have another order in mind (mixed padding, several dimensions).
     return folded if names(folded) == run else ",".join(run)

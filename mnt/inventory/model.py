@@ -1,13 +1,23 @@
 """The inventory as the rest of `mnt` sees it: plain, frozen, resolved values.
 
 The loader turns a YAML file into these; nothing else knows what the file looked like. Every `Host` carries
-its own final settings (cluster < group < host), so no reader has to merge anything.
+its own final settings (cluster < group < host), so no reader has to merge anything. A `Section` is a mapping
+of the file as it stands there: its types are what may stand in it (mnt.inventory.schema has the others).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from mnt.inventory.values import AbsolutePath, HostPath, RdmaDevice, Text
+
+
+class Section(Struct, frozen=True, forbid_unknown_fields=True):
+    """A mapping with known keys."""
 
 
 @dataclass(frozen=True)
@@ -23,32 +33,40 @@ class Ssh:
     host_keys: str = "accept-new"  # or "strict"
 
 
-@dataclass(frozen=True)
-class Rdma:
+class Rdma(Section, frozen=True):
     """Which RDMA devices train, and how. Empty or `auto`: chosen by `mnt.network.hca`."""
 
-    devices: tuple[str, ...] = ()
-    gid_index: int | str = "auto"
-    gdr_level: str | None = None
+    devices: tuple[RdmaDevice, ...] = ()
+    gid_index: Literal["auto"] | Annotated[int, Meta(ge=0, le=255)] = "auto"
+    gdr_level: Literal["LOC", "PIX", "PXB", "PHB", "SYS"] | None = None
 
 
-@dataclass(frozen=True)
-class Tuning:
-    """What is asked of NCCL beyond what `mnt` computes. A None or () leaves it to NCCL."""
+# Of NCCL_DEBUG_SUBSYS, in the user guide of NCCL 2.30.
+Subsystem = (
+    Literal["INIT", "COLL", "P2P", "SHM", "NET", "GRAPH", "TUNING", "ENV", "ALLOC", "CALL", "PROXY", "NVLS"]
+    | Literal["BOOTSTRAP", "REG", "PROFILE", "RAS", "ALL"]
+)
 
-    socket_nthreads: int | None = None
-    nsocks_perthread: int | None = None
-    buffer_size: int | None = None  # bytes
-    p2p_level: str | None = None  # LOC, NVL, PIX, PXB, PHB or SYS
-    cross_nic: int | None = None  # 0, 1 or 2
-    topo_file: str | None = None  # an absolute path on the host
-    debug: str | None = None  # VERSION, WARN, INFO or TRACE
-    debug_subsys: tuple[str, ...] = ()
-    ib_timeout: int | None = None  # 4.096 us x 2^n
-    ib_retry_count: int | None = None
-    ib_traffic_class: int | None = None
-    ib_service_level: int | None = None
-    ib_qps_per_connection: int | None = None
+
+class Tuning(Section, frozen=True):
+    """What is asked of NCCL beyond what `mnt` computes. A None or () leaves it to NCCL.
+
+    Limits and words are those of NCCL 2.30; mnt.network.tuning has the variables.
+    """
+
+    socket_nthreads: Annotated[int, Meta(ge=1, le=16)] | None = None
+    nsocks_perthread: Annotated[int, Meta(ge=1, le=64)] | None = None
+    buffer_size: Annotated[int, Meta(ge=4096, le=2**31 - 1)] | None = None  # bytes
+    p2p_level: Literal["LOC", "NVL", "PIX", "PXB", "PHB", "SYS"] | None = None
+    cross_nic: Annotated[int, Meta(ge=0, le=2)] | None = None
+    topo_file: AbsolutePath | None = None  # on the host
+    debug: Literal["VERSION", "WARN", "INFO", "TRACE"] | None = None
+    debug_subsys: tuple[Subsystem, ...] = ()
+    ib_timeout: Annotated[int, Meta(ge=1, le=31)] | None = None  # 4.096 us x 2^n
+    ib_retry_count: Annotated[int, Meta(ge=0, le=7)] | None = None
+    ib_traffic_class: Annotated[int, Meta(ge=0, le=255)] | None = None
+    ib_service_level: Annotated[int, Meta(ge=0, le=15)] | None = None
+    ib_qps_per_connection: Annotated[int, Meta(ge=1, le=128)] | None = None
 
 
 @dataclass(frozen=True)
@@ -85,20 +103,18 @@ class Network:
     master_port: int = 29500
 
 
-@dataclass(frozen=True)
-class Mount:
+class Mount(Section, frozen=True):
     """A mount that every host must have. None: anything goes."""
 
-    path: str
-    type: str | None = None
-    source: str | None = None
-    options: tuple[str, ...] = ()
+    path: HostPath
+    type: Text | None = None
+    source: Text | None = None
+    options: tuple[Text, ...] = ()
 
 
-@dataclass(frozen=True)
-class RequiredPath:
-    path: str
-    kind: str = "any"  # file, dir or any
+class RequiredPath(Section, frozen=True):
+    path: HostPath
+    kind: Literal["file", "dir", "any"] = "any"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ checked when the inventory is read. Names, values and limits: user guide and sou
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 
 from mnt.inventory.model import Tuning
 from mnt.network.variable import Variable
@@ -32,9 +31,8 @@ VARIABLES: dict[str, tuple[str, str | None]] = {
 
 def tuning_variables(tuning: Tuning, mode: str) -> Iterator[Variable]:
     """The variables that the inventory sets, without those that have no effect in this mode (tcp or rdma)."""
-    for field in fields(tuning):
-        value = getattr(tuning, field.name)
-        name, only = VARIABLES[field.name]
+    for key, (name, only) in VARIABLES.items():
+        value = getattr(tuning, key)
         if value not in (None, ()) and only in (None, mode):
             text = ",".join(value) if isinstance(value, tuple) else str(value)
-            yield Variable(name, text, f"inventory: network.tuning.{field.name}")
+            yield Variable(name, text, f"inventory: network.tuning.{key}")

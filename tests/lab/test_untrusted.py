@@ -257,7 +257,7 @@ def do(host: LabHost, deed: str) -> None:
         ("chunk(b'answer', b'{\"a\":1e999}')", "a number that is too large"),
         ("chunk(b'answer', b'[1]')", "the answer is no JSON object"),
         ("chunk(b'frame', b'7')", "the frame is no JSON object"),
-        ("chunk(b'error', b'{}')", "answer: without error"),
+        ("chunk(b'error', b'{}')", "answer: Object missing required field `error`"),
         ("chunk(b'answer', b'{}' , 5)", "a frame of no known size"),
         ("line(b'sh 1'); line(b'none')", "no Python 3.8 or newer"),
         ("", "runs no command"),

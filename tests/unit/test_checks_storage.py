@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fleets import findings, make_fleet, only_finding
+from msgspec import structs
 
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import Mounted, MountPoint, PathFacts, Space
@@ -147,12 +148,12 @@ def test_not_mounted_tells_what_is_there_instead() -> None:
     [
         (WANTED, GOOD),
         (Mount("/shared"), replace(GOOD, type="ext4", source="/dev/sda1")),
-        (replace(WANTED, type="nfs"), GOOD),
-        (replace(WANTED, source="head:/export/shared/"), GOOD),
-        (replace(WANTED, source="10.0.0.9:/export/shared"), GOOD),
-        (replace(WANTED, options=("defaults", "_netdev", "nofail", "x-systemd.automount")), GOOD),
-        (replace(WANTED, options=("nfsvers=4", "exec", "async")), GOOD),
-        (replace(WANTED, options=("ro",)), replace(GOOD, options=("ro", "hard"))),
+        (structs.replace(WANTED, type="nfs"), GOOD),
+        (structs.replace(WANTED, source="head:/export/shared/"), GOOD),
+        (structs.replace(WANTED, source="10.0.0.9:/export/shared"), GOOD),
+        (structs.replace(WANTED, options=("defaults", "_netdev", "nofail", "x-systemd.automount")), GOOD),
+        (structs.replace(WANTED, options=("nfsvers=4", "exec", "async")), GOOD),
+        (structs.replace(WANTED, options=("ro",)), replace(GOOD, options=("ro", "hard"))),
     ],
 )
 def test_storage_that_is_right(wanted: Mount, top: Mounted) -> None:
@@ -171,7 +172,7 @@ def test_storage_that_is_right(wanted: Mount, top: Mounted) -> None:
 )
 def test_an_option_that_is_not_in_force(option: str, shown: str) -> None:
     facts = storage(replace(GOOD, options=("rw", shown)))
-    fleet = make_fleet(everywhere=facts, storage=(replace(WANTED, options=(option,)),))
+    fleet = make_fleet(everywhere=facts, storage=(structs.replace(WANTED, options=(option,)),))
     finding = only_finding(fleet, "storage-mount", "node1", "node2", "node3", "node4")
     assert finding.message == f"/shared differs from the inventory: without {option}"
 
@@ -285,7 +286,7 @@ def test_room_does_not_matter_on_storage_that_is_wrong_or_read_only() -> None:
     fleet = make_fleet({"node2": storage(TMPFS, seen=full)}, everywhere=storage(GOOD), storage=(WANTED,))
     only_finding(fleet, "storage-mount", "node2")
     data = storage(replace(GOOD, options=("ro",)), seen=replace(full, write=None))
-    assert findings(make_fleet(everywhere=data, storage=(replace(WANTED, options=("ro",)),))) == []
+    assert findings(make_fleet(everywhere=data, storage=(structs.replace(WANTED, options=("ro",)),))) == []
 
 
 # --- storage-visible -------------------------------------------------------------------------------------
@@ -353,7 +354,7 @@ def test_who_writes_and_who_looks() -> None:
     }
     fleet = make_fleet(changes, count=5, everywhere=storage(GOOD), storage=(WANTED,))
     assert hosts_to_test(WANTED, fleet) == ["node3", "node2", "node5"]
-    assert hosts_to_test(replace(WANTED, options=("ro",)), fleet) == []
+    assert hosts_to_test(structs.replace(WANTED, options=("ro",)), fleet) == []
 
 
 # --- path ------------------------------------------------------------------------------------------------

@@ -62,6 +62,8 @@ def test_show_as_json_is_the_resolved_inventory(here: Path) -> None:
     assert host["address"] == "fd00::2"
     assert host["ssh"]["port"] == 2222
     assert host["python"] == ["apptainer", "exec", "x.sif", "python"]
+    assert (host["workdir"], host["keep"]) == ("~/mnt", ["outputs"])
+    assert (host["rdma"]["gid_index"], host["tuning"]["debug_subsys"]) == ("auto", [])
 
 
 def test_list_names_files_labs_the_default_and_what_is_broken(here: Path) -> None:

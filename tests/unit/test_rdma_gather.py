@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pydantic import TypeAdapter
 
+from mnt import typed
 from mnt.facts.rdma import RdmaFacts
 from mnt.remote.probe import rdma
 
@@ -46,7 +46,8 @@ def gid_slot(port: Path, index: int, gid: str, type: str | None, netdev: str | N
 
 
 def gathered(root: Path) -> RdmaFacts:
-    return TypeAdapter(RdmaFacts).validate_python(rdma.gather(str(root)))
+    facts: RdmaFacts = typed.convert(rdma.gather(str(root)), RdmaFacts)
+    return facts
 
 
 def test_a_host_without_rdma(tmp_path: Path) -> None:
@@ -154,4 +155,4 @@ def test_open_and_closed_kernel_modules(tmp_path: Path, text: str, expected: boo
 
 
 def test_this_machine_is_read_without_complaint() -> None:
-    TypeAdapter(RdmaFacts).validate_python(rdma.gather())
+    typed.convert(rdma.gather(), RdmaFacts)

@@ -23,7 +23,7 @@ FLOORS = (
     ("fleet",),
     ("inventory",),
     ("lab", "ui"),
-    ("remote", "keys", "files", "errors"),
+    ("remote", "typed", "keys", "files", "errors"),
 )
 FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor}
 

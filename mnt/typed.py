@@ -1,0 +1,103 @@
+"""Data from outside as values of a declared type, by msgspec; what does not fit has a place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+# Keys and list indices from the root down to a value.
+Location = tuple[str | int, ...]
+
+_STEP = r"\.(\w+)|\[(\d+)\]|\[(\.\.\.)\]"
+
+
+class Misfit(Exception):
+    """A value that does not fit its type.
+
+    Args:
+        location: where it is; for a key that is missing or unknown, where its mapping is.
+        problem: what is wrong, in msgspec's words.
+        of_key: it is the mapping's key that is wrong, not the value.
+        of_hook: `problem` is from a ValueError of a hook or of a `__post_init__`.
+    """
+
+    def __init__(self, location: Location, problem: str, *, of_key: bool, of_hook: bool) -> None:
+        super().__init__(problem)
+        self.location = location
+        self.problem = problem
+        self.of_key = of_key
+        self.of_hook = of_hook
+
+
+def convert(value: Any, kind: Any, hook: Callable[[type, Any], Any] | None = None) -> Any:
+    """`value`, plain as JSON has it, as a `kind`: a class with annotated fields, `dict[str, int]`, ..
+
+    Strictly: text is no number and a bool no int, but an int may stand for a float. `hook(kind, value)` makes
+    what msgspec does not know, and may raise ValueError. Raises Misfit.
+    """
+    check = partial(msgspec.convert, type=kind, dec_hook=hook, str_keys=True)
+    try:
+        return check(value)
+    except msgspec.ValidationError as error:
+        problem, _, path = str(error).rpartition(" - at `")
+        raise Misfit(
+            _locate(check, value, error),
+            problem or path,  # the path of the root is not written
+            of_key=path.startswith("key` in "),
+            of_hook=error.__cause__ is not None,
+        ) from None
+    except UnicodeEncodeError:
+        raise Misfit((), "a key is no Unicode text", of_key=False, of_hook=False) from None
+
+
+def dotted(location: Location) -> str:
+    """`storage[0].path`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
+
+
+def _locate(check: Callable[[Any], Any], root: Any, error: msgspec.ValidationError) -> Location:
+    """Where the error is; msgspec writes `...` for the key of a mapping's value, and leaves a key out."""
+    _, _, path = str(error).rpartition(" - at `")
+    steps = re.findall(_STEP, path.partition("$")[2])
+    if path.startswith("key` in "):
+        steps.append(("", "", "..."))
+    location: Location = ()
+    for name, index, key_left_out in steps:
+        if key_left_out:
+            table = _at(root, location)
+            keys = list(table)
+            while len(keys) > 1:
+                half = keys[: len(keys) // 2]
+                fails = _fails(check, _put(root, location, {key: table[key] for key in half}), error)
+                keys = half if fails else keys[len(half) :]
+            name = keys[0]
+            root = _put(root, location, {name: table[name]})
+        location += (int(index) if index else name,)
+    return location
+
+
+def _fails(check: Callable[[Any], Any], root: Any, error: msgspec.ValidationError) -> bool:
+    try:
+        check(root)
+    except msgspec.ValidationError as other:
+        return str(other) == str(error)
+    return False
+
+
+def _at(root: Any, location: Location) -> Any:
+    for part in location:
+        root = root[part]
+    return root
+
+
+def _put(root: Any, location: Location, value: Any) -> Any:
+    """A copy of `root` with another value at `location`."""
+    if not location:
+        return value
+    copy = root.copy()
+    copy[location[0]] = _put(root[location[0]], location[1:], value)
+    return copy
