@@ -36,11 +36,12 @@ subprocess.Popen(["sleep", "300"], start_new_session=True)
 print("sleeping", os.environ["RANK"], flush=True)
 time.sleep(300)
 """
-# Ends when a file appears in the working directory.
+# Ends when a file appears in the working directory; and after a while, where the test was killed.
 WAIT = """
 import os, time
 print("waiting", flush=True)
-while not os.path.exists("go"):
+end = time.monotonic() + 300
+while not os.path.exists("go") and time.monotonic() < end:
     time.sleep(0.05)
 print("gone", flush=True)
 """

@@ -24,7 +24,7 @@ def test_lists_become_typed_and_frozen() -> None:
 @pytest.mark.parametrize(
     ("document", "place"),
     [
-        ({}, "answer is not usable: Object missing required field `hostname`"),
+        ({}, "answer is not valid: Object missing required field `hostname`"),
         ({"hostname": 7}, "hostname"),
         ({"hostname": "a", "interfaces": "none"}, "interfaces"),
         ({"hostname": "a", "interfaces": [interface(mtu="big")]}, r"interfaces\[0\]\.mtu"),
