@@ -32,7 +32,9 @@ if os.fork() == 0:
 """
 
 WHEN_TOLD = """
-while not os.path.exists("go"):
+for _ in range(15000):  # 300 s: a killed test leaves nothing that lives on
+    if os.path.exists("go"):
+        break
     time.sleep(0.02)
 """
 
@@ -161,7 +163,9 @@ if os.fork() == 0:
         os.execve(sys.executable, [sys.executable, "-c", code], {})
     os._exit(0)
 os.wait()
-while not os.path.exists("orphan"):
+for _ in range(30000):  # 300 s: a killed test leaves nothing that lives on
+    if os.path.exists("orphan"):
+        break
     time.sleep(0.01)
 """,
         )

@@ -25,7 +25,9 @@ from mnt.remote.job.peers import Hub, Spoke
 SLEEPER = "import time; time.sleep(600)"
 WHEN_TOLD = """
 import os, sys, time
-while not os.path.exists("go"):
+for _ in range(15000):  # 300 s: a killed test leaves nothing that lives on
+    if os.path.exists("go"):
+        break
     time.sleep(0.02)
 raise SystemExit(int(sys.argv[1]))
 """
