@@ -9,15 +9,13 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from ClusterShell.RangeSet import RangeSet, RangeSetException
 
 from mnt.errors import UsageError
+from mnt.inventory.model import Host, Inventory
 from mnt.inventory.spelling import did_you_mean
-
-if TYPE_CHECKING:
-    from mnt.inventory.model import Host, Inventory
+from mnt.inventory.values import is_host_name
 
 # More than this from one hostlist is a slip of the finger, and would only fill the memory.
 MAX_HOSTS = 100_000
@@ -30,8 +28,6 @@ Groups = Mapping[str, Sequence[str]]
 _SYNTAX = "hostlists look like node[1-4], node[01-16,20], rack[1-2]n[1-4], a,b or @group"
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"(\d{1,250})(?:-(\d{1,250})(?:/(\d{1,250}))?)?")
-# Names become parts of file names and of command lines: no `/`, and no `-` at the front.
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}")
 
 
 def expand(text: str, *, known: Sequence[str] | None = None, groups: Groups | None = None) -> list[str]:
@@ -97,11 +93,6 @@ def select(
             f"no host is left: {exclude} takes out all of {fold(chosen)}", fix="leave out fewer hosts"
         )
     return hosts
-
-
-def is_host_name(text: str) -> bool:
-    """Whether `text` can be one host's name (which also names files, and stands in command lines)."""
-    return _NAME.fullmatch(text) is not None
 
 
 def _bad(text: str, problem: str) -> UsageError:

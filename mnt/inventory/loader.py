@@ -14,7 +14,7 @@ from mnt.inventory.document import Document
 from mnt.inventory.model import Inventory
 from mnt.inventory.schema import GroupSettings, InventoryFile, NodeNetworkSection
 from mnt.inventory.spelling import did_you_mean
-from mnt.inventory.values import Address
+from mnt.inventory.values import Address, is_host_name
 from mnt.typed import Location, Misfit, dotted
 
 Groups = Mapping[str, tuple[str, ...]]
@@ -132,7 +132,7 @@ def _groups(source: Document, said: InventoryFile, known: list[str]) -> Groups:
     groups: dict[str, tuple[str, ...]] = {}
     for name, group in said.groups.items():
         at = ("groups", name, "hosts")
-        if not hostlist.is_host_name(name):
+        if not is_host_name(name):
             message = f"groups: {name!r} is not a name for a group"
             raise source.error(at, message, fix="letters, digits, '_', '.' and '-'")
         hostlists = group.hosts if isinstance(group, GroupSettings) else group

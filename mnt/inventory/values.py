@@ -13,7 +13,6 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from mnt.inventory.document import describe, written
-from mnt.inventory.hostlist import is_host_name
 
 _CONTROL = r"\x00-\x1f\x7f-\x9f"
 _ANY = f"[^{_CONTROL}]"
@@ -64,6 +63,11 @@ VariableName = Annotated[
 PackageName = Annotated[
     str, Meta(pattern=r"\A[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z", description="a package's name")
 ]
+
+
+def is_host_name(text: str) -> bool:
+    """Whether `text` can be one host's name, which is part of file names and of command lines too."""
+    return re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}", text) is not None
 
 
 def text(value: Any) -> str:
