@@ -21,8 +21,8 @@ from typing import Any, BinaryIO
 
 # The post-quantum key exchange that OpenSSH prefers since 9.0 costs either side 80 ms of CPU, its curve25519
 # costs 5, OpenSSL's P-256 hardly any. For a master that logs in to 255 workers that is seconds. All stay on
-# offer, this one first: it does not decide who may log in, and nothing secret follows. Nobody asks for further
-# host keys of the worker: each would cost it a signature, and go into the user's known_hosts.
+# offer, this one first: it does not decide who may log in, and nothing secret follows. Nobody asks for
+# further host keys of the worker: each would cost it a signature, and go into the user's known_hosts.
 _CHEAP = ("-o", "KexAlgorithms=^ecdh-sha2-nistp256", "-o", "UpdateHostKeys=no")
 _NOT_CHEAP = ("kex", "key exchange", "host key type", "configuration option")
 
