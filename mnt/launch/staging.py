@@ -6,12 +6,14 @@ import secrets
 import time
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from mnt.errors import NeverStarted
 from mnt.fleet import Fleet, Results
-from mnt.launch.plan import LaunchPlan, NodePlan
 from mnt.tasks.job import NodeSpec, Staged, Stopped, stage_node, stop_node
+
+if TYPE_CHECKING:
+    from mnt.launch.plan import LaunchPlan, NodePlan
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@
     fab -r mnt -c tasks --list
     fab -r mnt -c tasks -H user@host probe
     fab -r mnt -c tasks -H user@host mesh --workers node2,node3
-    fab -r mnt -c tasks -H user@host program --name job.jobctl --args '{"action": "list", ..}'
+    fab -r mnt -c tasks -H user@host program --name job.list --args '{"jobs_dir": "~/.mnt/jobs", ..}'
 
 `-r mnt` is this package's directory (in a checkout: as written). Fabric's own rules hold then, not the
 inventory's: `-i` names a key, and host keys are not checked.

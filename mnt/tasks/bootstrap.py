@@ -235,7 +235,7 @@ class FrameReader:
 def parse(text: str) -> Any:
     """JSON from a host, without NaN and the like, and without endless numbers. Raises BadFrame."""
     try:
-        return json.loads(text, parse_constant=_refuse, parse_int=_integer, parse_float=_finite)
+        return _DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise BadFrame(str(error)) from None
     except RecursionError:
@@ -257,3 +257,6 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise json.JSONDecodeError("a number that is too large", text[:_DIGITS], 0)
     return number
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse, parse_int=_integer, parse_float=_finite)

@@ -1,8 +1,8 @@
 """Jobs on one host: stage, start, list, read the logs, stop.
 
-Each task runs `mnt/remote/job/jobctl.py` on the host. The files of a job lie in `<jobs_dir>/<job>/<host>/`
-(docs/architecture.md). The documents below are what travels; readers ignore keys that they do not know, so a
-newer `mnt` can stop an older one's jobs.
+Each task runs `mnt/remote/job/jobctl.py` on the host, or `list.py` beside it. The files of a job lie in
+`<jobs_dir>/<job>/<host>/` (docs/architecture.md). The documents below are what travels; readers ignore keys
+that they do not know, so a newer `mnt` can stop an older one's jobs.
 """
 
 from __future__ import annotations
@@ -227,8 +227,8 @@ def stop_node(
 
 def list_jobs(connection: HostConnection, jobs_dir: str, host: str, *, timeout: float = 30.0) -> Jobs:
     """The jobs that have a directory for this host. A job whose supervisor died is "lost"."""
-    args = {"action": "list", "jobs_dir": jobs_dir, "host": host}
-    return shaped(connection.target.name, _ask(connection, args, timeout=timeout), Jobs)
+    answer = run_program(connection, "job.list", {"jobs_dir": jobs_dir, "host": host}, timeout=timeout)
+    return shaped(connection.target.name, answer, Jobs)
 
 
 def list_jobs_here(jobs_dir: str, host: str) -> Jobs:

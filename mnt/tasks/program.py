@@ -79,7 +79,7 @@ def run_program(
     def attempt(words: Sequence[str], why: str = "", stale: int | None = None) -> dict[str, Any]:
         mark = bootstrap.new_mark()
         opening = bootstrap.opening(mark, words, why=why, stale=stale)
-        request = bootstrap.request(mark, name, args)
+        request = bootstrap.request(mark, name, args) + (bootstrap.END_OF_STREAM if stdin is None else b"")
         with connection.start(bootstrap.COMMAND) as command:
             run = _Run(command, mark, name, deadline, patience)
             command.write([opening + bundle.packed(name) + request])
@@ -183,7 +183,8 @@ class _Run:
                 started = True
                 if on_noise is not None:
                     on_noise(self._reader.skipped)
-                self._command.write([bootstrap.END_OF_STREAM] if stdin is None else _pieces(stdin))
+                if stdin is not None:
+                    self._command.write(_pieces(stdin))
             elif frame.kind == "tried":
                 if started:
                     raise self._died(frame.value.partition(" ")[0])

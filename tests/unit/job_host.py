@@ -81,7 +81,7 @@ class JobHost:
         self.jobs: list[str] = []
 
     def begin(self, action: str, changes: dict[str, str] | None = None, **args: Any) -> Call:
-        """Run jobctl. `changes` are made to the supervisor's text: shorter waits."""
+        """Run list, or jobctl. `changes` are made to the supervisor's text: shorter waits."""
         supervisor = script_source("job.supervisor")
         for old, new in (changes or {}).items():
             assert old in supervisor
@@ -97,8 +97,9 @@ class JobHost:
             extra_groups=[] if os.getuid() == 0 else None,
             start_new_session=True,
         )
+        program = "job.list" if action == "list" else "job.jobctl"
         args.update(action=action, supervisor=supervisor, jobs_dir=self.jobs_dir, host=self.name)
-        return Call(process, {"modules": program_modules("job.jobctl"), "args": args})
+        return Call(process, {"modules": program_modules(program), "args": args})
 
     def call(self, action: str, changes: dict[str, str] | None = None, **args: Any) -> dict[str, Any]:
         return self.begin(action, changes, **args).answer()

@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mnt.fleet import Fleet
 from mnt.inventory.model import Host
 from mnt.launch.jobs import JobRecord
-from mnt.launch.plan import LaunchPlan
 from mnt.tasks.job import Started
+
+if TYPE_CHECKING:  # mnt status needs no plan, and none of what a plan needs
+    from mnt.launch.plan import LaunchPlan
 
 Tell = Callable[[str], None]  # takes progress, a line at a time
 

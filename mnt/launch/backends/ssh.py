@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from mnt.errors import NeverStarted
 from mnt.fleet import Fleet
 from mnt.inventory.model import Host
 from mnt.launch.backends.api import BackendState, Request, Reservation, Tell
 from mnt.launch.jobs import ACTIVE, JobRecord
-from mnt.launch.plan import LaunchPlan
 from mnt.launch.staging import all_of, stage, take_back
 from mnt.tasks.job import Started, spawn_node
+
+if TYPE_CHECKING:
+    from mnt.launch.plan import LaunchPlan
 
 
 class SshBackend:

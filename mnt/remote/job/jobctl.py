@@ -1,4 +1,4 @@
-"""Stage, start, list, stop and read one host's part of jobs. The head calls it through `mnt.tasks.job`.
+"""Stage, start, stop and read one host's part of jobs. The head calls it through `mnt.tasks.job`.
 
 Arguments: `action` and that action's own, as `mnt.tasks.job` sends them. What cannot be done is answered as
 `{"refused": {"message", "fix"}}`.
@@ -6,12 +6,10 @@ Arguments: `action` and that action's own, as `mnt.tasks.job` sends them. What c
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from mnt.remote.common.refusal import Refused
-from mnt.remote.job.entry import list_entries
 from mnt.remote.job.logs import read_logs
 from mnt.remote.job.start import spawn_node, stage_node, start_node
 from mnt.remote.job.stop import stop_node
@@ -34,8 +32,6 @@ def _do(action: str, args: dict[str, Any], emit: Callable[[dict[str, Any]], None
         return spawn_node(args, emit)
     if action == "stop":
         return stop_node(args)
-    if action == "list":
-        return {"now": time.time(), "jobs": list_entries(args["jobs_dir"], args["host"])}
     if action == "logs":
         return read_logs(args, emit)
     raise ValueError(f"no such action: {action}")

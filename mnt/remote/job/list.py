@@ -1,0 +1,17 @@
+"""Tell the jobs that have a directory for a host. The head calls it through `mnt.tasks.job`.
+
+Arguments: `jobs_dir` and `host`. Answers `mnt.tasks.job.Jobs`. It is asked of every host, and needs little of
+what jobctl.py imports.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+from mnt.remote.job.entry import list_entries
+
+
+def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, Any]:
+    return {"now": time.time(), "jobs": list_entries(args["jobs_dir"], args["host"])}
