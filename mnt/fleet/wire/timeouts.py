@@ -22,4 +22,4 @@ class Timeouts:
     channel: float = 15.0
     interpreter: float = 15.0  # until the chosen Python runs our code
     command: float = 60.0  # a plain command, where the caller names no limit
-    keepalive: float = 3.0  # so a host that dies is known within 14 s: four times that, and half a second
+    keepalive: float = 2.5  # so a host that dies is known within 14 s: four times that, and a second to look

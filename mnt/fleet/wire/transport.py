@@ -33,7 +33,7 @@ else:
     _Transport = paramiko.Transport
 
 _UNANSWERED = 3  # questions whether the host is alive, before it counts as lost
-_LOOK_EVERY = 0.5  # seconds; paramiko looks ten times a second whether it is closed, on each connection
+_LOOK_EVERY = 1.0  # seconds; paramiko looks ten times a second whether it is closed, on each connection
 
 
 class _Packetizer(Packetizer):
