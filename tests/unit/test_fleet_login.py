@@ -15,6 +15,7 @@ from waiting import HANG, PATIENCE, at_most
 from mnt.errors import HostError
 from mnt.fleet import Fleet, Outcome, Timeouts
 from mnt.fleet.login.login import prefer
+from mnt.fleet.wire.transport import HostTransport
 from mnt.inventory.model import Host, Ssh
 
 QUICK = Timeouts(banner=1)
@@ -157,6 +158,16 @@ def test_closing_ends_a_login_under_way(serve: Callable[..., int]) -> None:
         error = fleet.run(lambda connection: None)["node1"].error
     assert error is not None
     assert "given up" in error.message
+
+
+def test_a_connection_that_is_lost_before_our_banner_is_sent() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    transport = HostTransport(ours, Timeouts())
+    transport.start_client(event=threading.Event())
+    assert transport.banner_read.wait(PATIENCE)
+    assert not transport.remote_version
+    transport.close()
 
 
 def test_the_types_of_known_keys_are_asked_for_first() -> None:

@@ -206,9 +206,9 @@ class Login:
             algorithms: of host keys, in the order in which to ask for them.
         """
         transport.get_security_options().key_types = algorithms
-        self._enter("banner")
         done = threading.Event()
         transport.start_client(event=done)
+        self._enter("banner")  # not before: `cancel` can close only what was started
         in_time = transport.banner_read.wait(self._timeouts.banner)
         if not transport.remote_version:
             raise self._no_banner(transport, in_time)

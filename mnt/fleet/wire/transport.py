@@ -72,14 +72,19 @@ class HostTransport(_Transport):
         options = self.get_security_options()
         options.ciphers = sorted(options.ciphers, key=lambda name: "-gcm@" not in name)
 
+    def run(self) -> None:
+        try:
+            super().run()
+        finally:
+            self.banner_read.set()  # there may be none: the connection was lost before ours was sent
+
     def _check_banner(self) -> None:
         try:
             super()._check_banner()
         except paramiko.SSHException as error:
             self.banner_error = error.__context__ or error
             raise
-        finally:
-            self.banner_read.set()
+        self.banner_read.set()
 
     def watch_life(self) -> None:
         """Ask for a sign of life whenever the connection has been silent, from now on."""
