@@ -1,11 +1,11 @@
-"""From an inventory, facts and options to the exact command and environment of every node. Pure."""
+"""Computes the exact command and environment of every node from inventory, facts and options. Pure."""
 
 from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from mnt.errors import NeverStarted, UsageError
@@ -22,57 +22,39 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    """What the command line asks for."""
+    """The options of a launch."""
 
     engine: Engine = DEFAULT
     script: str | None = None  # None: the engine's own
-    module: str | None = None  # in place of a script, as in `python -m`
+    module: str | None = None  # instead of a script, as in `python -m`
     args: tuple[str, ...] = ()  # of the script, byte for byte (surrogate escapes)
-    nproc: int | None = None  # processes a node; None: the host's slots
+    nproc: int | None = None  # processes per node; None: the host's slots
     env: Mapping[str, str] = field(default_factory=dict)
     grace: float = 10.0  # seconds between TERM and KILL
+
+    @property
+    def program(self) -> Program:
+        name = self.module or self.script or self.engine.script
+        return Program(name, self.args, module=self.module is not None)
 
 
 @dataclass(frozen=True)
 class CodeTree:
-    """The code that runs on a host: the release that `current` points to, or a directory as it stands."""
+    """The code that runs on a host: the release that `current` points to, or a directory as it is."""
 
     path: str  # absolute
-    release: str | None = None  # its id; None: nobody pushed it
+    release: str | None = None  # its id; None: the directory is not a release
     manifest: str | None = None  # hash of its content
 
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What the plan needs to know of a host, beside the inventory and the network."""
+    """What the plan needs to know about a host, in addition to the inventory and the network."""
 
-    home: str  # absolute home directory of the user who logs in
+    home: str  # absolute path of the login user's home directory
     tree: CodeTree | None  # None: nothing was ever pushed there
     clock_offset: float = 0.0  # seconds that the host's clock is ahead of the head's
-    gpus: int | None = None  # counted there; None: what the inventory says counts
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a node works. All paths are absolute."""
-
-    home: str  # of the user who logs in
-    cwd: str
-    jobs_dir: str
-
-
-@dataclass(frozen=True)
-class Work:
-    """What is the same on every node of a job."""
-
-    argv: Callable[[NodeRole], list[str]]  # a node's command
-    remains: str  # what reads what that leaves; see Engine
-    program: Program
-    nproc: int | None  # processes a node; None: the host's slots
-    env: Mapping[str, str]
-    grace: float  # seconds between TERM and KILL
-    engine: str | None = None  # its name; None: it is no engine's
-    release: str | None = None  # its id; None: it runs none
+    gpus: int | None = None  # counted on the host; None: use the inventory's number
 
 
 @dataclass(frozen=True)
@@ -91,14 +73,14 @@ class NodePlan:
 @dataclass(frozen=True)
 class LaunchPlan:
     record: JobRecord
-    engine: str | None
-    remains: str
+    engine: str
+    remains: str  # the reader of what the engine leaves; see Engine
     release: str | None
     master_host: str
     master_addr: str
     master_port: int
     nodes: tuple[NodePlan, ...]
-    script: str | None  # a file that must be there, seen from each node's `cwd`; None: a module is run
+    script: str | None  # a file that must exist, relative to each node's `cwd`; None: a module is run
     grace: float
     warnings: tuple[str, ...] = ()
 
@@ -108,46 +90,35 @@ class LaunchPlan:
 
     @property
     def world_size(self) -> int:
-        """Processes on all nodes."""
+        """The number of processes on all nodes."""
         return sum(node.nproc for node in self.nodes)
 
     def document(self) -> dict[str, Any]:
         """The plan as `mnt launch --dry-run --json` prints it."""
         return {
-            **self.record.document(),
+            **asdict(self.record),
             "engine": self.engine,
             "release": self.release,
             "master": {"host": self.master_host, "addr": self.master_addr, "port": self.master_port},
             "world_size": self.world_size,
-            "nodes": [
-                {
-                    "host": node.host,
-                    "node_rank": node.node_rank,
-                    "nproc": node.nproc,
-                    "cwd": node.cwd,
-                    "env": dict(node.env),
-                    "path_prepend": list(node.path_prepend),
-                    "argv": list(node.argv),
-                }
-                for node in self.nodes
-            ],
+            "nodes": [asdict(node) for node in self.nodes],
         }
 
 
 def parse_env(assignments: Sequence[str], caller: Mapping[str, str]) -> dict[str, str]:
-    """`K=V` as it stands, `K` with the caller's own value.
+    """The variables of `--env`: `K=V` as written, `K` with the caller's value.
 
     Raises:
-        UsageError: not a name, or a `K` that the caller does not have.
+        UsageError: K is not a valid name, or the caller has no variable `K`.
     """
     env = {}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not _ENV_NAME.fullmatch(name):
-            raise UsageError(f"--env {assignment}: {name!r} is not a variable's name", fix="--env NAME=VALUE")
+            raise UsageError(f"--env {assignment}: {name!r} is not a variable name", fix="--env NAME=VALUE")
         if not equals:
             if name not in caller:
-                raise UsageError(f"--env {name}: it is not set here", fix=f"--env {name}=VALUE")
+                raise UsageError(f"--env {name}: it is not set in your environment", fix=f"--env {name}=VALUE")
             value = caller[name]
         env[name] = value
     return env
@@ -161,60 +132,25 @@ def plan_launch(
     options: LaunchOptions,
     record: JobRecord,
 ) -> LaunchPlan:
-    """Plan a job over `hosts`, in rank order; the first is the master.
+    """Plan a job on `hosts`, in rank order; the first is the master.
 
     Raises:
         NeverStarted: a host has no usable NIC or, in mode rdma, no usable RDMA port; or the hosts do not
-            hold one and the same release.
+            all have the same release.
     """
     trees = _one_tree(hosts, facts)
-    hosts = [_with_gpus(host, facts[host.name].gpus) for host in hosts]
-    places = {
-        host.name: Place(
-            home=facts[host.name].home,
-            cwd=trees[host.name].path,
-            jobs_dir=expand_home(host.jobs_dir, facts[host.name].home),
-        )
-        for host in hosts
-    }
-    engine = options.engine
-    name = options.module or options.script or engine.script
-    work = Work(
-        argv=engine.argv,
-        remains=engine.remains,
-        program=Program(name, options.args, module=options.module is not None),
-        nproc=options.nproc,
-        env=options.env,
-        grace=options.grace,
-        engine=engine.name,
-        release=trees[hosts[0].name].release,
-    )
-    return plan_job(hosts, network, inventory.network.master_port, places, work, record)
-
-
-def plan_job(
-    hosts: Sequence[Host],
-    network: NetworkDecision,
-    master_port: int,
-    places: Mapping[str, Place],
-    work: Work,
-    record: JobRecord,
-) -> LaunchPlan:
-    """Plan any work on `hosts`, in rank order; the first is the master. `places` has each of them.
-
-    Raises:
-        NeverStarted: a host has no usable NIC or, in mode rdma, no usable RDMA port.
-    """
     networks = {host.name: _fit(host, network) for host in hosts}
     master_addr = networks[hosts[0].name][0].address
+    master_port = inventory.network.master_port
     warnings: list[str] = []
     nodes: list[NodePlan] = []
     first_rank = 0
     for rank, host in enumerate(hosts):
-        nproc = work.nproc or host.slots
+        home, gpus = facts[host.name].home, facts[host.name].gpus
+        nproc = options.nproc or (host if gpus is None else replace(host, gpus=gpus)).slots
         nic, variables = networks[host.name]
-        place = places[host.name]
-        python = (expand_home(host.python[0], place.home), *host.python[1:])
+        python = (expand_home(host.python[0], home), *host.python[1:])
+        jobs_dir = expand_home(host.jobs_dir, home)
         computed = {
             "MASTER_ADDR": master_addr,
             "MASTER_PORT": str(master_port),
@@ -222,7 +158,7 @@ def plan_job(
             "PYTHONUNBUFFERED": "1",
             "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[rank${rank}] ",
         }
-        env, overridden = merge_env(computed, host.env, work.env)
+        env, overridden = merge_env(computed, host.env, options.env)
         warnings += [f"{host.name}: {text}" for text in overridden]
         role = NodeRole(
             python=python,
@@ -232,8 +168,8 @@ def plan_job(
             master_addr=master_addr,
             master_port=master_port,
             local_addr=nic.address,
-            ranks=JobFiles(place.jobs_dir, record.job, host.name).ranks,
-            program=work.program,
+            ranks=JobFiles(jobs_dir, record.job, host.name).ranks,
+            program=options.program,
         )
         nodes.append(
             NodePlan(
@@ -241,25 +177,25 @@ def plan_job(
                 node_rank=rank,
                 nproc=nproc,
                 first_rank=first_rank,
-                cwd=place.cwd,
+                cwd=trees[host.name].path,
                 env=env,
-                argv=tuple(work.argv(role)),
+                argv=tuple(options.engine.argv(role)),
                 path_prepend=_bin_directory(python),
-                jobs_dir=place.jobs_dir,
+                jobs_dir=jobs_dir,
             )
         )
         first_rank += nproc
     return LaunchPlan(
         record=record,
-        engine=work.engine,
-        remains=work.remains,
-        release=work.release,
+        engine=options.engine.name,
+        remains=options.engine.remains,
+        release=trees[hosts[0].name].release,
         master_host=hosts[0].name,
         master_addr=master_addr,
         master_port=master_port,
         nodes=tuple(nodes),
-        script=work.program.script,
-        grace=work.grace,
+        script=options.program.script,
+        grace=options.grace,
         warnings=tuple(warnings),
     )
 
@@ -267,7 +203,7 @@ def plan_job(
 def merge_env(
     computed: Mapping[str, str], inventory: Mapping[str, str], command_line: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
-    """computed < inventory < command line; and a warning for each computed value that is overridden."""
+    """The environment (computed < inventory < command line), and a warning for each overridden value."""
     merged = {**computed, **inventory, **command_line}
     overridden = [
         f"{name}={merged[name]} from the {'command line' if name in command_line else 'inventory'}"
@@ -279,14 +215,10 @@ def merge_env(
 
 
 def expand_home(path: str, home: str) -> str:
-    """`~` and `~/x` on the host; anything else is left alone."""
+    """`~` and `~/x` as paths on the host; any other path unchanged."""
     if path == "~" or path.startswith("~/"):
         return posixpath.join(home, path[2:])
     return path
-
-
-def _with_gpus(host: Host, counted: int | None) -> Host:
-    return host if counted is None else replace(host, gpus=counted)
 
 
 def _bin_directory(python: Sequence[str]) -> tuple[str, ...]:
@@ -295,10 +227,10 @@ def _bin_directory(python: Sequence[str]) -> tuple[str, ...]:
 
 
 def _fit(host: Host, network: NetworkDecision) -> tuple[NicChoice, dict[str, str]]:
-    """The NIC of a host that can train, and its network's variables. Raises NeverStarted for any other."""
+    """A host's training NIC and network variables. Raises NeverStarted if the host cannot train."""
     node = network.nodes.get(host.name)
     if node is None:
-        raise NeverStarted(f"{host.name}: it did not say what interfaces it has", fix="mnt preflight")
+        raise NeverStarted(f"{host.name}: it did not report its network interfaces", fix="mnt preflight")
     if node.obstacle is not None:
         raise NeverStarted(f"{host.name}: {node.obstacle[0]}", fix=node.obstacle[1])
     assert isinstance(node.nic, NicChoice)
@@ -306,7 +238,7 @@ def _fit(host: Host, network: NetworkDecision) -> tuple[NicChoice, dict[str, str
 
 
 def _one_tree(hosts: Sequence[Host], facts: Mapping[str, NodeFacts]) -> dict[str, CodeTree]:
-    """What every host holds, when all hold the same."""
+    """The code tree of each host. Raises NeverStarted unless all hosts have the same one."""
     held = {host.name: tree for host in hosts if (tree := facts[host.name].tree) is not None}
     without = [host for host in hosts if host.name not in held]
     if without:
@@ -316,5 +248,5 @@ def _one_tree(hosts: Sequence[Host], facts: Mapping[str, NodeFacts]) -> dict[str
         )
     if len({(tree.release, tree.manifest) for tree in held.values()}) > 1:
         listed = ", ".join(f"{name} has {tree.release}" for name, tree in held.items())
-        raise NeverStarted(f"the hosts hold different releases: {listed}", fix="mnt push")
+        raise NeverStarted(f"the hosts have different releases: {listed}", fix="mnt push")
     return held

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from mnt.facts.fleet import FleetFacts
 from mnt.inventory.model import Host
-from mnt.launch.engines.api import Program
+from mnt.launch.engines.api import Engine
 from mnt.launch.engines.torchrun import REMAINS, torchrun
 from mnt.launch.jobs import JobRecord
-from mnt.launch.plan import LaunchPlan, Place, Work, plan_job
+from mnt.launch.plan import CodeTree, LaunchOptions, LaunchPlan, NodeFacts, plan_launch
 from mnt.network.decision import NetworkDecision
 
 SCRIPT = "allreduce.py"
+_ENGINE = Engine("trial", script=SCRIPT, argv=torchrun, remains=REMAINS)
 _GRACE = 5.0  # seconds between TERM and KILL
 _ENVIRONMENT = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
 
@@ -41,20 +43,9 @@ def plan_trial(
     Raises:
         NeverStarted: a host has not what the network's mode needs.
     """
-    places = {
-        host.name: Place(
-            home=facts.facts[host.name].home,
-            cwd=directories[host.name],
-            jobs_dir=f"{directories[host.name]}/jobs",
-        )
-        for host in hosts
+    nodes = {
+        host.name: NodeFacts(facts.facts[host.name].home, CodeTree(directories[host.name])) for host in hosts
     }
-    work = Work(
-        argv=torchrun,
-        remains=REMAINS,
-        program=Program(SCRIPT, (mark,)),
-        nproc=None,
-        env=_ENVIRONMENT,
-        grace=_GRACE,
-    )
-    return plan_job(hosts, network, facts.master_port, places, work, JobRecord(job))
+    hosts = [replace(host, jobs_dir=f"{directories[host.name]}/jobs") for host in hosts]
+    options = LaunchOptions(_ENGINE, args=(mark,), env=_ENVIRONMENT, grace=_GRACE)
+    return plan_launch(facts.inventory, hosts, network, nodes, options, JobRecord(job))

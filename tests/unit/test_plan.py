@@ -207,7 +207,7 @@ def test_an_override_by_the_same_value_is_no_warning() -> None:
         ),
         (
             {"node2": replace(FACTS["node2"], tree=replace(HELD, manifest="0000"))},
-            "the hosts hold different releases",
+            "the hosts have different releases",
         ),
     ],
 )
@@ -225,7 +225,7 @@ def test_releases_that_cannot_start(facts: dict[str, NodeFacts], message: str) -
             probed("eth0", "10.9.0.2"),
             "node1: training NIC: no NIC reaches every worker (found: eth0 10.0.0.1/24)",
         ),
-        (HostFacts("node2"), "node2: it did not say what interfaces it has"),
+        (HostFacts("node2"), "node2: it did not report its network interfaces"),
     ],
 )
 def test_networks_that_cannot_start(node2: HostFacts, message: str) -> None:
@@ -258,9 +258,9 @@ def test_parse_env() -> None:
         "C": "mine",
         "D": "",
     }
-    with pytest.raises(UsageError, match="it is not set here"):
+    with pytest.raises(UsageError, match="it is not set in your environment"):
         parse_env(["NOPE"], {})
-    with pytest.raises(UsageError, match="is not a variable's name"):
+    with pytest.raises(UsageError, match="is not a variable name"):
         parse_env(["1A=2"], {})
 
 
