@@ -23,9 +23,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("run", "Run a command on every host."),
     "push": ("push", "Send the code tree to every host as a new release."),
     "launch": ("launch", "Start a job: the master first, then the workers."),
-    "status": ("status", "Show the jobs that the hosts hold."),
-    "logs": ("logs", "Print a job's output."),
-    "stop": ("stop", "End jobs everywhere, and prove it."),
+    "status": ("status", "Show the jobs on the hosts."),
+    "logs": ("logs", "Print the output of a job."),
+    "stop": ("stop", "Stop jobs on all their hosts, and verify that no process is left."),
     "lab": ("lab", "Run throw-away hosts on this machine, for trials and tests."),
 }
 

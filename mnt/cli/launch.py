@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TextIO
+import os
+import shlex
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
+from mnt import ui
 from mnt.cli.options import Selection, grace_option, json_option, selection_options
+from mnt.cli.stop import show_stopped
+from mnt.errors import UsageError
 from mnt.launch import backends, engines
+from mnt.launch.jobs import new_job_id
+from mnt.launch.signals import HangUp
 
 if TYPE_CHECKING:
     from mnt.fleet import Fleet
@@ -16,7 +25,6 @@ if TYPE_CHECKING:
     from mnt.launch.jobs import Job
     from mnt.launch.plan import LaunchPlan
     from mnt.launch.run import Draft, Launch
-    from mnt.ui import HostLines
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -27,7 +35,7 @@ if TYPE_CHECKING:
     type=click.Choice(list(backends.BACKENDS)),
     default=backends.DEFAULT,
     show_default=True,
-    help="How it is started; local: on this machine alone, in this directory, without an inventory.",
+    help="How to start the job; local: on this machine only, in this directory, without an inventory.",
 )
 @click.option(
     "--engine",
@@ -36,19 +44,23 @@ if TYPE_CHECKING:
     show_default=True,
     help="What starts the processes of a node.",
 )
-@click.option("--python", metavar="PATH", help="With --via local: the interpreter; default: the one of mnt.")
-@click.option("--nproc", type=click.IntRange(min=1), help="Processes a node; default: its gpus, or 1.")
+@click.option("--python", metavar="PATH", help="Interpreter for --via local; default: that of mnt.")
+@click.option("--nproc", type=click.IntRange(min=1), help="Processes per node; default: its GPUs, or 1.")
 @click.option("--master-port", type=click.IntRange(1024, 65535), help="Default: the inventory's.")
 @click.option(
-    "--env", "assignments", multiple=True, metavar="K[=V]", help="Add a variable; K alone: as it is here."
+    "--env", "assignments", multiple=True, metavar="K[=V]", help="Set a variable; K alone: to your own value."
 )
 @click.option("-m", "as_module", is_flag=True, help="SCRIPT is the name of a module.")
-@click.option("--detach", is_flag=True, help="Start it and return; mnt status, logs and stop find it again.")
-@click.option("--dry-run", is_flag=True, help="Print each node's command and environment, start nothing.")
-@click.option("--no-preflight", is_flag=True, help="Start even where a check fails.")
+@click.option("--detach", is_flag=True, help="Start the job and return; see mnt status, logs and stop.")
+@click.option("--dry-run", is_flag=True, help="Print each node's command and environment; start nothing.")
+@click.option("--no-preflight", is_flag=True, help="Start the job even if a check fails.")
 @grace_option
 @click.option(
-    "--start-timeout", type=click.FloatRange(min=1), default=120, show_default=True, help="Seconds."
+    "--start-timeout",
+    type=click.FloatRange(min=1),
+    default=120,
+    show_default=True,
+    help="Seconds that a node may take to start.",
 )
 @click.argument("script", required=False)
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
@@ -70,18 +82,14 @@ def launch(
     script: str | None,
     args: tuple[str, ...],
 ) -> int:
-    """Start a job on the hosts: the master (the first) first, then the workers.
+    """Start a job on the hosts: the master (the first host), then the workers.
 
-    SCRIPT is a path in the pushed tree, by default the engine's own; ARGS go to it untouched. Options of mnt
-    come before SCRIPT. Without --detach the output of every node is shown until the job ends, and Ctrl-C
-    stops it everywhere.
+    SCRIPT is a path in the pushed tree (default: the engine's script); it gets ARGS unchanged. Options of mnt
+    must come before SCRIPT. Without --detach, the output of every node is shown until the job ends, and
+    Ctrl-C stops the job on all nodes.
     """
-    import os
-
-    from mnt import ui
     from mnt.launch import run
     from mnt.launch.backends.api import Request, Reservation
-    from mnt.launch.jobs import new_job_id
     from mnt.launch.plan import LaunchOptions, parse_env
 
     if as_module and script is None:
@@ -108,7 +116,7 @@ def launch(
             ui.warn(warning)
         return draft
 
-    if dry_run:  # which reserves nothing
+    if dry_run:  # this reserves nothing
         with backend.open_fleet(hosts) as fleet:
             draft = plan(fleet, Reservation(hosts))
         _show_draft(draft, as_json)
@@ -123,17 +131,14 @@ def launch(
 def _inventory(
     backend: Backend, selection: Selection, python: str | None, master_port: int | None
 ) -> Inventory:
-    """The one selected, or that of this machine alone. Raises UsageError for options of the other."""
-    from dataclasses import replace
-
-    from mnt.errors import UsageError
+    """The selected inventory, or that of this machine. Raises UsageError for an option of the other case."""
     from mnt.launch.backends.local import this_machine
 
     if backend.here and selection.options:
         given = " and ".join(selection.options)
-        raise UsageError(f"--via {backend.name} runs on this machine alone", fix=f"leave {given} out")
+        raise UsageError(f"--via {backend.name} runs on this machine only", fix=f"remove {given}")
     if python is not None and not backend.here:
-        raise UsageError("--python is for --via local", fix="set `python` of the hosts in the inventory")
+        raise UsageError("--python is only for --via local", fix="set `python` of the hosts in the inventory")
     inventory = this_machine(python=python) if backend.here else selection.inventory
     if master_port is None:
         return inventory
@@ -141,12 +146,8 @@ def _inventory(
 
 
 def _run(fleet: Fleet, launch: Launch, detach: bool, as_json: bool) -> int:
-    """Start the job; unless detached watch it, and stop it everywhere when interrupted."""
-    import sys
-
-    from mnt import ui
+    """Start the job, watch it unless detached, and stop it on all nodes after an interrupt."""
     from mnt.launch import run
-    from mnt.launch.signals import HangUp
 
     def stop() -> None:
         _stop_everywhere(launch)
@@ -157,7 +158,11 @@ def _run(fleet: Fleet, launch: Launch, detach: bool, as_json: bool) -> int:
             run.detach(launch, fleet, ui.note, on_interrupt=stop)
             _show_started(plan, as_json)
             return 0
-        lines = _output(plan, sys.stderr if as_json else sys.stdout)
+        lines = ui.HostLines(
+            [node.host for node in plan.nodes],
+            sys.stderr if as_json else sys.stdout,
+            prefix=len(plan.nodes) > 1,
+        )
         job = run.attend(launch, fleet, lines.feed, ui.note, on_interrupt=stop)
         lines.close()
     except HangUp:
@@ -169,16 +174,8 @@ def _run(fleet: Fleet, launch: Launch, detach: bool, as_json: bool) -> int:
     return job.exit_code or 0
 
 
-def _output(plan: LaunchPlan, stream: TextIO) -> HostLines:
-    from mnt import ui
-
-    return ui.HostLines([node.host for node in plan.nodes], stream, prefix=len(plan.nodes) > 1)
-
-
 def _stop_everywhere(launch: Launch) -> None:
     """End an interrupted job; a second interrupt leaves it to `mnt stop`."""
-    from mnt import ui
-    from mnt.cli.stop import show_stopped
     from mnt.launch.stop import stop_document
 
     job = launch.plan.job
@@ -187,14 +184,11 @@ def _stop_everywhere(launch: Launch) -> None:
         for host, outcome in launch.stop().items():
             show_stopped(host, stop_document(outcome))
     except KeyboardInterrupt:
-        ui.warn(f"not waiting: {job} may still run; mnt stop {job} ends it")
+        ui.warn(f"interrupted again: {job} may still run; mnt stop {job} ends it")
         raise
 
 
 def _show_draft(draft: Draft, as_json: bool) -> None:
-    from mnt import ui
-    from mnt.errors import NeverStarted
-
     plan = draft.planned.plan if draft.planned else None
     if as_json:
         refusals = [{"message": each.message, "fix": each.fix} for each in draft.refusals]
@@ -203,18 +197,15 @@ def _show_draft(draft: Draft, as_json: bool) -> None:
     if plan is not None:
         _show_plan(plan)
     for refusal in draft.refusals:
-        ui.error(NeverStarted(refusal.message, fix=refusal.fix))
+        ui.error(refusal)
     if draft.refusals:
         ui.failure("a launch would be refused")
 
 
 def _show_plan(plan: LaunchPlan) -> None:
-    import shlex
-
-    from mnt import ui
-
+    tree = "this tree" if plan.release is None else f"release {plan.release}"
     ui.plain(
-        f"job {plan.job}: {plan.engine}, {_tree(plan.release)}, world size {plan.world_size}, "
+        f"job {plan.job}: {plan.engine}, {tree}, world size {plan.world_size}, "
         f"master {plan.master_host} at {plan.master_addr}:{plan.master_port}"
     )
     for node in plan.nodes:
@@ -228,8 +219,6 @@ def _show_plan(plan: LaunchPlan) -> None:
 
 
 def _show_started(plan: LaunchPlan, as_json: bool) -> None:
-    from mnt import ui
-
     if as_json:
         ui.document(plan.document())
         return
@@ -238,8 +227,6 @@ def _show_started(plan: LaunchPlan, as_json: bool) -> None:
 
 
 def _show_end(job: Job, as_json: bool) -> None:
-    from mnt import ui
-
     if as_json:
         ui.document(job.document())
     if job.state == "finished":
@@ -250,10 +237,6 @@ def _show_end(job: Job, as_json: bool) -> None:
         ui.info(culprit.traceback.rstrip())
     why = f": {culprit.sentence()}" if culprit else ""
     ui.failure(f"job {job.job} {job.state}{why}")
-
-
-def _tree(release: str | None) -> str:
-    return "this tree" if release is None else f"release {release}"
 
 
 def _nodes(count: int) -> str:

@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Selection:
     """The inventory, and the selected hosts in the user's order.
 
-    Both are found when they are first asked for, which raises UsageError and InventoryError.
+    Both are loaded at their first use, which raises UsageError and InventoryError.
     """
 
     def __init__(self, inventory: str | None, nodes: str | None, exclude: str | None) -> None:
@@ -26,7 +26,7 @@ class Selection:
 
     @property
     def options(self) -> list[str]:
-        """Those of -i, -n and -x that were given."""
+        """The given options: some of -i, -n and -x."""
         given = {"-i": self._name, "-n": self._nodes, "-x": self._exclude}
         return [option for option, value in given.items() if value is not None]
 

@@ -1,4 +1,4 @@
-"""`mnt status`: the jobs that the hosts hold."""
+"""`mnt status`: the jobs on the hosts."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _COLOURS = {
 @json_option
 @click.argument("job", required=False)
 def status(selection: Selection, as_json: bool, job: str | None) -> int:
-    """Show the jobs that the hosts hold, newest first, or one JOB node by node.
+    """Show the jobs on the hosts, newest first, or one JOB node by node.
 
-    Your jobs of `mnt launch --via local` on this machine are among them, with or without an inventory.
+    This includes your jobs of `mnt launch --via local` on this machine, with or without an inventory.
     """
     from mnt.launch.status import JobHosts
 
@@ -53,7 +53,7 @@ def status(selection: Selection, as_json: bool, job: str | None) -> int:
 
 def _show_jobs(jobs: list[Job]) -> None:
     if not jobs:
-        ui.info("the hosts hold no job; mnt launch starts one")
+        ui.info("there are no jobs on the hosts; mnt launch starts one")
         return
     rows: list[list[str | ui.Cell]] = [
         [

@@ -1,4 +1,4 @@
-"""`mnt stop`: end jobs everywhere, and prove it."""
+"""`mnt stop`: stop jobs on all their hosts, and verify that no process is left."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from mnt.launch.jobs import jobs_to_stop
 @click.command()
 @selection_options
 @json_option
-@click.option("--all", "everything", is_flag=True, help="Every job of yours that may still run.")
+@click.option("--all", "everything", is_flag=True, help="Stop all your jobs that may still run.")
 @grace_option
 @click.argument("job", required=False)
 def stop(selection: Selection, as_json: bool, everything: bool, grace: float, job: str | None) -> int:
-    """End JOB on all its nodes; without JOB the only one that runs.
+    """Stop JOB on all its nodes (default: the only running job).
 
-    Each process of the job gets a TERM, and a KILL after the grace period. The answer is yes only when every
-    node has shown that no process of the job is left.
+    Every process of the job gets SIGTERM, and SIGKILL after the grace period. The command succeeds only if
+    every node has verified that no process of the job is left.
     """
     from mnt.launch.status import JobHosts
     from mnt.launch.stop import stop_jobs
 
     if job is not None and everything:
-        raise UsageError("--all and a job were given", fix="mnt stop JOB, or mnt stop --all")
+        raise UsageError("--all and JOB exclude each other", fix="mnt stop JOB, or mnt stop --all")
     with JobHosts(selection.hosts_if_any) as hosts:
         jobs, errors = hosts.jobs()
         for error in errors.values():
@@ -47,7 +47,7 @@ def stop(selection: Selection, as_json: bool, everything: bool, grace: float, jo
 
 
 def show_stopped(host: str, document: dict[str, Any]) -> None:
-    """What became of a job on one host."""
+    """Print the result of a stop on one host."""
     from mnt.launch.stop import describe
 
     say = ui.info if document["status"] == "stopped" else ui.failure

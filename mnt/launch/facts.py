@@ -1,4 +1,4 @@
-"""What a launch has to know of its hosts before it can plan: one probe, and one look at the releases."""
+"""What a launch needs to know about its hosts before it can plan: one probe, and one look at the releases."""
 
 from __future__ import annotations
 
@@ -27,37 +27,32 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """Why a job would not start."""
-
-    message: str
-    fix: str | None
-
-
-@dataclass(frozen=True)
 class LaunchFacts:
     nodes: dict[str, NodeFacts]
     network: NetworkDecision
-    unfit: tuple[Refusal, ...]  # what the checks say no to, as far as they judge what the probe found anyway
+    refusals: tuple[NeverStarted, ...]  # why the checks that need no more than the probe would refuse the job
 
 
 def launch_facts(
     fleet: Fleet, inventory: Inventory, hosts: Sequence[Host], *, preflight: bool = True
 ) -> LaunchFacts:
-    """What the plan needs of each host, the network of the job, and what speaks against it.
+    """Gather what the plan needs to know about each host, the job's network, and the reasons not to start.
 
     Args:
-        preflight: let the checks judge.
+        preflight: run the checks.
 
     Raises NeverStarted: a host cannot be reached, or did not answer.
     """
     found, network = first_look(fleet, inventory, hosts)
     releases = fleet.run(find_release, None)
-    _require_answers({**found.errors, **releases.errors(), **_without_home(found)})
-    held = releases.values_by_host()
-    nodes = {host.name: _node(found, host, _tree(held[host.name])) for host in hosts}
+    _require_answers(found, releases.errors())
+    trees = {name: _tree(release) for name, release in releases.values_by_host().items()}
+    nodes = {
+        host.name: NodeFacts(facts.home, trees[host.name], facts.clock_offset)
+        for host, facts in found.answers()
+    }
     refusals = (
-        Refusal(f"{each.check}: {fold(each.hosts)}: {each.message}", each.fix)
+        NeverStarted(f"{each.check}: {fold(each.hosts)}: {each.message}", fix=each.fix)
         for each in (unfit(found, network) if preflight else ())
     )
     return LaunchFacts(nodes, network, tuple(refusals))
@@ -66,47 +61,54 @@ def launch_facts(
 def facts_here(
     fleet: Fleet, inventory: Inventory, hosts: Sequence[Host], *, preflight: bool = True
 ) -> LaunchFacts:
-    """The same for a job on this machine alone: the tree runs where it stands, no check of a cluster holds.
+    """The same for a job on this machine only: the tree runs in place, and the cluster's checks do not apply.
 
     Raises NeverStarted: no Python answered.
     """
     found, network = first_look(fleet, inventory, hosts)
-    _require_answers({**found.errors, **_without_home(found)})
+    _require_answers(found, {})
     nodes = {
-        host.name: _node(found, host, CodeTree(os.path.abspath(host.workdir)), count_gpus=True)
-        for host in hosts
+        host.name: NodeFacts(
+            facts.home,
+            CodeTree(os.path.abspath(host.workdir)),
+            facts.clock_offset,
+            gpus=len(facts.gpus.found) if facts.gpus else None,
+        )
+        for host, facts in found.answers()
     }
-    unfit = (_unfit_here(host, found.facts[host.name]) for host in hosts) if preflight else ()
-    return LaunchFacts(nodes, network, tuple(refusal for refusal in unfit if refusal is not None))
+    refusals = [_unfit_here(host, facts) for host, facts in found.answers()] if preflight else []
+    return LaunchFacts(nodes, network, tuple(refusal for refusal in refusals if refusal is not None))
 
 
-def _unfit_here(host: Host, facts: HostFacts) -> Refusal | None:
+def _unfit_here(host: Host, facts: HostFacts) -> NeverStarted | None:
     python = " ".join(host.python)
     if facts.trains_with is None:
         why = f": {facts.python.why}" if facts.python and facts.python.why else ""
-        return Refusal(f"{host.name}: {python} does not run{why}", "name another interpreter: --python PATH")
+        return NeverStarted(
+            f"{host.name}: {python} does not run{why}", fix="name another interpreter: --python PATH"
+        )
     if "torch" not in facts.packages:
-        return Refusal(
+        return NeverStarted(
             f"{host.name}: {python} has no torch",
-            f"{python} -m pip install torch, or name an interpreter that has it: --python PATH",
+            fix=f"{python} -m pip install torch, or name an interpreter that has it: --python PATH",
         )
     return None
 
 
-def _require_answers(errors: Mapping[str, HostError]) -> None:
-    if errors:
-        first = next(iter(errors.values()))
-        raise NeverStarted("; ".join(error.message for error in errors.values()), fix=first.fix)
-
-
-def _node(found: FleetFacts, host: Host, tree: CodeTree | None, *, count_gpus: bool = False) -> NodeFacts:
-    facts = found.facts[host.name]
-    gpus = len(facts.gpus.found) if count_gpus and facts.gpus else None
-    return NodeFacts(_home(facts) or "", tree, facts.clock_offset, gpus)
+def _require_answers(found: FleetFacts, errors: Mapping[str, HostError]) -> None:
+    """Raises NeverStarted if there are errors, or if no interpreter on a host reported the user's home."""
+    silent = {
+        name: HostError(name, "command", "no Python 3.8 or newer answered", fix="mnt preflight")
+        for name, facts in found.facts.items()
+        if not (facts.login and facts.login.home)
+    }
+    failed = list({**found.errors, **errors, **silent}.values())
+    if failed:
+        raise NeverStarted("; ".join(error.message for error in failed), fix=failed[0].fix)
 
 
 def unfit(found: FleetFacts, network: NetworkDecision) -> list[Finding]:
-    """What fails of the checks that the probe alone can feed."""
+    """The failures found by the checks that need no more than the probe."""
     checks = [check for check in select() if check.needs not in FURTHER_TRIPS]
     findings = run_checks(found, network, checks).findings
     return [finding for finding in findings if finding.severity is Severity.FAIL]
@@ -116,16 +118,3 @@ def _tree(found: FoundRelease) -> CodeTree | None:
     if found["current"] is None or found["path"] is None:
         return None
     return CodeTree(found["path"], found["current"], found["manifest_sha"])
-
-
-def _without_home(found: FleetFacts) -> dict[str, HostError]:
-    """Hosts where no interpreter could say where the user's files go."""
-    return {
-        name: HostError(name, "command", "no Python 3.8 or newer answered", fix="mnt preflight")
-        for name, facts in found.facts.items()
-        if _home(facts) is None
-    }
-
-
-def _home(facts: HostFacts) -> str | None:
-    return facts.login.home if facts.login else None

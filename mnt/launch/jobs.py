@@ -1,7 +1,7 @@
-"""A job as the head sees it: the nodes' own entries, merged into one state, one culprit, one exit code. Pure.
+"""A job as the head sees it: the entries of its nodes, merged into one state, culprit and exit code. Pure.
 
-Each node judges only itself (`mnt.tasks.job.JobEntry`). Which of several failures came first, and which were
-only its victims, shows when they lie side by side, their times corrected by each host's clock offset.
+Each node reports only on itself (`mnt.tasks.job.JobEntry`). Which of several failures came first, and which
+were only its consequences, shows when they are compared, with times corrected by the hosts' clock offsets.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from mnt.errors import UsageError
@@ -21,7 +21,7 @@ ACTIVE = frozenset({"starting", "running"})
 
 
 def new_job_id() -> str:
-    """An id that sorts by time and collides with nobody: `20261127-224500-3fa90c`."""
+    """A unique id that sorts by time: `20261127-224500-3fa90c`."""
     return time.strftime("%Y%m%d-%H%M%S", time.gmtime()) + "-" + secrets.token_hex(3)
 
 
@@ -31,15 +31,12 @@ class JobRecord:
 
     job: str
     backend: str = "ssh"  # what started it
-    outside_id: str | None = None  # what it is called there (a Slurm job's id); None: nothing
-
-    def document(self) -> dict[str, Any]:
-        return {"job": self.job, "backend": self.backend, "outside_id": self.outside_id}
+    outside_id: str | None = None  # its id in an outside scheduler (a Slurm job id); None: it has none
 
 
 @dataclass(frozen=True)
 class Culprit:
-    """Where and why a job failed. `rank` is global; None: the host itself, not one of its processes."""
+    """Where and why a job failed. `rank` is global; None: the host itself failed, not a process."""
 
     host: str
     rank: int | None
@@ -51,7 +48,7 @@ class Culprit:
         return {"host": self.host, "rank": self.rank, "exit_code": self.exit_code, "message": self.message}
 
     def sentence(self) -> str:
-        """One line for a person."""
+        """The culprit in one line, for people."""
         where = self.host if self.rank is None else f"{self.host}, rank {self.rank}"
         code = "" if self.exit_code is None else f" (exit code {self.exit_code})"
         return f"{where}: {self.message}{code}"
@@ -61,14 +58,14 @@ class Culprit:
 class Node:
     """One node of a job.
 
-    Its state is the entry's; or `unreachable`, `absent` (never started there), `unknown` (not asked).
+    Its state is the entry's, or `unreachable`, `absent` (never started there), or `unknown` (not asked).
     """
 
     host: str
     node_rank: int
     state: str
     entry: JobEntry | None = None
-    clock_offset: float = 0.0  # seconds; the host's clock minus the head's
+    clock_offset: float = 0.0  # seconds that the host's clock is ahead of the head's
 
     @property
     def exit_code(self) -> int | None:
@@ -81,7 +78,7 @@ class Job:
     engine: str | None
     release: str | None
     created: float  # epoch seconds
-    master: str | None  # host:port of the rendezvous, by its training address
+    master: str | None  # host:port of the rendezvous, with the training address
     nodes: tuple[Node, ...]  # in rank order
 
     @property
@@ -90,12 +87,12 @@ class Job:
 
     @property
     def active(self) -> bool:
-        """Whether any node still runs."""
+        """Whether any node still runs the job."""
         return any(node.state in ACTIVE for node in self.nodes)
 
     @property
     def stoppable(self) -> bool:
-        """Whether anything of it may still be there: it runs, is staged, or a supervisor of it died."""
+        """Whether anything of it may be left on a host: it runs, is staged, or a supervisor died."""
         return self.active or any(node.state in ("pending", "lost") for node in self.nodes)
 
     @property
@@ -103,7 +100,7 @@ class Job:
         """pending (no node has started yet), starting, running, finished, failed, stopped or lost."""
         states = {node.state for node in self.nodes} - {"unknown"}
         if any(_heard_by(node) for node in self.nodes):
-            states.add("failed")  # there, whether the node that failed can be asked or not
+            states.add("failed")  # even if the node that failed cannot be asked
         for state in ("starting", "running", "failed", "lost", "stopped"):
             if state in states:
                 return state
@@ -113,14 +110,14 @@ class Job:
 
     @property
     def culprit(self) -> Culprit | None:
-        """Whoever failed first, where the job failed or was lost."""
+        """The first failure, if the job failed or was lost."""
         return find_culprit(self.nodes) if self.state in ("failed", "lost") else None
 
     @property
     def exit_code(self) -> int | None:
-        """What `mnt launch` exits with; None while the job runs, or waits to.
+        """The exit code of `mnt launch`; None while the job runs or is pending.
 
-        The culprit's own code; 1 where nobody saw it; 143, as after a TERM, for a job that was stopped.
+        It is the culprit's own code, or 1 if that is unknown; 143, as after SIGTERM, if the job was stopped.
         """
         if self.active or self.state == "pending":
             return None
@@ -135,7 +132,7 @@ class Job:
         """The job as `mnt status --json` prints it."""
         culprit = self.culprit
         return {
-            **self.record.document(),
+            **asdict(self.record),
             "state": self.state,
             "engine": self.engine,
             "release": self.release,
@@ -154,10 +151,10 @@ class Job:
 
 
 def merge_jobs(answers: Mapping[str, tuple[Jobs, float]], unreachable: Iterable[str] = ()) -> list[Job]:
-    """All jobs that the hosts know of, newest first.
+    """All jobs that the hosts reported, newest first.
 
     Args:
-        answers: by host, what `list_jobs` answered and the host's clock offset in seconds.
+        answers: by host, the answer of `list_jobs` and the host's clock offset in seconds.
         unreachable: hosts that could not be asked.
     """
     entries: dict[str, dict[str, tuple[JobEntry, float]]] = {}
@@ -174,9 +171,9 @@ def merge_jobs(answers: Mapping[str, tuple[Jobs, float]], unreachable: Iterable[
 def merge_job(
     entries: Mapping[str, tuple[JobEntry, float]], *, unreachable: Collection[str], asked: Collection[str]
 ) -> Job:
-    """One job out of its nodes' entries (each with its host's clock offset); at least one entry is needed.
+    """One job from its nodes' entries, at least one, each with its host's clock offset.
 
-    What the hosts that were not `asked` hold says nothing about its state.
+    Hosts that were not `asked` do not count for its state.
     """
     any_entry = next(iter(entries.values()))[0]
     nodes = []
@@ -198,12 +195,12 @@ def merge_job(
 
 
 def record_of(entry: JobEntry) -> JobRecord:
-    """An older mnt's jobs say nothing of a backend: they are ssh's."""
+    """The record in an entry. Jobs of an older mnt name no backend: theirs is ssh."""
     return JobRecord(entry["job"], entry.get("backend") or "ssh", entry.get("outside_id"))
 
 
 def find_culprit(nodes: Sequence[Node]) -> Culprit | None:
-    """The first failure that is not another's victim; else a lost host; else the first victim."""
+    """The first failure that is no consequence of another; else a lost host; else the first failure."""
     failures = sorted(_failures(nodes), key=lambda found: found[0])
     for _, host, failure in failures:
         if not failure["victim"]:
@@ -222,31 +219,31 @@ def find_culprit(nodes: Sequence[Node]) -> Culprit | None:
 
 
 def _lost_by(node: Node) -> str | None:
-    """The host that a node lost contact with, where that is what ended it."""
+    """The host that a node lost contact with, if that ended the node."""
     reason = (node.entry["reason"] if node.entry else None) or {}
     return reason.get("lost")
 
 
 def _failures(nodes: Sequence[Node]) -> Iterable[tuple[float, str, Failure]]:
-    """(time by the head's clock, host, failure) of each node, and of nodes that only a peer can speak for.
+    """(time by the head's clock, host, failure) of each node, also of nodes that only a peer reported.
 
-    What a node says of itself is fuller than what it told its peers: it has the traceback.
+    A node's own report is preferred, because only that has the traceback.
     """
-    speak = set()
+    reported = set()
     for node in nodes:
         if node.entry is not None and node.entry["failure"] is not None and _lost_by(node) is None:
-            speak.add(node.host)
+            reported.add(node.host)
             failure = node.entry["failure"]
             yield (failure["time"] or node.entry["ended"] or 0.0) - node.clock_offset, node.host, failure
     for node in nodes:
         heard = _heard_by(node)
-        if heard is not None and heard[0] not in speak:
+        if heard is not None and heard[0] not in reported:
             host, failure = heard
             yield (failure["time"] or 0.0) - node.clock_offset, host, failure
 
 
 def _heard_by(node: Node) -> tuple[str, Failure] | None:
-    """Which host's failure, and what it was, a node was ended for."""
+    """The host and the failure because of which a node was ended."""
     reason = (node.entry["reason"] if node.entry else None) or {}
     return (reason["peer"], reason["failure"]) if reason.get("failure") else None
 
@@ -256,26 +253,26 @@ def _culprit(host: str, failure: Failure) -> Culprit:
 
 
 def named_job(jobs: Sequence[Job], wanted: str | None) -> Job:
-    """The job of that id; without one, the newest. `jobs` is newest first.
+    """The job with the id `wanted`; None: the newest. `jobs` is sorted, newest first.
 
     Raises:
-        UsageError: no such job, or none at all.
+        UsageError: there is no such job, or no job at all.
     """
     if not jobs:
-        raise UsageError("the hosts hold no job", fix="mnt launch starts one")
+        raise UsageError("there are no jobs on the hosts", fix="mnt launch starts one")
     if wanted is None:
         return jobs[0]
     for job in jobs:
         if job.job == wanted:
             return job
-    raise UsageError(f"there is no job {wanted!r}", fix=f"the jobs there are: {_listed(jobs)}")
+    raise UsageError(f"there is no job {wanted!r}", fix=f"name one of these: {_listed(jobs)}")
 
 
 def jobs_to_stop(jobs: Sequence[Job], wanted: str | None, *, everything: bool) -> list[Job]:
-    """What `mnt stop` is to end: the named job, all that may still run, or the only one.
+    """The jobs that `mnt stop` must end: the named one, all that may still run, or the only one.
 
     Raises:
-        UsageError: no such job, or several run and none is named.
+        UsageError: there is no such job, or several jobs run and none is named.
     """
     if wanted is not None:
         return [named_job(jobs, wanted)]
@@ -291,7 +288,7 @@ def _listed(jobs: Sequence[Job], most: int = 8) -> str:
 
 
 def host_of_rank(job: Job, rank: int) -> str:
-    """The host that runs a global rank.
+    """The host of a global rank.
 
     Raises:
         UsageError: the job has no such rank.
@@ -302,4 +299,4 @@ def host_of_rank(job: Job, rank: int) -> str:
         if first <= rank < first + member["nproc"]:
             return member["host"]
         first += member["nproc"]
-    raise UsageError(f"job {job.job} has no rank {rank}", fix=f"its ranks are 0 to {first - 1}")
+    raise UsageError(f"job {job.job} has no rank {rank}", fix=f"use a rank from 0 to {first - 1}")

@@ -118,7 +118,7 @@ def parse_env(assignments: Sequence[str], caller: Mapping[str, str]) -> dict[str
             raise UsageError(f"--env {assignment}: {name!r} is not a variable name", fix="--env NAME=VALUE")
         if not equals:
             if name not in caller:
-                raise UsageError(f"--env {name}: it is not set in your environment", fix=f"--env {name}=VALUE")
+                raise UsageError(f"--env {name}: not set in your environment", fix=f"--env {name}=VALUE")
             value = caller[name]
         env[name] = value
     return env

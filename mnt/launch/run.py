@@ -1,12 +1,12 @@
-"""A launch, from its request to the end of the job: for `mnt launch` and for Python scripts. Prints nothing.
+"""A launch, from the request to the end of the job, for `mnt launch` and for Python scripts. Prints nothing.
 
     with backend.open_fleet(hosts) as fleet:
         launch = draft(fleet, backend, inventory, Reservation(hosts), request, options).launch()
         launch.start(fleet)
         job = launch.watch(fleet, output=show)
 
-`attend` starts and watches as a program at a terminal does: it leaves the job alone when the terminal goes
-away, and stops it everywhere when it is interrupted. `run` is all of that in one call.
+`attend` starts and watches a job as a program at a terminal should: when the terminal closes, the job goes
+on; an interrupt stops it on all nodes. `run` does all of this in one call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mnt.fleet import Fleet, Results
 from mnt.inventory.model import Host, Inventory
 from mnt.launch.backends import backend_named
 from mnt.launch.backends.api import Backend, Request, Reservation, Tell
-from mnt.launch.facts import Refusal, facts_here, launch_facts
+from mnt.launch.facts import facts_here, launch_facts
 from mnt.launch.jobs import Job, JobRecord, new_job_id
 from mnt.launch.plan import LaunchOptions, LaunchPlan, plan_launch
 from mnt.launch.signals import HangUp, HangUpGuard, hang_up_guard
@@ -29,23 +29,23 @@ from mnt.launch.staging import take_back
 from mnt.launch.watch import Watch
 from mnt.tasks.job import Started, Stopped
 
-Output = Callable[[str, str], None]  # takes (host, text) as it comes; text may hold surrogate escapes
+Output = Callable[[str, str], None]  # takes (host, text) as it arrives; text may contain surrogate escapes
 
-_ASK_EVERY = 2.0  # seconds between two questions for a reservation
+_ASK_EVERY = 2.0  # seconds between two requests for a reservation
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A job that is planned."""
+    """A planned job."""
 
     backend: Backend
     plan: LaunchPlan
     hosts: tuple[Host, ...]  # in rank order
     request: Request
-    clock_offsets: Mapping[str, float]  # by host, seconds that its clock is ahead of ours
+    clock_offsets: Mapping[str, float]  # by host: seconds that its clock is ahead of the head's
 
     def start(self, fleet: Fleet, tell: Tell = lambda text: None) -> Started:
-        """Start every node. Raises NeverStarted; nothing runs then."""
+        """Start every node. Raises NeverStarted; then nothing runs."""
         return self.backend.start(fleet, self.plan, self.request, tell)
 
     def watch(self, fleet: Fleet, output: Output, tell: Tell = lambda text: None) -> Job:
@@ -53,21 +53,21 @@ class Launch:
         return Watch(self.plan, output=output, tell=tell).follow(fleet, self.clock_offsets)
 
     def stop(self) -> Results[Stopped]:
-        """End it everywhere, over connections of its own: an interrupted fleet has closed its."""
+        """Stop the job on all nodes, over new connections: an interrupted fleet has closed its own."""
         with self.backend.open_fleet(self.hosts) as fleet:
             return take_back(fleet, self.plan)
 
 
 @dataclass(frozen=True)
 class Draft:
-    """What a launch comes to, as far as there is a plan, and what speaks against starting it."""
+    """The plan of a launch, if there is one, and the reasons why the launch would be refused."""
 
     planned: Launch | None
-    refusals: tuple[Refusal, ...]
-    error: NeverStarted | None  # what a launch ends with, if anything was refused
+    refusals: tuple[NeverStarted, ...]
+    error: NeverStarted | None  # what a launch raises because of the refusals
 
     def launch(self) -> Launch:
-        """Raises NeverStarted where anything was refused."""
+        """The planned job. Raises NeverStarted if the launch is refused."""
         if self.error is not None:
             raise self.error
         assert self.planned is not None
@@ -84,36 +84,35 @@ def draft(
     *,
     preflight: bool = True,
 ) -> Draft:
-    """Look at the hosts and plan. Nothing is raised for a job that cannot start: `Draft.launch` does that.
+    """Gather facts from the hosts, and plan. If the job cannot start, not this but `Draft.launch` raises.
 
     Args:
         fleet: over the reservation's hosts.
-        preflight: refuse what the checks say no to, as far as they judge what the probe found anyway.
+        preflight: run the checks that need no more than the probe, and refuse a launch that fails them.
     """
     hosts = reservation.hosts or ()
     record = JobRecord(request.job, backend.name, reservation.outside_id)
-    unfit: tuple[Refusal, ...] = ()
+    unfit: tuple[NeverStarted, ...] = ()
     try:
         look = facts_here if backend.here else launch_facts
         facts = look(fleet, inventory, hosts, preflight=preflight)
-        unfit = facts.unfit
+        unfit = facts.refusals
         plan = plan_launch(inventory, hosts, facts.network, facts.nodes, options, record)
     except NeverStarted as error:
-        refusals = (*unfit, Refusal(error.message, error.fix))
-        return Draft(None, refusals, _not_fit(backend, unfit) or error)
+        return Draft(None, (*unfit, error), _not_fit(backend, unfit) or error)
     offsets = {name: node.clock_offset for name, node in facts.nodes.items()}
     launch = Launch(backend, plan, hosts, request, offsets)
     return Draft(launch, unfit, _not_fit(backend, unfit))
 
 
-def _not_fit(backend: Backend, refusals: Sequence[Refusal]) -> NeverStarted | None:
-    """All of them in one; None where there is none."""
+def _not_fit(backend: Backend, refusals: Sequence[NeverStarted]) -> NeverStarted | None:
+    """All refusals in one error; None if there are none."""
     if not refusals:
         return None
     message, fix = "; ".join(refusal.message for refusal in refusals), refusals[0].fix
     if backend.here:
         return NeverStarted(message, fix=fix)
-    more = "mnt preflight says more, --no-preflight starts all the same"
+    more = "mnt preflight shows details, --no-preflight starts the job anyway"
     return NeverStarted(f"not fit to train: {message}", fix=f"{fix}; {more}")
 
 
@@ -121,9 +120,9 @@ def _not_fit(backend: Backend, refusals: Sequence[Refusal]) -> NeverStarted | No
 def reserved(
     backend: Backend, hosts: Sequence[Host], request: Request, tell: Tell = lambda text: None
 ) -> Iterator[Reservation]:
-    """Hosts for a job, once there are some; given back where the block ends without a job.
+    """Wait for the hosts of a job; they are given back if the block ends without a job.
 
-    Raises NeverStarted: there will be none.
+    Raises NeverStarted: the job will get no hosts.
     """
     outside_id = None
     try:
@@ -151,17 +150,17 @@ def attend(
     *,
     on_interrupt: Callable[[], object] | None = None,
 ) -> Job:
-    """Start a job and watch it to its end. For the main thread: it handles signals.
+    """Start a job and watch it to its end. Call it in the main thread, because it handles signals.
 
     Args:
-        on_interrupt: called in place of `launch.stop` when a Ctrl-C (or TERM) comes; has to stop the job.
+        on_interrupt: called instead of `launch.stop` after Ctrl-C or SIGTERM; it must stop the job.
 
     Raises:
         NeverStarted: see `Launch.start`.
-        HangUp: the terminal is gone; the job goes on.
-        BrokenPipeError: nobody reads what `output` writes; the job goes on.
-        KeyboardInterrupt: interrupted, and the job was stopped.
-        HostError: no node could be followed at all.
+        HangUp: the terminal was closed; the job goes on.
+        BrokenPipeError: the reader of what `output` writes is gone; the job goes on.
+        KeyboardInterrupt: interrupted; the job was stopped.
+        HostError: no node could be followed.
     """
     with _signals(on_interrupt or launch.stop) as guard:
         launch.start(fleet, tell)
@@ -176,7 +175,7 @@ def detach(
     *,
     on_interrupt: Callable[[], object] | None = None,
 ) -> None:
-    """Start a job and leave it to itself. Raises NeverStarted, KeyboardInterrupt: see `attend`."""
+    """Start a job and return. Raises NeverStarted and KeyboardInterrupt, as `attend` does."""
     with _signals(on_interrupt or launch.stop):
         launch.start(fleet, tell)
 
@@ -204,10 +203,10 @@ def run(
     backend: str = "ssh",
     preflight: bool = True,
 ) -> Job:
-    """Launch a job and attend to it until it ends; its `exit_code` is that of `mnt launch`.
+    """Launch a job and watch it to its end; its `exit_code` is that of `mnt launch`.
 
     Args:
-        hosts: in rank order, the first is the master; None: all of the inventory.
+        hosts: in rank order, the first is the master; None: all hosts of the inventory.
 
     Raises what `attend` raises.
     """

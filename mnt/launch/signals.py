@@ -1,4 +1,4 @@
-"""What a hang-up means to an attached launch: the terminal is gone, the job goes on."""
+"""What a hang-up (SIGHUP) does to an attached launch: the terminal was closed, but the job goes on."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from types import FrameType
 
 
 class HangUp(KeyboardInterrupt):
-    """SIGHUP arrived while a job was being watched."""
+    """SIGHUP arrived while a job was watched."""
 
 
 class HangUpGuard:
-    """Holds SIGHUP back while a job is being started, and turns it into `HangUp` while it is watched."""
+    """Delays SIGHUP while a job is started, and raises `HangUp` while it is watched."""
 
     def __init__(self) -> None:
         self.arrived = False
@@ -28,19 +28,19 @@ class HangUpGuard:
             raise HangUp
 
     def watch(self) -> None:
-        """From here on a hang-up, also one that came before, ends the watching."""
+        """From now on a hang-up, even an earlier one, ends the watching."""
         self.watching = True
         if self.arrived:
             raise HangUp
 
     def unwatch(self) -> None:
-        """From here on a hang-up ends nothing: the job is being stopped."""
+        """From now on a hang-up ends nothing: the job is being stopped."""
         self.watching = False
 
 
 @contextmanager
 def hang_up_guard() -> Iterator[HangUpGuard]:
-    """The guard in force; under `nohup`, where SIGHUP is ignored already, it stays ignored."""
+    """Install a guard. Under `nohup`, SIGHUP is ignored already, and it stays ignored."""
     guard = HangUpGuard()
     before = signal.getsignal(signal.SIGHUP)
     if before != signal.SIG_IGN:
@@ -52,7 +52,7 @@ def hang_up_guard() -> Iterator[HangUpGuard]:
 
 
 def _leave_terminal() -> None:
-    """What is still said goes nowhere: writing to a terminal that is gone fails with EIO."""
+    """Discard further output: writing to a closed terminal would fail with EIO."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         if stream.isatty():

@@ -1,34 +1,34 @@
-"""The first step of every start: each node's spec and the supervisor, put on all hosts. And the way back."""
+"""The first step of every start: put each node's spec and the supervisor on its host; and the way back."""
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from mnt.errors import NeverStarted
 from mnt.fleet import Fleet, Results
-from mnt.tasks.job import NodeSpec, Staged, Stopped, stage_node, stop_node
+from mnt.tasks.job import NodeSpec, Stopped, stage_node, stop_node
 
 if TYPE_CHECKING:
-    from mnt.launch.plan import LaunchPlan, NodePlan
+    from mnt.launch.plan import LaunchPlan
 
 T = TypeVar("T")
 
 
-def stage(fleet: Fleet, plan: LaunchPlan) -> dict[str, Staged]:
-    """Put every node's part of a plan on its host: nothing runs yet.
+def stage(fleet: Fleet, plan: LaunchPlan) -> None:
+    """Put every node's part of a plan on its host; nothing runs yet.
 
-    Raises NeverStarted: a node refuses; `take_back` has to follow.
+    Raises NeverStarted: a node refused; the caller must call `take_back`.
     """
     specs = node_specs(plan, secret=secrets.token_hex(16), created=time.time())
-    return all_of(fleet.run_each(stage_node, {host: (spec,) for host, spec in specs.items()}))
+    all_of(fleet.run_each(stage_node, {host: (spec,) for host, spec in specs.items()}))
 
 
 def take_back(fleet: Fleet, plan: LaunchPlan, hosts: Collection[str] | None = None) -> Results[Stopped]:
-    """End whatever of a plan was staged or started, on all its hosts or on these.
+    """End everything that was staged or started for a plan, on all its hosts or only on `hosts`.
 
     Hosts that cannot be reached are left to `mnt stop`.
     """
@@ -43,7 +43,7 @@ def take_back(fleet: Fleet, plan: LaunchPlan, hosts: Collection[str] | None = No
 
 
 def all_of(results: Results[T]) -> dict[str, T]:
-    """What all hosts answered. Raises NeverStarted unless all did."""
+    """The answers of all hosts. Raises NeverStarted if a host did not answer."""
     errors = list(results.errors().values())
     if errors:
         raise NeverStarted(
@@ -53,38 +53,37 @@ def all_of(results: Results[T]) -> dict[str, T]:
     return results.values_by_host()
 
 
-def node_specs(plan: LaunchPlan, *, secret: str, created: float) -> Mapping[str, NodeSpec]:
-    """By host, what its supervisor has to run: pure.
+def node_specs(plan: LaunchPlan, *, secret: str, created: float) -> dict[str, NodeSpec]:
+    """By host, what its supervisor must run. Pure.
 
     Args:
-        secret: by which the nodes' supervisors know each other.
+        secret: with it, the nodes' supervisors authenticate to each other.
         created: epoch seconds.
     """
-    return {node.host: _spec(plan, node, secret, created) for node in plan.nodes}
-
-
-def _spec(plan: LaunchPlan, node: NodePlan, secret: str, created: float) -> NodeSpec:
     return {
-        "format": 1,
-        "job": plan.job,
-        "host": node.host,
-        "node_rank": node.node_rank,
-        "nodes": [{"host": n.host, "node_rank": n.node_rank, "nproc": n.nproc} for n in plan.nodes],
-        "engine": plan.engine,
-        "release": plan.release,
-        "backend": plan.record.backend,
-        "outside_id": plan.record.outside_id,
-        "remains": plan.remains,
-        "cwd": node.cwd,
-        "argv": list(node.argv),
-        "env": node.env,
-        "path_prepend": list(node.path_prepend),
-        "script": plan.script,
-        "ranks": [node.first_rank, node.nproc],
-        "jobs_dir": node.jobs_dir,
-        "master": {"addr": plan.master_addr, "port": plan.master_port},
-        "grace": plan.grace,
-        "peer": None,
-        "secret": secret,
-        "created": created,
+        node.host: {
+            "format": 1,
+            "job": plan.job,
+            "host": node.host,
+            "node_rank": node.node_rank,
+            "nodes": [{"host": n.host, "node_rank": n.node_rank, "nproc": n.nproc} for n in plan.nodes],
+            "engine": plan.engine,
+            "release": plan.release,
+            "backend": plan.record.backend,
+            "outside_id": plan.record.outside_id,
+            "remains": plan.remains,
+            "cwd": node.cwd,
+            "argv": list(node.argv),
+            "env": node.env,
+            "path_prepend": list(node.path_prepend),
+            "script": plan.script,
+            "ranks": [node.first_rank, node.nproc],
+            "jobs_dir": node.jobs_dir,
+            "master": {"addr": plan.master_addr, "port": plan.master_port},
+            "grace": plan.grace,
+            "peer": None,
+            "secret": secret,
+            "created": created,
+        }
+        for node in plan.nodes
     }

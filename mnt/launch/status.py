@@ -1,4 +1,4 @@
-"""The jobs that there are: those that the hosts of an inventory hold, and those of this machine itself."""
+"""All known jobs: those on the hosts of an inventory, and the local jobs of this machine."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class JobHosts:
-    """The hosts on which jobs may be, and how each job's are reached. Closed by leaving the `with` block.
+    """The hosts that may have jobs, and the connections to them. The end of the `with` block closes these.
 
     Args:
-        hosts: of an inventory; this machine counts besides.
+        hosts: of an inventory; this machine is always included.
     """
 
     def __init__(self, hosts: Sequence[Host]) -> None:
-        # Both by whether their jobs are of this machine itself.
+        # The key is `Backend.here`: whether the jobs are local jobs of this machine.
         self._hosts = {False: tuple(hosts), True: this_machine().hosts}
         self._fleets: dict[bool, Fleet] = {}
         self._open = ExitStack()
@@ -43,7 +43,7 @@ class JobHosts:
         self._open.close()
 
     def fleet_of(self, job: Job) -> Fleet:
-        """Over the hosts among which the job's are."""
+        """A fleet that includes the job's hosts."""
         return self._fleet(job.record.backend)
 
     def _fleet(self, backend_name: str) -> Fleet:
@@ -69,7 +69,7 @@ class JobHosts:
 
 
 def _list_with_clock(connection: HostConnection) -> tuple[Jobs, float]:
-    """The host's jobs, and the offset of its clock: its time against the middle of the round trip."""
+    """The host's jobs, and its clock offset: its time compared with the middle of the round trip."""
     host = connection.target
     connection.open()
     before = time.time()
@@ -78,19 +78,19 @@ def _list_with_clock(connection: HostConnection) -> tuple[Jobs, float]:
 
 
 def _jobs_here(host: Host) -> list[Job]:
-    """This machine's local jobs."""
+    """The local jobs of this machine."""
     jobs = list_jobs_here(host.jobs_dir, host.name)
     return merge_jobs({host.name: (_of_backends(jobs, here=True), 0.0)})
 
 
 def _of_backends(jobs: Jobs, *, here: bool) -> Jobs:
-    """A host of the inventory may be this machine: its local jobs are not the cluster's, nor the reverse."""
+    """Only the local jobs, or only the cluster's: a host of the inventory may be this machine."""
     kept = [entry for entry in jobs["jobs"] if backend_named(record_of(entry).backend).here == here]
     return {"now": jobs["now"], "jobs": kept}
 
 
 def _as_it_stands(job: Job) -> Job:
-    """A job of which no node has started is as its backend says."""
+    """The job; if no node has started, its backend decides on its state."""
     if job.state == "pending" and backend_named(job.record.backend).state(job.record) is BackendState.GONE:
         return replace(job, nodes=tuple(replace(node, state="lost") for node in job.nodes))
     return job

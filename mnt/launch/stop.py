@@ -1,4 +1,4 @@
-"""Ending jobs everywhere, and saying what became of each node."""
+"""Stop jobs on all their nodes, and report the result for each node."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def stop_jobs(hosts: JobHosts, jobs: Sequence[Job], *, grace: float) -> dict[str, Any]:
-    """Stop jobs one after the other, all nodes of each at once. Returns what `mnt stop --json` prints.
+    """Stop jobs one after another, each on all nodes at once. Returns the document of `mnt stop --json`.
 
     Args:
-        hosts: a node of a job whose host is not among them counts as unreachable.
+        hosts: if a job has a node on another host, this node counts as unreachable.
         grace: seconds between TERM and KILL.
     """
     ok = True
@@ -42,13 +42,13 @@ def stop_jobs(hosts: JobHosts, jobs: Sequence[Job], *, grace: float) -> dict[str
 
 
 def stop_document(outcome: Outcome[Stopped] | None) -> dict[str, Any]:
-    """One node's line of the document; None for a host that is not in the inventory."""
+    """The result on one node, as in the document. `outcome` is None if the host was not selected."""
     if outcome is None or outcome.value is None:
         error = outcome.error if outcome else None
         message = error.message if error else "not among the selected hosts"
         return {"status": "unreachable", "killed": 0, "left": [], "port_free": None, "message": message}
     answer = outcome.value
-    # A node on which nothing of the job ran (any more) is as stopped as can be.
+    # "none": nothing of the job ran (any more), so it is stopped too.
     status = "left" if answer["status"] == "left" else "stopped"
     return {
         "status": status,
@@ -59,7 +59,7 @@ def stop_document(outcome: Outcome[Stopped] | None) -> dict[str, Any]:
 
 
 def describe(host: str, document: dict[str, Any]) -> str:
-    """One line for a person."""
+    """The result on one node in one line, for people."""
     if document["status"] == "unreachable":
         return f"{host}: not stopped: {document['message']}"
     port = "master port free" if document["port_free"] else "master port still taken"

@@ -1,4 +1,4 @@
-"""Follow a job's nodes to their end: their output to the console, one node's failure to all others."""
+"""Follow the nodes of a job to their end: show their output; if one fails, end the others."""
 
 from __future__ import annotations
 
@@ -18,32 +18,28 @@ if TYPE_CHECKING:
     from mnt.tasks.job import JobEntry
 
 RETRY_EVERY = 2.0  # seconds between attempts to reach a node again
-GIVE_UP_AFTER = 10.0  # seconds that a node may stay away once all the others have ended
-GIVE_UP_ALONE = 600.0  # the same where no other node is in reach: the head's own network may be down
-PEERS_FIRST = 3.0  # seconds that the nodes' supervisors get to tell each other of a failure
+GIVE_UP_AFTER = 10.0  # seconds that a node may be unreachable after all others have ended
+GIVE_UP_ALONE = 600.0  # the same if no other node can be reached: the head's network may be down
+PEERS_FIRST = 3.0  # seconds that the nodes' supervisors have to report a failure to each other
 
 
 class Watch:
     """An attached job.
 
     Args:
-        plan: what was started.
-        output: takes (host, text) as it comes; text may hold surrogate escapes.
-        tell: takes what happens beside the output, a line at a time.
+        plan: the plan of the started job.
+        output: takes (host, text) as it arrives; text may contain surrogate escapes.
+        tell: takes messages about the job, one line at a time.
     """
 
     def __init__(
-        self,
-        plan: LaunchPlan,
-        *,
-        output: Callable[[str, str], None],
-        tell: Callable[[str], None],
+        self, plan: LaunchPlan, *, output: Callable[[str, str], None], tell: Callable[[str], None]
     ) -> None:
         self._job = plan.job
         self._jobs_dirs = {node.host: node.jobs_dir for node in plan.nodes}
         self._output = output
         self._tell = tell
-        self._grace = plan.grace  # seconds between TERM and KILL, where another node's failure ends a node
+        self._grace = plan.grace  # seconds between TERM and KILL, if another node's failure ends a node
         self._entries: dict[str, JobEntry] = {}
         self._connections: dict[str, HostConnection] = {}
         self._away: set[str] = set()
@@ -51,15 +47,15 @@ class Watch:
         self._over = threading.Event()
 
     def follow(self, fleet: Fleet, clock_offsets: Mapping[str, float]) -> Job:
-        """Watch until every node has ended or is given up. Returns the job as it ended.
+        """Watch until every node has ended or was given up. Returns the final state of the job.
 
         Args:
             fleet: over the job's hosts.
-            clock_offsets: seconds by which each host's clock is ahead of the head's.
+            clock_offsets: by host, seconds that its clock is ahead of the head's.
 
         Raises:
-            HostError: no node could be followed at all.
-            BrokenPipeError: `output` goes to a reader that is gone.
+            HostError: no node could be followed.
+            BrokenPipeError: the reader of what `output` writes is gone.
         """
         ender = threading.Thread(target=self._end_others, daemon=True)
         ender.start()
@@ -76,17 +72,9 @@ class Watch:
         errors = results.errors()
         if not self._entries:
             raise next(iter(errors.values()))
-        entries = {
-            host: (entry, clock_offsets.get(host, 0.0))
-            for host, entry in self._entries.items()
-            if host not in errors
-        }
-        return merge_job(
-            entries or self._last_seen(clock_offsets), unreachable=errors.keys(), asked=self._jobs_dirs
-        )
-
-    def _last_seen(self, clock_offsets: Mapping[str, float]) -> dict[str, tuple[JobEntry, float]]:
-        return {host: (entry, clock_offsets.get(host, 0.0)) for host, entry in self._entries.items()}
+        last_seen = {host: (entry, clock_offsets.get(host, 0.0)) for host, entry in self._entries.items()}
+        entries = {host: entry for host, entry in last_seen.items() if host not in errors}
+        return merge_job(entries or last_seen, unreachable=errors.keys(), asked=self._jobs_dirs)
 
     def _follow_node(self, connection: HostConnection) -> None:
         host = connection.target.name
@@ -126,14 +114,14 @@ class Watch:
             self._failed.set()
 
     def _end_others(self) -> None:
-        """Once a node has failed, end the nodes that their own supervisors have not ended by then."""
+        """After a node has failed, end the nodes that their own supervisors do not end in time."""
         self._failed.wait()
         if self._over.wait(PEERS_FIRST):
             return
         gone = self._away | {(entry["reason"] or {}).get("lost") for entry in self._entries.values()}
         for host, entry in list(self._entries.items()):
             if entry["state"] in ACTIVE and host not in gone:
-                self._tell(f"{host}: ending, for another node failed")
+                self._tell(f"{host}: ending because another node failed")
                 try:
                     stop_node(
                         self._connections[host], self._jobs_dirs[host], self._job, host, grace=self._grace
@@ -142,14 +130,14 @@ class Watch:
                     self._tell(error.message)
 
     def _reach_again(self, connection: HostConnection, error: HostError) -> None:
-        """Return when the host answers again; raise when there is nothing left to wait for."""
+        """Return when the host answers again; raise the error when waiting makes no sense any more."""
         host = connection.target.name
         self._away.add(host)
         away_since = time.monotonic()
         alone_since: float | None = None
-        if self._over.wait(RETRY_EVERY):  # the watching was called off, and that closed the connection
+        if self._over.wait(RETRY_EVERY):  # the watching has ended, and that closed the connection
             raise error
-        self._tell(f"{error.message}; the job goes on there, trying again")
+        self._tell(f"{error.message}; the job goes on there, reconnecting")
         while True:
             now = time.monotonic()
             in_reach = [other for other in self._jobs_dirs if other not in self._away]
@@ -166,7 +154,7 @@ class Watch:
                 error = again
             else:
                 self._away.discard(host)
-                self._tell(f"{host}: reached again")
+                self._tell(f"{host}: connected again")
                 return
             if self._over.wait(RETRY_EVERY):
                 raise error

@@ -201,7 +201,7 @@ def test_a_job_by_its_name() -> None:
     assert named_job(jobs("running", "finished"), None).job == "j0"
     with pytest.raises(UsageError, match="no job 'nope'"):
         named_job(jobs("running"), "nope")
-    with pytest.raises(UsageError, match="hold no job"):
+    with pytest.raises(UsageError, match="there are no jobs"):
         named_job([], None)
 
 

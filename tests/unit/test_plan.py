@@ -258,7 +258,7 @@ def test_parse_env() -> None:
         "C": "mine",
         "D": "",
     }
-    with pytest.raises(UsageError, match="it is not set in your environment"):
+    with pytest.raises(UsageError, match="not set in your environment"):
         parse_env(["NOPE"], {})
     with pytest.raises(UsageError, match="is not a variable name"):
         parse_env(["1A=2"], {})

@@ -1,6 +1,6 @@
-"""The backends there are. A new one is a module here, and its line in BACKENDS; the first is the default.
+"""All backends. A new one is a module here and its line in BACKENDS; the first is the default.
 
-The modules load late: the command line wants only the names.
+The modules are loaded late, because the command line needs only the names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DEFAULT = next(iter(BACKENDS))
 
 
 def backend_named(name: str) -> Backend:
-    """The backend of that name; for a name that only a newer mnt knows, ssh."""
+    """The backend of that name; ssh if only a newer mnt knows the name."""
     module, _, kind = BACKENDS.get(name, BACKENDS["ssh"]).partition(".")
     backend: Backend = getattr(import_module(f"mnt.launch.backends.{module}"), kind)()
     return backend

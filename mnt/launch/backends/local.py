@@ -1,4 +1,4 @@
-"""This machine alone: the supervisor is a child of it, with no SSH, no root, no inventory and no release."""
+"""This machine only: no SSH, no root, no inventory and no release."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLUSTER = "this machine"
 
 
 class LocalBackend(SshBackend):
-    """As over SSH, where a login is a shell of this machine."""
+    """As over SSH, but each login is a shell on this machine."""
 
     name = "local"
     here = True
@@ -26,12 +26,12 @@ class LocalBackend(SshBackend):
 
 
 def this_machine(*, python: str | None = None, master_port: int = Network.master_port) -> Inventory:
-    """The inventory of one host, this machine.
+    """An inventory with one host, this machine.
 
-    It goes by its own name: several heads may share the home directory in which the job files lie.
+    The host has the machine's name, because several heads may share the home directory with the job files.
 
     Args:
-        python: the interpreter that trains; None: the one that runs us.
+        python: the interpreter that trains; None: the one that runs mnt.
     """
     host = Host(
         name=socket.gethostname() or "localhost",

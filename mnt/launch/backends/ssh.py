@@ -1,4 +1,4 @@
-"""The SSH backend: it takes the hosts that were asked for, and logs in to each to start its supervisor."""
+"""The SSH backend: it takes the requested hosts, and logs in to each to start its supervisor."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SshBackend:
         pass
 
     def _spawn(self, fleet: Fleet, plan: LaunchPlan, timeout: float, tell: Tell) -> Started:
-        """Node 0, and the others at once when its rendezvous port LISTENs."""
+        """Start node 0, and all others as soon as its rendezvous port LISTENs."""
         staged = {node.host: (node.jobs_dir, plan.job, node.host) for node in plan.nodes}
         master = plan.master_host
         where = f"{plan.master_addr}:{plan.master_port}"
@@ -54,7 +54,7 @@ class SshBackend:
         answer = all_of(fleet.run_each(first, {master: staged.pop(master)}))[master]
         if answer["node"]["state"] not in ACTIVE:
             take_back(fleet, plan, staged)
-            return answer  # it has ended already: there is nothing to join, and its own entry says why
+            return answer  # it has ended already: there is nothing to join, and its own entry shows why
         if not staged:
             return answer
         if not answer["listening"]:

@@ -1,4 +1,4 @@
-"""The engines there are. A new one is a module here, and its line in ENGINES; the first is the default."""
+"""All engines. A new one is a module here and its line in ENGINES; the first is the default."""
 
 from mnt.launch.engines import deepspeed, fsdp
 

@@ -1,4 +1,4 @@
-"""What an engine is: it builds a node's command, and names what reads what that leaves."""
+"""The interface of an engine: it builds a node's command, and names the reader of what that leaves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Program:
-    """What every rank runs."""
+    """The program that every rank runs."""
 
     name: str  # a script's path, relative to the working directory or absolute; or the name of a module
     args: tuple[str, ...] = ()  # byte for byte (surrogate escapes)
@@ -16,15 +16,15 @@ class Program:
 
     @property
     def script(self) -> str | None:
-        """The file that must be there; None for a module."""
+        """The file that must exist; None for a module."""
         return None if self.module else self.name
 
 
 @dataclass(frozen=True)
 class NodeRole:
-    """What a node's command depends on. Paths are absolute."""
+    """Everything that a node's command depends on. Paths are absolute."""
 
-    python: tuple[str, ...]  # words that start the interpreter
+    python: tuple[str, ...]  # the words that start the interpreter
     nodes: int  # of the job
     node_rank: int
     nproc: int  # processes on this node
@@ -40,6 +40,6 @@ class Engine:
     """A way to start the ranks of a node."""
 
     name: str
-    script: str  # what runs when no SCRIPT is given: a path in the code tree
+    script: str  # runs if no SCRIPT is given: a path in the code tree
     argv: Callable[[NodeRole], list[str]]  # the node's command: pure
-    remains: str  # its reader, by its name in mnt/remote/job/remains/readers.py
+    remains: str  # the name of its reader in mnt/remote/job/remains/readers.py

@@ -1,7 +1,7 @@
 """The command of torchrun, which starts the ranks of a node.
 
-DeepSpeed scripts run under it too, and read the variables that it sets: DeepSpeed's own launcher forwards one
-environment to all nodes, which leaves no node a NIC name of its own (DeepSpeed 0.19 source).
+DeepSpeed scripts run under torchrun too, and read the variables that it sets. DeepSpeed's own launcher would
+forward the same environment to all nodes, so no node could have its own NIC name (DeepSpeed 0.19 source).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ REMAINS = "torchrun"
 def torchrun(node: NodeRole) -> list[str]:
     """The argv of one node's torchrun (torch 2.13 `torch.distributed.run`, static rendezvous).
 
-    `--local-addr` keeps the FQDN, which other hosts may not resolve, out of the rendezvous. `--tee=3` writes
-    every rank's stdout and stderr below `--log-dir` as well. The program's words arrive as they are: torchrun
-    takes each for a template with `$local_rank` (its `macros.substitute`), in which `$$` stands for a `$`.
+    `--local-addr` keeps the FQDN, which other hosts may not resolve, out of the rendezvous. `--tee=3` also
+    writes every rank's stdout and stderr below `--log-dir`. Torchrun treats each word of the program as a
+    template for `$local_rank` (its `macros.substitute`), so `$` is written as `$$`.
     """
     program = node.program
-    # torchrun would take a leading `-` for an option of its own.
+    # torchrun would read a name with a leading `-` as an option.
     script = f"./{program.name}" if program.name.startswith("-") else program.name
     words = ["--module", program.name] if program.module else [script]
     return [
