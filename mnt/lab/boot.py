@@ -32,7 +32,7 @@ class _Anchor:
         }
         namespaces = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child"]
         with open(log, "ab") as errors:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 # setsid: not our child, so the lab survives its creator, and init reaps it.
                 ["setsid", "--fork", *namespaces, "/bin/sh", str(_ANCHOR)],
                 stdin=subprocess.PIPE,
@@ -43,22 +43,23 @@ class _Anchor:
                 umask=0o022,
                 bufsize=0,
             )
-        self._process.wait()
+        process.wait()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._input, self._output = process.stdin, process.stdout
         self._log = log
         self._deadline = time.monotonic() + seconds
         self._buffer = b""
 
     def say(self, word: str) -> None:
-        assert self._process.stdin is not None
         try:
-            self._process.stdin.write(f"{word}\n".encode())
+            self._input.write(f"{word}\n".encode())
         except BrokenPipeError:
             raise self.failure("it ended early") from None
 
     def hear(self) -> list[str]:
         """The words of the next line. Raises MntError if the anchor ends, or does not answer in time."""
-        assert self._process.stdout is not None
-        descriptor = self._process.stdout.fileno()
+        descriptor = self._output.fileno()
         while b"\n" not in self._buffer:
             if not select.select([descriptor], [], [], max(0.0, self._deadline - time.monotonic()))[0]:
                 raise self.failure("no answer in time")
@@ -71,10 +72,8 @@ class _Anchor:
 
     def close(self) -> None:
         """End the conversation. The anchor ends too, unless it has received `stay`."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
+        self._input.close()
+        self._output.close()
 
     def failure(self, what: str) -> MntError:
         log = self._log.read_text(errors="replace").strip().splitlines()

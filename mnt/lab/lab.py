@@ -6,7 +6,6 @@ import grp
 import os
 import pwd
 import secrets
-import signal
 import socket
 import subprocess
 import time
@@ -20,7 +19,7 @@ from mnt.lab import boot, processes, store, system
 from mnt.lab import spec as specs
 from mnt.lab.files import HOME
 from mnt.lab.processes import Process
-from mnt.lab.spec import MANAGEMENT_NIC, USER, HostSpec, LabRequest, LabSpec
+from mnt.lab.spec import USER, HostSpec, LabRequest, LabSpec
 
 _CACHE = "/var/cache/mnt"  # MNT_CACHE: where scripts/train-venv.sh builds the training environment
 _PYTHON = "/usr/bin/python3"  # every user can run this one
@@ -86,17 +85,6 @@ class LabHost:
             errors="replace",
             timeout=timeout,
         )
-
-    def kill(self) -> None:
-        """Switch the power off: all processes and NICs disappear. Raises MntError if the host is off.
-
-        The NICs go first, because a host without power sends no more packets to its peers.
-        """
-        for nic in (MANAGEMENT_NIC, self.spec.nic):
-            self.exec(["ip", "link", "set", nic, "down"])
-        os.kill(self.init.pid, signal.SIGKILL)
-        while self.alive:
-            time.sleep(0.01)
 
 
 @dataclass(frozen=True)

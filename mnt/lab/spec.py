@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from ipaddress import IPv4Network
 
 from mnt.errors import UsageError
@@ -60,18 +60,15 @@ class LabRequest:
             raise UsageError(f"a lab has 1 to {MAX_HOSTS} hosts, not {self.count}")
 
 
-@dataclass(frozen=True)
-class LabSpec:
+@dataclass(frozen=True, kw_only=True)
+class LabSpec(LabRequest):
     """The complete specification."""
 
-    name: str
     token: str  # a unique random token: 8 hexadecimal digits
     subnet: str  # the /22 that holds both networks
     hosts: tuple[HostSpec, ...]
     uid: int  # of USER, and its group's id
     python: str
-    rate: int | None
-    shared_home: bool
 
     @property
     def management(self) -> IPv4Network:
@@ -133,16 +130,7 @@ def plan(request: LabRequest, *, token: str, subnet: str, uid: int, python: str)
         )
         for number in range(1, request.count + 1)
     )
-    return LabSpec(
-        name=request.name,
-        token=token,
-        subnet=subnet,
-        hosts=hosts,
-        uid=uid,
-        python=python,
-        rate=request.rate,
-        shared_home=request.shared_home,
-    )
+    return LabSpec(**asdict(request), token=token, subnet=subnet, hosts=hosts, uid=uid, python=python)
 
 
 def choose_subnet(taken: Iterable[str]) -> str:

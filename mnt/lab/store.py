@@ -15,15 +15,15 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
+from mnt import typed
 from mnt.errors import MntError
 from mnt.files import replace_file
 from mnt.lab.paths import LAB_ROOT
 from mnt.lab.processes import Process
-from mnt.lab.spec import HostSpec, LabSpec
+from mnt.lab.spec import LabSpec
 
 _RECORD = "lab.json"
 
@@ -76,7 +76,8 @@ def read(name: str) -> Record | None:
         text = (directory(name) / _RECORD).read_text()
     except FileNotFoundError:
         return None
-    return _from_json(json.loads(text))
+    record: Record = typed.convert(json.loads(text), Record)
+    return record
 
 
 def create(record: Record) -> None:
@@ -157,15 +158,3 @@ def _try_lock(handle: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _from_json(value: dict[str, Any]) -> Record:
-    spec = dict(value["spec"])
-    spec["hosts"] = tuple(HostSpec(**host) for host in spec["hosts"])
-    anchor = value["anchor"]
-    return replace(
-        Record(LabSpec(**spec), value["boot"]),
-        anchor=Process(**anchor) if anchor else None,
-        inits={name: Process(**process) for name, process in value["inits"].items()},
-        complete=value["complete"],
-    )

@@ -32,15 +32,8 @@ _HIDDEN = (
     *("/etc/hostname", "/etc/hosts", "/etc/resolv.conf"),
 )
 
-# name, major, minor (the kernel's Documentation/admin-guide/devices.txt)
-_DEVICES = (
-    ("null", 1, 3),
-    ("zero", 1, 5),
-    ("full", 1, 7),
-    ("random", 1, 8),
-    ("urandom", 1, 9),
-    ("tty", 5, 0),
-)
+# Patterns of the machine's devices in /dev. All hosts share its NVIDIA GPUs: nvidia0, nvidiactl and others.
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "nvidia*")
 _DEVICE_LINKS = {
     "ptmx": "pts/ptmx",
     "fd": "/proc/self/fd",
@@ -97,9 +90,10 @@ def _layer(layer: Path, lab: LabSpec) -> None:
         os.setxattr(layer / name, "trusted.overlay.opaque", b"y")  # the kernel's Documentation: overlayfs.rst
     for name in _MOUNT_POINTS:
         _directory(layer / name)
-    for name, major, minor in (*_DEVICES, *_gpus()):
-        os.mknod(layer / "dev" / name, stat.S_IFCHR, os.makedev(major, minor))
-        (layer / "dev" / name).chmod(0o666)
+    for device in (device for pattern in _DEVICES for device in Path("/dev").glob(pattern)):
+        if device.is_char_device():
+            os.mknod(layer / "dev" / device.name, stat.S_IFCHR, device.stat().st_rdev)
+            (layer / "dev" / device.name).chmod(0o666)
     for name, target in _DEVICE_LINKS.items():
         (layer / "dev" / name).symlink_to(target)
 
@@ -115,16 +109,6 @@ def _layer(layer: Path, lab: LabSpec) -> None:
     _write(etc / "passwd", files.passwd(Path("/etc/passwd").read_text(), lab.uid))
     _write(etc / "group", files.group(Path("/etc/group").read_text(), lab.uid))
     _write(etc / "shadow", files.shadow(), 0o600)
-
-
-def _gpus() -> list[tuple[str, int, int]]:
-    """The machine's NVIDIA devices, which all hosts share: nvidia0, nvidiactl, nvidia-uvm and others."""
-    nodes = [(path.name, path.stat()) for path in sorted(Path("/dev").glob("nvidia*"))]
-    return [
-        (name, os.major(node.st_rdev), os.minor(node.st_rdev))
-        for name, node in nodes
-        if stat.S_ISCHR(node.st_mode)
-    ]
 
 
 def _extensions(layer: Path, cache: str, uid: int) -> None:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from mnt.errors import HostError
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from mnt.inventory.model import Host
 
 
-class JobHosts:
+class JobHosts(ExitStack):
     """The hosts that may have jobs, and the connections to them. The end of the `with` block closes these.
 
     Args:
@@ -29,18 +28,10 @@ class JobHosts:
     """
 
     def __init__(self, hosts: Sequence[Host]) -> None:
+        super().__init__()
         # The key is `Backend.here`: whether the jobs are local jobs of this machine.
         self._hosts = {False: tuple(hosts), True: this_machine().hosts}
         self._fleets: dict[bool, Fleet] = {}
-        self._open = ExitStack()
-
-    def __enter__(self) -> JobHosts:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open.close()
 
     def fleet_of(self, job: Job) -> Fleet:
         """A fleet that includes the job's hosts."""
@@ -50,7 +41,7 @@ class JobHosts:
         backend = backend_named(backend_name)
         if backend.here not in self._fleets:
             fleet = backend.open_fleet(self._hosts[backend.here])
-            self._fleets[backend.here] = self._open.enter_context(fleet)
+            self._fleets[backend.here] = self.enter_context(fleet)
         return self._fleets[backend.here]
 
     def jobs(self) -> tuple[list[Job], dict[str, HostError]]:

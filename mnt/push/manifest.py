@@ -6,26 +6,15 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from mnt.errors import MntError
-from mnt.push.tree import Tree, TreeEntry, printable
+from mnt.push.tree import Entry, Tree, printable
 
 FORMAT = 1
 _BLOCK = 1 << 20  # bytes read at once
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One entry of a manifest."""
-
-    path: str  # relative to the tree; "" for the tree itself
-    kind: str  # "dir", "file" or "link"
-    mode: int
-    size: int  # bytes; 0 if it is not a file
-    value: str  # SHA-256 (hex) of a file, target of a link, "" for a directory
 
 
 @dataclass(frozen=True)
@@ -60,15 +49,15 @@ def build(tree: Tree) -> Manifest:
     return Manifest(tuple(_entry(tree.root, found) for found in tree.entries))
 
 
-def _entry(root: Path, found: TreeEntry) -> Entry:
+def _entry(root: Path, found: Entry) -> Entry:
     if found.kind != "file":
-        return Entry(found.path, found.kind, found.mode, 0, found.target)
+        return found
     digest = hashlib.sha256()
     size = 0
     for block in read_steadily(root, found.path):
         digest.update(block)
         size += len(block)
-    return Entry(found.path, "file", found.mode, size, digest.hexdigest())
+    return replace(found, size=size, value=digest.hexdigest())
 
 
 def read_steadily(root: Path, path: str) -> Iterator[bytes]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from mnt.push.manifest import Entry
+from mnt.push.tree import Entry
 
 
 @dataclass(frozen=True)

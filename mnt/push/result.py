@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 STATUSES = {
@@ -27,6 +27,11 @@ class HostResult:
     shares_with: str | None = None  # another host that received the release for the shared workdir
     error: str | None = None
     fix: str | None = None
+
+    def document(self) -> dict[str, Any]:
+        """The host in the document; `shares_with`, `error` and `fix` are left out if there are none."""
+        fields = {**asdict(self), "seconds": round(self.seconds, 3)}
+        return {key: value for key, value in fields.items() if value is not None or key == "current"}
 
 
 @dataclass(frozen=True)
@@ -57,17 +62,5 @@ class PushResult:
             "ok": self.ok,
             "release": self.release,
             "mixed": self.mixed,
-            "hosts": {name: _document(host) for name, host in self.hosts.items()},
+            "hosts": {name: host.document() for name, host in self.hosts.items()},
         }
-
-
-def _document(host: HostResult) -> dict[str, Any]:
-    always = {
-        "status": host.status,
-        "files_sent": host.files_sent,
-        "bytes_sent": host.bytes_sent,
-        "seconds": round(host.seconds, 3),
-        "current": host.current,
-    }
-    optional = {"shares_with": host.shares_with, "error": host.error, "fix": host.fix}
-    return {**always, **{key: value for key, value in optional.items() if value is not None}}

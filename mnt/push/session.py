@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 from mnt.errors import HostError
@@ -108,20 +107,27 @@ class Session:
         self._who = who
         self._conversations = {host: _Conversation(progress) for host in nonces}
         self._events: queue.SimpleQueue[tuple[str, Frame | Outcome[Frame]]] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, daemon=True, name="mnt-push")
         self._start = time.monotonic()
         self.ended: dict[str, Outcome[Frame]] = {}
         self.reached: dict[str, str] = {}
         self.seconds: dict[str, float] = dict.fromkeys(nonces, 0.0)
 
-    def __enter__(self) -> Session:
-        self._thread.start()
-        return self
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Run the receivers. At the end of the block, end their input, and wait until they have cleaned up.
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.finish()
+        This does not wait for hosts that were not reached yet.
+        """
+        threading.Thread(target=self._run, daemon=True, name="mnt-push").start()
+        try:
+            yield
+        finally:
+            for conversation in self._conversations.values():
+                conversation.end()
+            deadline = time.monotonic() + _CLEANUP
+            with contextlib.suppress(queue.Empty):
+                while self.reached.keys() - self.ended.keys():
+                    self._next_event(max(0.0, deadline - time.monotonic()))
 
     def _run(self) -> None:
         def hear(host: str) -> Callable[[Frame], None]:
@@ -174,18 +180,6 @@ class Session:
         if self.ended:
             raise StepFailed
         return heard
-
-    def finish(self) -> None:
-        """End the receivers' input, and wait until they have cleaned up and ended.
-
-        This does not wait for hosts that were not reached yet.
-        """
-        for conversation in self._conversations.values():
-            conversation.end()
-        deadline = time.monotonic() + _CLEANUP
-        with contextlib.suppress(queue.Empty):
-            while self.reached.keys() - self.ended.keys():
-                self._next_event(max(0.0, deadline - time.monotonic()))
 
     def _next_event(self, timeout: float | None = None) -> tuple[str, Frame | None]:
         """The next frame of any host; None: its receiver has ended. Raises queue.Empty after `timeout` s."""

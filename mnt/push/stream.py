@@ -9,52 +9,22 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 from mnt.errors import MntError
-from mnt.push.manifest import Entry, Manifest, changed, read_steadily
+from mnt.push.manifest import Manifest, changed, read_steadily
+from mnt.push.tree import Entry
 
 _CHUNK = 1 << 18  # bytes
 _TYPES = {"dir": tarfile.DIRTYPE, "file": tarfile.REGTYPE, "link": tarfile.SYMTYPE}
 
 
 class Spool:
-    """A tar stream in a temporary file without a name, which always disappears with the process.
+    """A tar stream in a file, for all hosts."""
 
-    All hosts get exactly the bytes that the manifest describes: a file that has changed since raises
-    MntError. The stream is not compressed: docs/push.md has the measurements.
-    """
-
-    def __init__(self, root: Path, manifest: Manifest) -> None:
-        with contextlib.ExitStack() as on_failure:
-            try:
-                self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
-                on_failure.callback(self._close)
-                for entry in manifest.entries:
-                    if entry.path:
-                        _write_member(self._file, root, entry)
-                self._file.write(tarfile.NUL * 2 * tarfile.BLOCKSIZE)
-                self._file.flush()
-            except OSError as error:
-                raise MntError(
-                    f"a copy of the tree cannot be written to {tempfile.gettempdir()}: {error.strerror}",
-                    fix="set TMPDIR to a directory with free space: TMPDIR=/path mnt push",
-                ) from error
-            on_failure.pop_all()
-        self.size = self._file.tell()  # bytes
-
-    def _close(self) -> None:
-        with contextlib.suppress(OSError):  # on a full disk, closing fails too
-            self._file.close()
-
-    def __enter__(self) -> Spool:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close()
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.size = file.tell()  # bytes
 
     def chunks(self) -> Iterator[bytes]:
         """The stream from its beginning; several threads may read it at the same time."""
@@ -62,6 +32,39 @@ class Spool:
         while chunk := os.pread(self._file.fileno(), _CHUNK, offset):
             offset += len(chunk)
             yield chunk
+
+
+@contextlib.contextmanager
+def spooled(root: Path, manifest: Manifest) -> Iterator[Spool]:
+    """The tar stream of a tree, in a temporary file without a name, which always disappears with the process.
+
+    All hosts get exactly the bytes that the manifest describes: a file that has changed since raises
+    MntError. The stream is not compressed: docs/push.md has the measurements.
+    """
+    with contextlib.ExitStack() as resources:
+        try:
+            file = resources.enter_context(_temporary_file())
+            for entry in manifest.entries:
+                if entry.path:
+                    _write_member(file, root, entry)
+            file.write(tarfile.NUL * 2 * tarfile.BLOCKSIZE)
+            file.flush()
+        except OSError as error:
+            raise MntError(
+                f"a copy of the tree cannot be written to {tempfile.gettempdir()}: {error.strerror}",
+                fix="set TMPDIR to a directory with free space: TMPDIR=/path mnt push",
+            ) from error
+        yield Spool(file)
+
+
+@contextlib.contextmanager
+def _temporary_file() -> Iterator[IO[bytes]]:
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - closing may fail
+    try:
+        yield file
+    finally:
+        with contextlib.suppress(OSError):  # on a full disk, closing fails too
+            file.close()
 
 
 def _write_member(file: IO[bytes], root: Path, entry: Entry) -> None:

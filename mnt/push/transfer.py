@@ -20,7 +20,7 @@ from mnt.push.manifest import Manifest
 from mnt.push.plan import Delivery, Survey, choose_release, deliver, in_the_way, leaders, likely_shared
 from mnt.push.result import HostResult, PushResult
 from mnt.push.session import Command, Frame, Progress, Session, StepFailed
-from mnt.push.stream import Spool
+from mnt.push.stream import Spool, spooled
 
 
 def push(
@@ -73,7 +73,7 @@ class _Push:
         self._switching = False
 
     def run(self) -> PushResult:
-        with self._resources, contextlib.suppress(StepFailed), self._session:
+        with self._resources, contextlib.suppress(StepFailed), self._session.running():
             self._open()
             self._survey()
             self._stage()
@@ -115,7 +115,7 @@ class _Push:
     def _stage(self) -> None:
         """Deliver the release to every workdir, and verify it there."""
         receivers = [host for host, delivery in self._deliveries.items() if delivery.step == "stage"]
-        spool = self._resources.enter_context(Spool(self._root, self._manifest)) if receivers else None
+        spool = self._resources.enter_context(spooled(self._root, self._manifest)) if receivers else None
         each = len(self._manifest.document) + spool.size if spool is not None else 0
         self._progress.step("stage", each * len(receivers))
         self._session.ask({host: self._delivery(host, spool) for host in self._leaders})

@@ -18,13 +18,14 @@ _MODE_BITS = 0o777  # set-uid, set-gid and sticky belong to this machine, not to
 
 
 @dataclass(frozen=True)
-class TreeEntry:
-    """An entry that is pushed."""
+class Entry:
+    """An entry of a tree that is pushed. The walk leaves `size` and `value` of files to the manifest."""
 
     path: str  # relative to the tree; "" for the tree itself; may contain surrogate escapes
     kind: str  # "dir", "file" or "link"
     mode: int  # permission bits; 0o777 for a link
-    target: str = ""  # of a link, unchanged
+    size: int = 0  # bytes; 0 if it is not a file
+    value: str = ""  # SHA-256 (hex) of a file, target of a link, "" for a directory
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Tree:
     """The result of a walk."""
 
     root: Path
-    entries: tuple[TreeEntry, ...]  # in the byte order of their paths: a directory comes before its content
+    entries: tuple[Entry, ...]  # in the byte order of their paths: a directory comes before its content
     notes: tuple[str, ...]  # one line each, about special files and links that point out of the tree
 
 
@@ -63,13 +64,16 @@ def walk(source: str | os.PathLike[str]) -> Tree:
         raise UsageError(f"{root} {problem}", fix="name the directory to push: mnt push SRC")
     root = root.resolve()
     top = _work_tree(root)
-    entries = [TreeEntry("", "dir", _mode(root.stat(), "."))]
+    entries = [Entry("", "dir", _mode(root.stat(), "."))]
     notes: list[str] = []
     walker = _walk(root, _below(top, root), _rules_above(root, top), notes)
     try:
         entries += sorted(walker, key=lambda entry: os.fsencode(entry.path))
     except OSError as error:
-        raise _unreadable(error) from error
+        raise MntError(
+            f"{printable(str(error.filename))}: {error.strerror}",
+            fix="make it readable, or list it in .mntignore",
+        ) from error
     if all(entry.kind == "dir" for entry in entries):
         raise UsageError(f"{root} contains nothing to push", fix="check its .gitignore and .mntignore files")
     return Tree(root, tuple(entries), tuple(sorted(notes)))
@@ -126,7 +130,7 @@ def _ignored(rules: _Stack, path: bytes, is_dir: bool) -> bool:
     return False
 
 
-def _walk(root: Path, prefix: bytes, rules: _Stack, notes: list[str]) -> Iterator[TreeEntry]:
+def _walk(root: Path, prefix: bytes, rules: _Stack, notes: list[str]) -> Iterator[Entry]:
     """Everything below `root` to push, in any order.
 
     Args:
@@ -150,19 +154,19 @@ def _walk(root: Path, prefix: bytes, rules: _Stack, notes: list[str]) -> Iterato
                     yield found
 
 
-def _entry(entry: os.DirEntry[str], path: str, notes: list[str]) -> TreeEntry | None:
+def _entry(entry: os.DirEntry[str], path: str, notes: list[str]) -> Entry | None:
     status = entry.stat(follow_symlinks=False)
     if stat.S_ISDIR(status.st_mode):
-        return TreeEntry(path, "dir", _mode(status, path))
+        return Entry(path, "dir", _mode(status, path))
     if stat.S_ISREG(status.st_mode):
-        return TreeEntry(path, "file", _mode(status, path))
+        return Entry(path, "file", _mode(status, path))
     if stat.S_ISLNK(status.st_mode):
         target = os.readlink(entry.path)
         if _points_outside(path, target):
             notes.append(
                 f"{printable(path)}: a link to {printable(target)}, outside the tree; pushed unchanged"
             )
-        return TreeEntry(path, "link", 0o777, target)
+        return Entry(path, "link", 0o777, value=target)
     notes.append(f"{printable(path)}: {_SPECIAL.get(stat.S_IFMT(status.st_mode), 'special file')}; left out")
     return None
 
@@ -187,10 +191,3 @@ def _mode(status: os.stat_result, path: str) -> int:
             fix="run chmod u+rX on it, or list it in .mntignore",
         )
     return mode
-
-
-def _unreadable(error: OSError) -> MntError:
-    return MntError(
-        f"{printable(str(error.filename))}: {error.strerror}",
-        fix="make it readable, or list it in .mntignore",
-    )

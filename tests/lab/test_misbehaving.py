@@ -456,7 +456,7 @@ def test_a_host_that_dies_while_it_is_sent_something(make_lab: MakeLab, gateway:
 
     def die() -> None:
         if is_read.wait(PATIENCE):
-            host.kill()
+            faults.power_off(host)
 
     dying = threading.Thread(target=die)
     dying.start()

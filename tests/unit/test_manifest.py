@@ -16,7 +16,7 @@ import pytest
 from mnt.errors import MntError
 from mnt.push import manifest as manifests
 from mnt.push.manifest import Manifest
-from mnt.push.stream import Spool
+from mnt.push.stream import spooled
 from mnt.push.tree import walk
 
 
@@ -108,7 +108,7 @@ def test_a_file_that_became_a_link_is_not_followed(source: Path) -> None:
 
 def test_the_stream_is_a_tar_of_the_tree(source: Path, tmp_path: Path) -> None:
     manifest = build(source)
-    with Spool(source, manifest) as spool:
+    with spooled(source, manifest) as spool:
         data = b"".join(spool.chunks())
         assert len(data) == spool.size
         assert data == b"".join(spool.chunks())
@@ -119,7 +119,7 @@ def test_the_stream_is_a_tar_of_the_tree(source: Path, tmp_path: Path) -> None:
 
 def test_the_stream_says_nothing_of_this_machine(source: Path) -> None:
     with (
-        Spool(source, build(source)) as spool,
+        spooled(source, build(source)) as spool,
         tarfile.open(fileobj=io.BytesIO(b"".join(spool.chunks()))) as tar,
     ):
         assert {(m.uid, m.gid, m.uname, m.gname, m.mtime) for m in tar.getmembers()} == {(0, 0, "", "", 0)}
@@ -128,13 +128,13 @@ def test_the_stream_says_nothing_of_this_machine(source: Path) -> None:
 def test_the_stream_is_not_made_of_a_tree_that_has_changed(source: Path) -> None:
     manifest = build(source)
     (source / "a.py").write_text("print(2)\n")
-    with pytest.raises(MntError, match=r"a\.py changed"):
-        Spool(source, manifest)
+    with pytest.raises(MntError, match=r"a\.py changed"), spooled(source, manifest):
+        pass
 
 
 def test_no_room_for_the_stream(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = build(source)
     monkeypatch.setattr("tempfile.TemporaryFile", partial(Path("/dev/full").open, "wb"))
-    with pytest.raises(MntError, match="No space left on device") as caught:
-        Spool(source, manifest)
+    with pytest.raises(MntError, match="No space left on device") as caught, spooled(source, manifest):
+        pass
     assert "TMPDIR" in str(caught.value.fix)

@@ -6,9 +6,9 @@ from datetime import datetime
 
 import pytest
 
-from mnt.push.manifest import Entry
 from mnt.push.plan import Delivery, Survey, choose_release, deliver, in_the_way, leaders, likely_shared
 from mnt.push.result import HostResult, PushResult
+from mnt.push.tree import Entry
 
 NOW = datetime(2026, 1, 2, 3, 4, 5)
 SHA = "0123456789abcdef"

@@ -91,7 +91,7 @@ def test_links_travel_as_they_are(tmp_path: Path, target: str, outside: bool) ->
     (tmp_path / "sub/link").symlink_to(target)
     tree = walk(tmp_path)
     found = next(found for found in tree.entries if found.path == "sub/link")
-    assert (found.kind, found.target) == ("link", target)
+    assert (found.kind, found.value) == ("link", target)
     assert bool(tree.notes) is outside
 
 

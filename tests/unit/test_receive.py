@@ -24,9 +24,9 @@ from pythons import interpreter
 from waiting import PATIENCE
 
 from mnt.push import manifest as manifests
-from mnt.push.manifest import Entry, Manifest
-from mnt.push.stream import Spool
-from mnt.push.tree import walk
+from mnt.push.manifest import Manifest
+from mnt.push.stream import spooled
+from mnt.push.tree import Entry, walk
 from mnt.remote.push import receive
 from mnt.tasks.bundle import program_modules
 
@@ -88,7 +88,7 @@ def build(source: Path) -> Manifest:
 
 
 def tar_of(source: Path) -> bytes:
-    with Spool(source, build(source)) as spool:
+    with spooled(source, build(source)) as spool:
         return b"".join(spool.chunks())
 
 
