@@ -23,7 +23,7 @@ import peers
 from machine import describe
 from runs import in_turn, median, run
 
-from mnt.lab import Lab, LabRequest
+from mnt.lab.lab import Lab, LabRequest
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULT = ROOT / "benchmarks" / "results" / "fanout.json"

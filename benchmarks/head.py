@@ -23,7 +23,7 @@ from runs import Run, in_turn, run
 
 from mnt.fleet import Fleet, HostConnection
 from mnt.inventory import loader
-from mnt.lab import Lab, LabRequest
+from mnt.lab.lab import Lab, LabRequest
 from mnt.tasks.job import NodeSpec, start_node
 
 ROOT = Path(__file__).resolve().parent.parent

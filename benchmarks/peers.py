@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mnt.lab import Lab
+from mnt.lab.lab import Lab
 
 USER = "mnt"
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from machine import describe
 from runs import Run, median, run
 
-from mnt.lab import Lab, LabRequest
+from mnt.lab.lab import Lab, LabRequest
 
 RESULT = Path(__file__).with_name("results") / "preflight.json"
 PARITY = "python-version,torch-version,cuda-version,nccl-version,deepspeed-version,transformers-version"

@@ -10,9 +10,10 @@ import click
 from mnt import ui
 from mnt.cli.options import json_option
 from mnt.errors import UsageError
-from mnt.lab import Lab, LabRequest, spec, store, system
-from mnt.lab import down as take_down
+from mnt.lab import spec, store, system
 from mnt.lab.describe import describe_labs
+from mnt.lab.lab import Lab
+from mnt.lab.lab import down as take_down
 
 name_option = click.option(
     "--name",
@@ -43,7 +44,7 @@ def up(
 ) -> None:
     """Start a lab of N hosts (default: 4)."""
     started = time.monotonic()
-    request = LabRequest(
+    request = spec.LabRequest(
         name=name,
         count=count,
         nics=spec.parse_nics(nics) if nics is not None else spec.DEFAULT_NICS,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from mnt import lab
 from mnt.errors import UsageError
 from mnt.inventory.spelling import did_you_mean
-from mnt.lab import paths as lab_paths
 
 DIRECTORY = "inventories"
 VARIABLE = "MNT_INVENTORY"
@@ -50,7 +50,7 @@ def named() -> dict[str, str]:
 
 def labs() -> dict[str, str]:
     """The inventories of the running labs, by the lab's name."""
-    return {path.parent.name: str(path) for path in sorted(lab_paths.LAB_ROOT.glob("*/inventory.yaml"))}
+    return {path.parent.name: str(path) for path in sorted(lab.LAB_ROOT.glob("*/inventory.yaml"))}
 
 
 def _without_name() -> str:

@@ -5,21 +5,8 @@ on one process: when that process ends, the kernel removes all processes, mounts
 lab. docs/lab.md describes a host; start with `mnt.lab.lab.Lab`.
 """
 
-from __future__ import annotations
+import os
+from pathlib import Path
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from mnt.lab.lab import Lab, LabHost, down
-    from mnt.lab.spec import LabRequest
-
-__all__ = ["Lab", "LabHost", "LabRequest", "down"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import the lab only when it is used: every command looks for running labs, but few start one."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from mnt.lab import lab, spec
-
-    return getattr(spec if name == "LabRequest" else lab, name)
+# Labs store their state here, each in a directory with its name. Tests set the variable to use their own.
+LAB_ROOT = Path(os.environ.get("MNT_LAB_DIR", "/run/mnt-lab"))

@@ -21,7 +21,7 @@ from pathlib import Path
 from mnt import typed
 from mnt.errors import MntError
 from mnt.files import replace_file
-from mnt.lab.paths import LAB_ROOT
+from mnt.lab import LAB_ROOT
 from mnt.lab.processes import Process
 from mnt.lab.spec import LabSpec
 

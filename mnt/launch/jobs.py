@@ -199,23 +199,23 @@ def record_of(entry: JobEntry) -> JobRecord:
     return JobRecord(entry["job"], entry.get("backend") or "ssh", entry.get("outside_id"))
 
 
+_GONE = {"lost": "its supervisor was killed", "unreachable": "it cannot be reached"}
+
+
 def find_culprit(nodes: Sequence[Node]) -> Culprit | None:
     """The first failure that is no consequence of another; else a lost host; else the first failure."""
-    failures = sorted(_failures(nodes), key=lambda found: found[0])
-    for _, host, failure in failures:
-        if not failure["victim"]:
-            return _culprit(host, failure)
-    for node in nodes:
-        lost = _lost_by(node)
-        if lost is not None:
-            return Culprit(lost, None, None, f"{node.host} lost contact with it")
-    for node in nodes:
-        if node.state in ("lost", "unreachable"):
-            why = "its supervisor was killed" if node.state == "lost" else "it cannot be reached"
-            return Culprit(node.host, None, None, why)
-    for _, host, failure in failures:
-        return _culprit(host, failure)
-    return None
+    failures = [
+        (failure["victim"], _culprit(host, failure))
+        for _, host, failure in sorted(_failures(nodes), key=lambda found: found[0])
+    ]
+    lost = [(host, node.host) for node in nodes if (host := _lost_by(node)) is not None]
+    candidates = (
+        *(culprit for victim, culprit in failures if not victim),
+        *(Culprit(host, None, None, f"{witness} lost contact with it") for host, witness in lost),
+        *(Culprit(node.host, None, None, _GONE[node.state]) for node in nodes if node.state in _GONE),
+        *(culprit for _, culprit in failures),
+    )
+    return next(iter(candidates), None)
 
 
 def _lost_by(node: Node) -> str | None:

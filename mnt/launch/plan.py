@@ -150,6 +150,7 @@ def plan_launch(
         nproc = options.nproc or (host if gpus is None else replace(host, gpus=gpus)).slots
         nic, variables = networks[host.name]
         python = (expand_home(host.python[0], home), *host.python[1:])
+        directory = posixpath.dirname(python[0])
         jobs_dir = expand_home(host.jobs_dir, home)
         computed = {
             "MASTER_ADDR": master_addr,
@@ -180,7 +181,7 @@ def plan_launch(
                 cwd=trees[host.name].path,
                 env=env,
                 argv=tuple(options.engine.argv(role)),
-                path_prepend=_bin_directory(python),
+                path_prepend=(directory,) if directory else (),
                 jobs_dir=jobs_dir,
             )
         )
@@ -219,11 +220,6 @@ def expand_home(path: str, home: str) -> str:
     if path == "~" or path.startswith("~/"):
         return posixpath.join(home, path[2:])
     return path
-
-
-def _bin_directory(python: Sequence[str]) -> tuple[str, ...]:
-    directory = posixpath.dirname(python[0])
-    return (directory,) if directory else ()
 
 
 def _fit(host: Host, network: NetworkDecision) -> tuple[NicChoice, dict[str, str]]:

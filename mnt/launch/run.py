@@ -24,7 +24,7 @@ from mnt.launch.backends.api import Backend, Request, Reservation, Tell
 from mnt.launch.facts import facts_here, launch_facts
 from mnt.launch.jobs import Job, JobRecord, new_job_id
 from mnt.launch.plan import LaunchOptions, LaunchPlan, plan_launch
-from mnt.launch.signals import HangUp, HangUpGuard, hang_up_guard
+from mnt.launch.signals import HangUp, guarded
 from mnt.launch.staging import take_back
 from mnt.launch.watch import Watch
 from mnt.tasks.job import Started, Stopped
@@ -162,7 +162,7 @@ def attend(
         KeyboardInterrupt: interrupted; the job was stopped.
         HostError: no node could be followed.
     """
-    with _signals(on_interrupt or launch.stop) as guard:
+    with guarded(on_interrupt or launch.stop) as guard:
         launch.start(fleet, tell)
         guard.watch()
         return launch.watch(fleet, output, tell)
@@ -176,21 +176,8 @@ def detach(
     on_interrupt: Callable[[], object] | None = None,
 ) -> None:
     """Start a job and return. Raises NeverStarted and KeyboardInterrupt, as `attend` does."""
-    with _signals(on_interrupt or launch.stop):
+    with guarded(on_interrupt or launch.stop):
         launch.start(fleet, tell)
-
-
-@contextmanager
-def _signals(on_interrupt: Callable[[], object]) -> Iterator[HangUpGuard]:
-    with hang_up_guard() as guard:
-        try:
-            yield guard
-        except HangUp:
-            raise
-        except KeyboardInterrupt:
-            guard.unwatch()
-            on_interrupt()
-            raise
 
 
 def run(

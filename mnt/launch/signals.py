@@ -1,11 +1,11 @@
-"""What a hang-up (SIGHUP) does to an attached launch: the terminal was closed, but the job goes on."""
+"""The signals of a launch: after a hang-up (SIGHUP) the job goes on, after an interrupt it is stopped."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -33,20 +33,25 @@ class HangUpGuard:
         if self.arrived:
             raise HangUp
 
-    def unwatch(self) -> None:
-        """From now on a hang-up ends nothing: the job is being stopped."""
-        self.watching = False
-
 
 @contextmanager
-def hang_up_guard() -> Iterator[HangUpGuard]:
-    """Install a guard. Under `nohup`, SIGHUP is ignored already, and it stays ignored."""
+def guarded(on_interrupt: Callable[[], object]) -> Iterator[HangUpGuard]:
+    """Install a guard, and call `on_interrupt` after a KeyboardInterrupt that is no `HangUp`.
+
+    Under `nohup`, SIGHUP is ignored already, and it stays ignored.
+    """
     guard = HangUpGuard()
     before = signal.getsignal(signal.SIGHUP)
     if before != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, guard)
     try:
         yield guard
+    except HangUp:
+        raise
+    except KeyboardInterrupt:
+        guard.watching = False  # a hang-up must not interrupt the stop
+        on_interrupt()
+        raise
     finally:
         signal.signal(signal.SIGHUP, before)
 

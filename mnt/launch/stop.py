@@ -23,21 +23,16 @@ def stop_jobs(hosts: JobHosts, jobs: Sequence[Job], *, grace: float) -> dict[str
         hosts: if a job has a node on another host, this node counts as unreachable.
         grace: seconds between TERM and KILL.
     """
-    ok = True
     documents: list[dict[str, Any]] = []
     for job in jobs:
         backend_named(job.record.backend).cancel(job.record)
         fleet = hosts.fleet_of(job)
-        jobs_dirs = {host.name: host.jobs_dir for host in fleet.hosts}
-        targets = {
-            node.host: (jobs_dirs[node.host], job.job, node.host)
-            for node in job.nodes
-            if node.host in jobs_dirs
-        }
+        names = {node.host for node in job.nodes}
+        targets = {h.name: (h.jobs_dir, job.job, h.name) for h in fleet.hosts if h.name in names}
         outcomes = fleet.run_each(partial(stop_node, grace=grace), targets)
         stopped = {node.host: stop_document(outcomes.get(node.host)) for node in job.nodes}
         documents.append({"job": job.job, "backend": job.record.backend, "hosts": stopped})
-        ok = ok and all(host["status"] == "stopped" for host in stopped.values())
+    ok = all(host["status"] == "stopped" for each in documents for host in each["hosts"].values())
     return {"ok": ok, "jobs": documents}
 
 

@@ -21,55 +21,52 @@ class _NeverMatches(Exception):
 
 @dataclass(frozen=True)
 class Pattern:
-    """One line of an ignore file. `regex` must match the whole name or path."""
+    """One line of an ignore file."""
 
-    regex: re.Pattern[bytes]
+    regex: re.Pattern[bytes]  # must match the whole path below the ignore file's directory
+    offset: int  # how many leading bytes of a path lead to that directory
     negated: bool
-    dir_only: bool
-    by_name: bool  # no slash in the pattern: matched against the last component, at any depth
-
-    def matches(self, path: bytes, is_dir: bool) -> bool:
-        """Whether the pattern matches this path (relative to the ignore file) itself, not a parent of it."""
-        if self.dir_only and not is_dir:
-            return False
-        return self.regex.fullmatch(path.rpartition(b"/")[2] if self.by_name else path) is not None
 
 
-def parse(text: bytes) -> tuple[Pattern, ...]:
-    """The patterns of an ignore file, in its order."""
+def parse(text: bytes, offset: int) -> tuple[Pattern, ...]:
+    """The patterns of an ignore file, in its order. See Pattern for `offset`."""
     lines = text.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    return tuple(pattern for line in lines if (pattern := _parse_line(line)) is not None)
+    return tuple(pattern for line in lines if (pattern := _parse_line(line, offset)) is not None)
 
 
-def verdict(patterns: Sequence[Pattern], path: bytes, is_dir: bool) -> bool | None:
+def verdict(patterns: Sequence[Pattern], path: bytes) -> bool | None:
     """True: ignored; False: included by a `!` pattern; None: no pattern matches. The last match decides.
 
+    Patterns match the path itself, not a parent of it.
+
     Args:
-        path: relative to the directory of the ignore file, no leading or trailing slash.
+        path: no leading slash; a directory ends with a slash.
     """
     for pattern in reversed(patterns):
-        if pattern.matches(path, is_dir):
+        if pattern.regex.fullmatch(path, pattern.offset):
             return not pattern.negated
     return None
 
 
-def _parse_line(line: bytes) -> Pattern | None:
+def _parse_line(line: bytes, offset: int) -> Pattern | None:
     line = _strip_trailing_spaces(line.removesuffix(b"\r"))
     if not line or line.startswith(b"#"):
         return None
     negated = line.startswith(b"!")
     line = line[negated:]
-    dir_only = line.endswith(b"/")
-    line = line[: len(line) - dir_only]
-    by_name = b"/" not in line
+    # A pattern with a slash at its end is for directories only. No component is empty: `a/*` is not for `a/`.
+    end = b"(?<!/)/" if line.endswith(b"/") else b"(?<!/)/?"
+    line = line.removesuffix(b"/")
+    # A pattern without another slash is for the last component, at any depth.
+    begin = b"" if b"/" in line else rb"(?:.*/)?(?=[^/]+/?\Z)"
     line = line.removeprefix(b"/")
     if not line:
         return None
     try:
-        regex = re.compile(_translate(line), re.DOTALL)
+        regex = re.compile(begin + _translate(line) + end, re.DOTALL)
     except _NeverMatches:
         return None
-    return Pattern(regex, negated, dir_only, by_name)
+    return Pattern(regex, offset, negated)
 
 
 def _strip_trailing_spaces(line: bytes) -> bytes:

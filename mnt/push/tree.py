@@ -37,15 +37,7 @@ class Tree:
     notes: tuple[str, ...]  # one line each, about special files and links that point out of the tree
 
 
-@dataclass(frozen=True)
-class _Rules:
-    """The patterns of one ignore file, and the number of leading bytes of a path to skip for them."""
-
-    patterns: tuple[ignore.Pattern, ...]
-    offset: int
-
-
-_Stack = dict[bytes, tuple[_Rules, ...]]  # ignore file's name -> its rules, outermost directory first
+_Rules = dict[bytes, tuple[ignore.Pattern, ...]]  # ignore file's name -> patterns, outermost directory first
 
 
 def walk(source: str | os.PathLike[str]) -> Tree:
@@ -94,43 +86,36 @@ def _below(top: Path, place: Path) -> bytes:
     return b"" if place == top else os.fsencode(place.relative_to(top)) + b"/"
 
 
-def _rules_above(root: Path, top: Path) -> _Stack:
-    rules: _Stack = dict.fromkeys(IGNORE_FILES, ())
+def _rules_above(root: Path, top: Path) -> _Rules:
+    rules: _Rules = dict.fromkeys(IGNORE_FILES, ())
     if root != top:
         for place in reversed([parent for parent in root.parents if parent.is_relative_to(top)]):
             rules = _with_rules_of(place, rules, len(_below(top, place)))
     return rules
 
 
-def _with_rules_of(directory: str | os.PathLike[str], rules: _Stack, offset: int) -> _Stack:
-    own = {name: _read_rules(os.path.join(os.fsencode(directory), name)) for name in IGNORE_FILES}
-    return {
-        name: (*rules[name], _Rules(patterns, offset)) if patterns else rules[name]
-        for name, patterns in own.items()
-    }
+def _with_rules_of(directory: str | os.PathLike[str], rules: _Rules, offset: int) -> _Rules:
+    place = os.fsencode(directory)
+    return {name: (*rules[name], *_read_rules(os.path.join(place, name), offset)) for name in IGNORE_FILES}
 
 
-def _read_rules(path: bytes) -> tuple[ignore.Pattern, ...]:
+def _read_rules(path: bytes, offset: int) -> tuple[ignore.Pattern, ...]:
     """The patterns in a file; none if it is not a regular file (git follows no link here either)."""
     try:
         if not stat.S_ISREG(os.lstat(path).st_mode):
             return ()
         with open(path, "rb") as file:
-            return ignore.parse(file.read())
+            return ignore.parse(file.read(), offset)
     except FileNotFoundError:
         return ()
 
 
-def _ignored(rules: _Stack, path: bytes, is_dir: bool) -> bool:
-    for name in IGNORE_FILES:
-        for each in reversed(rules[name]):
-            verdict = ignore.verdict(each.patterns, path[each.offset :], is_dir)
-            if verdict is not None:
-                return verdict
-    return False
+def _ignored(rules: _Rules, path: bytes) -> bool:
+    verdicts = (ignore.verdict(rules[name], path) for name in IGNORE_FILES)
+    return next((verdict for verdict in verdicts if verdict is not None), False)
 
 
-def _walk(root: Path, prefix: bytes, rules: _Stack, notes: list[str]) -> Iterator[Entry]:
+def _walk(root: Path, prefix: bytes, rules: _Rules, notes: list[str]) -> Iterator[Entry]:
     """Everything below `root` to push, in any order.
 
     Args:
@@ -145,7 +130,8 @@ def _walk(root: Path, prefix: bytes, rules: _Stack, notes: list[str]) -> Iterato
             for entry in entries:
                 path = inside + entry.name
                 is_dir = entry.is_dir(follow_symlinks=False)
-                if entry.name == ".git" or _ignored(rules, prefix + os.fsencode(path), is_dir):
+                seen = prefix + os.fsencode(path) + (b"/" if is_dir else b"")
+                if entry.name == ".git" or _ignored(rules, seen):
                     continue
                 if is_dir:
                     pending.append((path + "/", rules))

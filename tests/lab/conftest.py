@@ -16,7 +16,8 @@ import sessions
 from waiting import PATIENCE
 
 from mnt.errors import MntError
-from mnt.lab import Lab, LabRequest, down, system
+from mnt.lab import system
+from mnt.lab.lab import Lab, LabRequest, down
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mnt.lab import Lab, LabHost
+from mnt.lab.lab import Lab, LabHost
 from mnt.lab.spec import MANAGEMENT_NIC
 
 _SILENT = """

@@ -8,7 +8,7 @@ from typing import Any
 from mnt.fleet import Fleet, Timeouts
 from mnt.inventory import loader
 from mnt.inventory.model import Host
-from mnt.lab import Lab
+from mnt.lab.lab import Lab
 
 
 def hosts_of(lab: Lab, **ssh: Any) -> list[Host]:

@@ -7,7 +7,8 @@ import socket
 import subprocess
 from pathlib import Path
 
-from mnt.lab import Lab, store
+from mnt.lab import store
+from mnt.lab.lab import Lab
 
 
 def of_lab(name: str) -> list[str]:

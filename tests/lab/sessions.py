@@ -6,7 +6,8 @@ import os
 import re
 from itertools import count
 
-from mnt.lab import down, processes, store
+from mnt.lab import processes, store
+from mnt.lab.lab import down
 
 _NAME = re.compile(r"pytest-(\d+)-(\d+)-\d+")  # pid and start of the test session, number of the lab
 _numbers = count(1)

@@ -6,7 +6,7 @@ import subprocess
 
 from waiting import PATIENCE
 
-from mnt.lab import Lab
+from mnt.lab.lab import Lab
 
 
 def ssh(

@@ -20,7 +20,7 @@ import sessions
 import yaml
 from waiting import at_most
 
-from mnt.lab import Lab, LabHost, LabRequest, down
+from mnt.lab.lab import Lab, LabHost, LabRequest, down
 
 RunMnt = Callable[..., subprocess.CompletedProcess[str]]
 Break = Callable[[Lab, LabHost], AbstractContextManager[Any]]

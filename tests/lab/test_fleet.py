@@ -23,7 +23,7 @@ from waiting import HANG, PATIENCE, at_most
 from mnt.errors import HostError
 from mnt.fleet import Fleet, HostConnection, Outcome, Timeouts, execute
 from mnt.inventory.model import Host
-from mnt.lab import Lab, LabHost
+from mnt.lab.lab import Lab, LabHost
 
 MakeLab = Callable[..., Lab]
 

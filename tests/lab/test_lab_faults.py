@@ -10,7 +10,7 @@ import pytest
 from ssh_client import ssh
 from waiting import PATIENCE
 
-from mnt.lab import Lab, LabHost
+from mnt.lab.lab import Lab, LabHost
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from ssh_client import ssh
 from waiting import PATIENCE, wait_for
 
 from mnt.inventory import loader
-from mnt.lab import Lab, LabHost, down
+from mnt.lab.lab import Lab, LabHost, down
 
 NICS = {"node1": "eth0", "node2": "enp26s0np0", "node3": "ens3f0", "node4": "eno1"}
 

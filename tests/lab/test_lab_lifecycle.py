@@ -20,7 +20,8 @@ from ssh_client import ssh
 from waiting import PATIENCE, at_most, wait_for
 
 from mnt.errors import MntError
-from mnt.lab import Lab, LabRequest, down, processes, store, system
+from mnt.lab import processes, store, system
+from mnt.lab.lab import Lab, LabRequest, down
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -209,7 +210,7 @@ def test_status_tells_who_is_alive(make_lab: Callable[..., Lab], run_mnt: Run) -
 def test_a_lab_of_a_test_session_that_was_killed_is_reclaimed(lab_support: None) -> None:
     """This session's labs are not."""
     script = (
-        "from mnt.lab import Lab, LabRequest; import sessions; name = sessions.new_name(); print(name);"
+        "from mnt.lab.lab import Lab, LabRequest; import sessions; name = sessions.new_name(); print(name);"
         "Lab.up(LabRequest(name=name))"
     )
     here = os.path.dirname(__file__)

@@ -17,7 +17,7 @@ import yaml
 from faults import port_taken, power_off
 from waiting import PATIENCE, wait_for
 
-from mnt.lab import Lab
+from mnt.lab.lab import Lab
 
 Mnt = Callable[..., subprocess.CompletedProcess[str]]
 

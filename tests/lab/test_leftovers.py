@@ -15,7 +15,7 @@ import remains
 import sessions
 from waiting import wait_for
 
-from mnt.lab import Lab, LabRequest, down
+from mnt.lab.lab import Lab, LabRequest, down
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -26,7 +26,7 @@ from waiting import HANG, PATIENCE, at_most, wait_for
 
 from mnt.errors import HostError
 from mnt.fleet import Fleet, Timeouts, execute
-from mnt.lab import Lab, LabHost
+from mnt.lab.lab import Lab, LabHost
 from mnt.tasks.program import run_program
 
 Mnt = Callable[..., subprocess.CompletedProcess[str]]

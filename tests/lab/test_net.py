@@ -13,7 +13,7 @@ import faults
 import pytest
 import yaml
 
-from mnt.lab import Lab, LabHost
+from mnt.lab.lab import Lab, LabHost
 
 RunMnt = Callable[..., subprocess.CompletedProcess[str]]
 MakeLab = Callable[..., Lab]

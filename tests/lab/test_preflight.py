@@ -17,7 +17,7 @@ import pytest
 import yaml
 from waiting import PATIENCE, at_most
 
-from mnt.lab import Lab
+from mnt.lab.lab import Lab
 
 RunMnt = Callable[..., subprocess.CompletedProcess[str]]
 MakeLab = Callable[..., Lab]

@@ -14,7 +14,7 @@ import pytest
 import sessions
 import yaml
 
-from mnt.lab import Lab, LabHost, LabRequest, down
+from mnt.lab.lab import Lab, LabHost, LabRequest, down
 
 RunMnt = Callable[..., subprocess.CompletedProcess[str]]
 PYTHON = "/usr/bin/python3"

@@ -23,7 +23,7 @@ from watching import running
 from mnt.errors import HostError
 from mnt.fleet import Timeouts
 from mnt.inventory import loader
-from mnt.lab import Lab, LabHost
+from mnt.lab.lab import Lab, LabHost
 from mnt.tasks import bootstrap, bundle
 from mnt.tasks.mesh import mesh
 from mnt.tasks.program import NoPython, ProgramError, run_program

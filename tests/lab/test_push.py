@@ -20,7 +20,7 @@ from waiting import PATIENCE, wait_for
 
 from mnt.fleet import Fleet
 from mnt.inventory import loader
-from mnt.lab import Lab, LabHost
+from mnt.lab.lab import Lab, LabHost
 from mnt.push import manifest as manifests
 from mnt.push import transfer
 from mnt.push.result import PushResult

@@ -16,7 +16,7 @@ from waiting import at_most, wait_for
 
 from mnt.facts.gather_reach import gather_reach
 from mnt.inventory import loader
-from mnt.lab import Lab
+from mnt.lab.lab import Lab
 from mnt.preflight.look import first_look
 from mnt.preflight.reachability import grade
 from mnt.preflight.trips import training_nics

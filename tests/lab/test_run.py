@@ -22,7 +22,7 @@ from watching import running
 
 from mnt.fleet import Fleet
 from mnt.inventory import loader
-from mnt.lab import Lab, LabHost
+from mnt.lab.lab import Lab, LabHost
 from mnt.run.capture import Capture
 from mnt.run.command import from_words
 from mnt.tasks.command import run_command
@@ -154,7 +154,7 @@ def shells(lab_support: None) -> Iterator[dict[str, tuple[Fleet, str]]]:
     """Login shell -> a fleet and the host in it whose user has that shell."""
     from sessions import new_name
 
-    from mnt.lab import LabRequest, down
+    from mnt.lab.lab import LabRequest, down
 
     name = new_name()
     names = {"/bin/dash": "node1", "/bin/bash": "node2", "/usr/bin/fish": "node3", "/usr/bin/tcsh": "node4"}

@@ -20,7 +20,7 @@ from watching import running
 
 from mnt.fleet import Fleet, HostConnection
 from mnt.fleet.openssh import OpenSshConnection
-from mnt.lab import Lab, LabHost
+from mnt.lab.lab import Lab, LabHost
 from mnt.run.capture import Capture
 from mnt.run.command import from_words
 from mnt.tasks.command import run_command

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from terminals import Said, on_a_terminal, without_a_terminal
 
-from mnt.lab import Lab, LabHost
+from mnt.lab.lab import Lab, LabHost
 
 MakeLab = Callable[..., Lab]
 PASSWORD = "pass word$1"

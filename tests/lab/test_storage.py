@@ -14,7 +14,7 @@ import pytest
 import yaml
 from waiting import wait_for
 
-from mnt.lab import Lab, LabHost
+from mnt.lab.lab import Lab, LabHost
 
 RunMnt = Callable[..., subprocess.CompletedProcess[str]]
 MakeLab = Callable[..., Lab]

@@ -15,7 +15,7 @@ from waiting import PATIENCE, wait_for
 from mnt.errors import HostError
 from mnt.fleet import Fleet
 from mnt.inventory.loader import load
-from mnt.lab import Lab, LabHost
+from mnt.lab.lab import Lab, LabHost
 from mnt.tasks.job import NodeSpec, list_jobs, read_logs, start_node, stop_node
 
 PORT = 29517

@@ -14,7 +14,7 @@ import yaml
 from terminals import on_a_terminal, without_a_terminal
 from test_fleet import fingerprint
 
-from mnt.lab import Lab, LabHost
+from mnt.lab.lab import Lab, LabHost
 
 MakeLab = Callable[..., Lab]
 MNT = [sys.executable, "-m", "mnt"]

@@ -23,7 +23,7 @@ from test_programs import ECHO, Define, define  # noqa: F401 - a fixture
 
 from mnt.errors import HostError, UsageError
 from mnt.fleet import Fleet, HostConnection, Timeouts
-from mnt.lab import Lab, LabHost, LabRequest, down
+from mnt.lab.lab import Lab, LabHost, LabRequest, down
 from mnt.tasks.job import list_jobs, stop_node
 from mnt.tasks.mesh import mesh
 from mnt.tasks.program import run_program

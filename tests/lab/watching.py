@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mnt.lab import LabHost
+from mnt.lab.lab import LabHost
 
 
 def running(host: LabHost, word: str) -> list[str]:

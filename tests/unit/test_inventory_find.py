@@ -8,14 +8,13 @@ import pytest
 
 from mnt.errors import UsageError
 from mnt.inventory import find
-from mnt.lab import paths
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty current directory, no labs, no $MNT_INVENTORY."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(paths, "LAB_ROOT", tmp_path / "labs")
+    monkeypatch.setattr("mnt.lab.LAB_ROOT", tmp_path / "labs")
     monkeypatch.delenv("MNT_INVENTORY", raising=False)
     return tmp_path
 
