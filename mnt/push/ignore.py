@@ -23,13 +23,17 @@ class _NeverMatches(Exception):
 class Pattern:
     """One line of an ignore file."""
 
-    regex: re.Pattern[bytes]  # must match the whole path below the ignore file's directory
-    offset: int  # how many leading bytes of a path lead to that directory
+    regex: re.Pattern[bytes]  # must match the rest of a path
+    offset: int | None  # where that begins; None: at its last component
     negated: bool
 
 
 def parse(text: bytes, offset: int) -> tuple[Pattern, ...]:
-    """The patterns of an ignore file, in its order. See Pattern for `offset`."""
+    """The patterns of an ignore file, in its order.
+
+    Args:
+        offset: number of the leading bytes of a path that lead to the file's directory.
+    """
     lines = text.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     return tuple(pattern for line in lines if (pattern := _parse_line(line, offset)) is not None)
 
@@ -42,8 +46,9 @@ def verdict(patterns: Sequence[Pattern], path: bytes) -> bool | None:
     Args:
         path: no leading slash; a directory ends with a slash.
     """
+    last = path.rfind(b"/", 0, -1) + 1
     for pattern in reversed(patterns):
-        if pattern.regex.fullmatch(path, pattern.offset):
+        if pattern.regex.fullmatch(path, last if pattern.offset is None else pattern.offset):
             return not pattern.negated
     return None
 
@@ -57,16 +62,15 @@ def _parse_line(line: bytes, offset: int) -> Pattern | None:
     # A pattern with a slash at its end is for directories only. No component is empty: `a/*` is not for `a/`.
     end = b"(?<!/)/" if line.endswith(b"/") else b"(?<!/)/?"
     line = line.removesuffix(b"/")
-    # A pattern without another slash is for the last component, at any depth.
-    begin = b"" if b"/" in line else rb"(?:.*/)?(?=[^/]+/?\Z)"
+    by_name = b"/" not in line  # without another slash, it is for the last component, at any depth
     line = line.removeprefix(b"/")
     if not line:
         return None
     try:
-        regex = re.compile(begin + _translate(line) + end, re.DOTALL)
+        regex = re.compile(_translate(line) + end, re.DOTALL)
     except _NeverMatches:
         return None
-    return Pattern(regex, offset, negated)
+    return Pattern(regex, None if by_name else offset, negated)
 
 
 def _strip_trailing_spaces(line: bytes) -> bytes:
