@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mnt.lab import store, system
+from mnt.lab.spec import HostSpec
 
 
 def describe_labs() -> list[dict[str, Any]]:
@@ -23,23 +24,18 @@ def _describe(name: str, record: store.Record | None) -> dict[str, Any]:
         "lab": name,
         "state": "up" if running else "incomplete",
         "inventory": str(store.directory(name) / "inventory.yaml") if running else None,
-        "hosts": _hosts(record) if record is not None else [],
+        "hosts": [_describe_host(record, host) for host in record.spec.hosts] if record is not None else [],
     }
 
 
-def _hosts(record: store.Record) -> list[dict[str, Any]]:
-    described = []
-    for host in record.spec.hosts:
-        init = record.inits.get(host.name)
-        alive = init is not None and record.this_boot and init.alive
-        described.append(
-            {
-                "host": host.name,
-                "state": "up" if alive else "off",
-                "pid": init.pid if init is not None and alive else None,
-                "address": host.management,
-                "training": host.training,
-                "nic": host.nic,
-            }
-        )
-    return described
+def _describe_host(record: store.Record, host: HostSpec) -> dict[str, Any]:
+    init = record.inits.get(host.name) if record.this_boot else None
+    pid = init.pid if init is not None and init.alive else None
+    return {
+        "host": host.name,
+        "state": "off" if pid is None else "up",
+        "pid": pid,
+        "address": host.management,
+        "training": host.training,
+        "nic": host.nic,
+    }

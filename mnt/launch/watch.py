@@ -41,7 +41,6 @@ class Watch:
         self._tell = tell
         self._grace = plan.grace  # seconds between TERM and KILL, if another node's failure ends a node
         self._entries: dict[str, JobEntry] = {}
-        self._connections: dict[str, HostConnection] = {}
         self._away: set[str] = set()
         self._failed = threading.Event()
         self._over = threading.Event()
@@ -57,13 +56,11 @@ class Watch:
             HostError: no node could be followed.
             BrokenPipeError: the reader of what `output` writes is gone.
         """
-        ender = threading.Thread(target=self._end_others, daemon=True)
+        ender = threading.Thread(target=self._end_others, args=(fleet,), daemon=True)
         ender.start()
         try:
             results = fleet.run_each(
-                self._follow_node,
-                dict.fromkeys(self._jobs_dirs, ()),
-                on_result=raise_broken_pipe,
+                self._follow_node, dict.fromkeys(self._jobs_dirs, ()), on_result=raise_broken_pipe
             )
         finally:
             self._over.set()
@@ -78,7 +75,6 @@ class Watch:
 
     def _follow_node(self, connection: HostConnection) -> None:
         host = connection.target.name
-        self._connections[host] = connection
         position = 0
 
         def on_frame(frame: dict[str, Any]) -> None:
@@ -113,7 +109,7 @@ class Watch:
         if entry["state"] not in ACTIVE and entry["state"] != "finished":
             self._failed.set()
 
-    def _end_others(self) -> None:
+    def _end_others(self, fleet: Fleet) -> None:
         """After a node has failed, end the nodes that their own supervisors do not end in time."""
         self._failed.wait()
         if self._over.wait(PEERS_FIRST):
@@ -123,9 +119,8 @@ class Watch:
             if entry["state"] in ACTIVE and host not in gone:
                 self._tell(f"{host}: ending because another node failed")
                 try:
-                    stop_node(
-                        self._connections[host], self._jobs_dirs[host], self._job, host, grace=self._grace
-                    )
+                    connection, jobs_dir = fleet.connection(host), self._jobs_dirs[host]
+                    stop_node(connection, jobs_dir, self._job, host, grace=self._grace)
                 except HostError as error:
                     self._tell(error.message)
 

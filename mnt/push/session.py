@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from mnt.errors import HostError
@@ -55,18 +56,17 @@ class _Conversation:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
-        self._pending: queue.SimpleQueue[str] = queue.SimpleQueue()  # steps without an answer
-        self._pending.put("open")  # the receiver does this step without a command
+        self._expected = "open"  # the step to be answered next; this one needs no command
         self._over = threading.Event()
         self.payload_sent = 0  # bytes
 
     def say(self, command: Command) -> None:
-        self._pending.put(command.step)
+        self._expected = command.step
         self._commands.put(command)
 
     def check(self, host: str, frame: Frame) -> None:
         """Raises HostError if the frame belongs to another step than the expected one."""
-        expected = "none" if self._pending.empty() else self._pending.get()
+        expected, self._expected = self._expected, "none"
         if frame["step"] != expected:
             raise HostError(host, "answer", f"step {frame['step']!r} instead of {expected!r}")
 
@@ -130,20 +130,17 @@ class Session:
                     self._next_event(max(0.0, deadline - time.monotonic()))
 
     def _run(self) -> None:
-        def hear(host: str) -> Callable[[Frame], None]:
-            def take(frame: Frame) -> None:
-                self._conversations[host].check(host, frame)
-                self._events.put((host, frame))
-
-            return take
-
         tasks = {
-            host: (nonce, self._who, self._conversations[host].stdin(), hear(host))
+            host: (nonce, self._who, self._conversations[host].stdin(), partial(self._take, host))
             for host, nonce in self._nonces.items()
         }
         self._fleet.run_each(
             converse, tasks, on_result=lambda outcome: self._events.put((outcome.host, outcome))
         )
+
+    def _take(self, host: str, frame: Frame) -> None:
+        self._conversations[host].check(host, frame)
+        self._events.put((host, frame))
 
     def payload_sent(self, host: str) -> int:
         """The payload bytes sent to a host so far."""

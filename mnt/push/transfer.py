@@ -22,6 +22,8 @@ from mnt.push.result import HostResult, PushResult
 from mnt.push.session import Command, Frame, Progress, Session, StepFailed
 from mnt.push.stream import Spool, spooled
 
+_RECEIVED = ("stage", "switch", "commit", "prune")  # the steps after which a host has the whole stream
+
 
 def push(
     fleet: Fleet, root: Path, manifest: Manifest, *, keep_releases: int = 5, progress: Progress | None = None
@@ -178,18 +180,13 @@ class _Push:
     def _result(self, host: str) -> HostResult:
         outcome = self._session.ended.get(host)
         answer = None if outcome is None else outcome.value
-        delivery = self._deliveries.get(host)
-        staged = delivery is not None and self._session.reached.get(host) in (
-            delivery.step,
-            "switch",
-            "commit",
-            "prune",
-        )
+        reached = self._session.reached.get(host)
+        received = reached in _RECEIVED and self._deliveries.get(host) == Delivery("stage")
         error, fix = _problem(outcome)
         leader = self._leader.get(host, host)
         return HostResult(
             status=self._status(host, answer),
-            files_sent=self._manifest.files if staged and delivery and delivery.step == "stage" else 0,
+            files_sent=self._manifest.files if received else 0,
             bytes_sent=self._session.payload_sent(host),
             seconds=self._session.seconds[host],
             current=answer["current"] if answer is not None else None,

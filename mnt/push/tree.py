@@ -88,9 +88,8 @@ def _below(top: Path, place: Path) -> bytes:
 
 def _rules_above(root: Path, top: Path) -> _Rules:
     rules: _Rules = dict.fromkeys(IGNORE_FILES, ())
-    if root != top:
-        for place in reversed([parent for parent in root.parents if parent.is_relative_to(top)]):
-            rules = _with_rules_of(place, rules, len(_below(top, place)))
+    for place in reversed([parent for parent in root.parents if parent.is_relative_to(top)]):
+        rules = _with_rules_of(place, rules, len(_below(top, place)))
     return rules
 
 
@@ -161,10 +160,8 @@ _SPECIAL = {stat.S_IFSOCK: "socket", stat.S_IFIFO: "fifo", stat.S_IFCHR: "device
 
 
 def _points_outside(path: str, target: str) -> bool:
-    return (
-        os.path.isabs(target)
-        or os.path.normpath(os.path.join(os.path.dirname(path), target)).split("/")[0] == ".."
-    )
+    landing = os.path.normpath(os.path.join(os.path.dirname(path), target))
+    return os.path.isabs(landing) or landing.split("/")[0] == ".."
 
 
 def _mode(status: os.stat_result, path: str) -> int:
