@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import faults
 import pytest
 import remains
 import sessions
@@ -179,7 +180,7 @@ def test_status_and_down_of_what_is_not_there(name: str, run_mnt: Run) -> None:
 
 def test_status_tells_who_is_alive(make_lab: Callable[..., Lab], run_mnt: Run) -> None:
     lab = make_lab(count=2, nics=("ib0", "bond0.7"))
-    lab.host("node2").kill()
+    faults.power_off(lab.host("node2"))
     labs = json.loads(run_mnt("lab", "status", "--json").stdout)["labs"]
     (entry,) = [entry for entry in labs if entry["lab"] == lab.spec.name]
     one, two = lab.hosts

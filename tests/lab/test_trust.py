@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import faults
 import pytest
 import yaml
 from terminals import on_a_terminal, without_a_terminal
@@ -165,5 +166,5 @@ def test_gateways_are_trusted_before_what_lies_behind(lab: Lab, strict: Callable
 
 def test_a_host_that_cannot_be_reached(make_lab: MakeLab, strict: Callable[..., Cluster]) -> None:
     cluster = strict(make_lab(count=2))
-    cluster.lab.host("node2").kill()
+    faults.power_off(cluster.lab.host("node2"))
     assert cluster.trust("--yes") == {"node1": "recorded", "node2": "unreachable"}
