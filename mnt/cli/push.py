@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
+from rich import filesize
 
 from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
@@ -82,7 +83,7 @@ def _show_tree(manifest: Manifest, hosts: list[str], as_json: bool) -> None:
         return
     for entry in entries:
         ui.plain(printable(entry.path) + ("/" if entry.kind == "dir" else ""))
-    ui.info(f"{manifest.files} files, {_size(manifest.size)}, to {len(hosts)} hosts")
+    ui.info(f"{manifest.files} files, {filesize.decimal(manifest.size)}, to {len(hosts)} hosts")
 
 
 def _show_result(result: PushResult) -> None:
@@ -91,7 +92,7 @@ def _show_result(result: PushResult) -> None:
             name,
             ui.Cell(host.status, _COLOURS.get(host.status, "red")),
             str(host.files_sent),
-            _size(host.bytes_sent),
+            filesize.decimal(host.bytes_sent),
             f"{host.seconds:.1f} s",
             host.current or "-",
         )
@@ -128,7 +129,7 @@ def _progress() -> Iterator[Progress]:
 
         class Shown(Progress):
             def step(self, step: str, size: int) -> None:
-                sending = f"sending {_size(size)}" if size else "nothing to send"
+                sending = f"sending {filesize.decimal(size)}" if size else "nothing to send"
                 ui.note(_STEPS.get(step, sending))
                 bar.update(task, total=size, visible=size > 0)
 
@@ -136,13 +137,3 @@ def _progress() -> Iterator[Progress]:
                 bar.advance(task, count)
 
         yield Shown()
-
-
-def _size(count: int) -> str:
-    """Bytes for people: 512 B, 1.5 MiB."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"

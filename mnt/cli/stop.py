@@ -48,7 +48,13 @@ def stop(selection: Selection, as_json: bool, everything: bool, grace: float, jo
 
 def show_stopped(host: str, document: dict[str, Any]) -> None:
     """Print the result of a stop on one host."""
-    from mnt.launch.stop import describe
-
-    say = ui.info if document["status"] == "stopped" else ui.failure
-    say(f"  {describe(host, document)}")
+    if document["status"] == "unreachable":
+        ui.failure(f"  {host}: not stopped: {document['message']}")
+        return
+    port = "master port free" if document["port_free"] else "master port still taken"
+    if document["status"] == "left":
+        pids = ", ".join(map(str, document["left"]))
+        ui.failure(f"  {host}: not stopped: processes {pids} are still there; {port}")
+        return
+    killed = document["killed"]
+    ui.info(f"  {host}: stopped, {killed} process{'es' * (killed != 1)} ended; {port}")

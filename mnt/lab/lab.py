@@ -61,25 +61,19 @@ class LabHost:
         return {"PATH": system.PATH, "HOME": home, "USER": name, "LOGNAME": name, **terminal}
 
     def exec(
-        self,
-        argv: Sequence[str],
-        *,
-        user: bool = False,
-        input: str | None = None,
-        timeout: float | None = 60.0,
+        self, argv: Sequence[str], *, user: bool = False, input: str = "", timeout: float | None = 60.0
     ) -> subprocess.CompletedProcess[str]:
         """Run `argv` inside the host, without SSH, and return its output and exit code.
 
         Args:
-            argv: program and arguments.
             user: run as the ordinary user; else as root.
-            input: standard input; None: empty.
+            input: standard input.
             timeout: seconds; after that subprocess.TimeoutExpired is raised.
         """
         return subprocess.run(
             self.command(argv, user=user),
             env=self.environment(user=user),
-            input=input or "",
+            input=input,
             capture_output=True,
             text=True,
             errors="replace",

@@ -71,6 +71,11 @@ class Node:
     def exit_code(self) -> int | None:
         return None if self.entry is None else self.entry["exit_code"]
 
+    @property
+    def reason(self) -> dict[str, Any]:
+        """Why mnt ended the node; see JobEntry. Empty if it did not."""
+        return (self.entry["reason"] if self.entry else None) or {}
+
 
 @dataclass(frozen=True)
 class Job:
@@ -204,24 +209,19 @@ _GONE = {"lost": "its supervisor was killed", "unreachable": "it cannot be reach
 
 def find_culprit(nodes: Sequence[Node]) -> Culprit | None:
     """The first failure that is no consequence of another; else a lost host; else the first failure."""
-    failures = [
-        (failure["victim"], _culprit(host, failure))
-        for _, host, failure in sorted(_failures(nodes), key=lambda found: found[0])
-    ]
-    lost = [(host, node.host) for node in nodes if (host := _lost_by(node)) is not None]
+    failures = sorted(_failures(nodes), key=lambda found: found[0])
+    lost = [(node.reason["lost"], node.host) for node in nodes if node.reason.get("lost")]
     candidates = (
-        *(culprit for victim, culprit in failures if not victim),
+        *(_culprit(host, failure) for _, host, failure in failures if not failure["victim"]),
         *(Culprit(host, None, None, f"{witness} lost contact with it") for host, witness in lost),
         *(Culprit(node.host, None, None, _GONE[node.state]) for node in nodes if node.state in _GONE),
-        *(culprit for _, culprit in failures),
+        *(_culprit(host, failure) for _, host, failure in failures),
     )
     return next(iter(candidates), None)
 
 
-def _lost_by(node: Node) -> str | None:
-    """The host that a node lost contact with, if that ended the node."""
-    reason = (node.entry["reason"] if node.entry else None) or {}
-    return reason.get("lost")
+def _culprit(host: str, failure: Failure) -> Culprit:
+    return Culprit(host, failure["rank"], failure["exit_code"], failure["message"], failure["traceback"])
 
 
 def _failures(nodes: Sequence[Node]) -> Iterable[tuple[float, str, Failure]]:
@@ -231,7 +231,7 @@ def _failures(nodes: Sequence[Node]) -> Iterable[tuple[float, str, Failure]]:
     """
     reported = set()
     for node in nodes:
-        if node.entry is not None and node.entry["failure"] is not None and _lost_by(node) is None:
+        if node.entry is not None and node.entry["failure"] is not None and not node.reason.get("lost"):
             reported.add(node.host)
             failure = node.entry["failure"]
             yield (failure["time"] or node.entry["ended"] or 0.0) - node.clock_offset, node.host, failure
@@ -244,12 +244,7 @@ def _failures(nodes: Sequence[Node]) -> Iterable[tuple[float, str, Failure]]:
 
 def _heard_by(node: Node) -> tuple[str, Failure] | None:
     """The host and the failure because of which a node was ended."""
-    reason = (node.entry["reason"] if node.entry else None) or {}
-    return (reason["peer"], reason["failure"]) if reason.get("failure") else None
-
-
-def _culprit(host: str, failure: Failure) -> Culprit:
-    return Culprit(host, failure["rank"], failure["exit_code"], failure["message"], failure["traceback"])
+    return (node.reason["peer"], node.reason["failure"]) if node.reason.get("failure") else None
 
 
 def named_job(jobs: Sequence[Job], wanted: str | None) -> Job:

@@ -51,15 +51,3 @@ def stop_document(outcome: Outcome[Stopped] | None) -> dict[str, Any]:
         "left": answer["left"],
         "port_free": answer["port_free"],
     }
-
-
-def describe(host: str, document: dict[str, Any]) -> str:
-    """The result on one node in one line, for people."""
-    if document["status"] == "unreachable":
-        return f"{host}: not stopped: {document['message']}"
-    port = "master port free" if document["port_free"] else "master port still taken"
-    ended = f"{document['killed']} process{'es' * (document['killed'] != 1)} ended"
-    if document["status"] == "left":
-        pids = ", ".join(map(str, document["left"]))
-        return f"{host}: not stopped: processes {pids} are still there; {port}"
-    return f"{host}: stopped, {ended}; {port}"

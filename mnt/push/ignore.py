@@ -110,18 +110,14 @@ def _stars(glob: bytes, start: int) -> tuple[bytes, int]:
     count as the beginning of a component.
     """
     end = len(glob) - len(glob[start:].lstrip(b"*"))
-    begins = start == _literal_length(glob) or glob[start - 1 : start] == b"/"
+    literal = re.split(rb"[*?\[\\]", glob, maxsplit=1)[0]
+    begins = start == len(literal) or glob[start - 1 : start] == b"/"
     whole = begins and end - start > 1
     if whole and end == len(glob):
         return b".*", end
     if whole and glob[end : end + 1] == b"/":
         return b"(?:.*/)?", end + 1
     return b"[^/]*", end
-
-
-def _literal_length(glob: bytes) -> int:
-    """How many bytes precede the first special character."""
-    return len(re.split(rb"[*?\[\\]", glob, maxsplit=1)[0])
 
 
 _CLASSES = {
