@@ -11,6 +11,7 @@ import signal
 import threading
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
+from itertools import chain
 from pathlib import Path
 
 from mnt.errors import MntError
@@ -20,7 +21,7 @@ from mnt.push.manifest import Manifest
 from mnt.push.plan import Delivery, Survey, choose_release, deliver, in_the_way, leaders, likely_shared
 from mnt.push.result import HostResult, PushResult
 from mnt.push.session import Command, Frame, Progress, Session, StepFailed
-from mnt.push.stream import Spool, spooled
+from mnt.push.stream import spooled
 
 _RECEIVED = ("stage", "switch", "commit", "prune")  # the steps after which a host has the whole stream
 
@@ -58,7 +59,6 @@ class _Push:
     def __init__(
         self, fleet: Fleet, root: Path, manifest: Manifest, keep_releases: int, progress: Progress
     ) -> None:
-        self._fleet = fleet
         self._root = root
         self._manifest = manifest
         self._keep_releases = keep_releases
@@ -116,29 +116,23 @@ class _Push:
 
     def _stage(self) -> None:
         """Deliver the release to every workdir, and verify it there."""
-        receivers = [host for host, delivery in self._deliveries.items() if delivery.step == "stage"]
-        spool = self._resources.enter_context(spooled(self._root, self._manifest)) if receivers else None
-        each = len(self._manifest.document) + spool.size if spool is not None else 0
-        self._progress.step("stage", each * len(receivers))
-        self._session.ask({host: self._delivery(host, spool) for host in self._leaders})
+        commands: dict[str, Command] = {}
+        for host, delivery in self._deliveries.items():
+            source = {} if delivery.source is None else {"source": delivery.source}
+            commands[host] = Command(delivery.step, {"id": self._release, **source})
+        receivers = [host for host, command in commands.items() if command.step == "stage"]
+        size = 0
+        if receivers:
+            document = self._manifest.document
+            spool = self._resources.enter_context(spooled(self._root, self._manifest))
+            size = len(document) + spool.size
+            arguments = {"id": self._release, "manifest": len(document), "stream": spool.size}
+            stage = Command("stage", arguments, lambda: chain([document], spool.chunks()))
+            commands.update(dict.fromkeys(receivers, stage))
+        self._progress.step("stage", size * len(receivers))
+        self._session.ask(commands)
         wait = Command("wait", {"id": self._release, "sha": self._manifest.sha})
         self._session.ask({host: wait for host in self._hosts if host not in self._leaders})
-
-    def _delivery(self, host: str, spool: Spool | None) -> Command:
-        delivery = self._deliveries[host]
-        arguments: dict[str, object] = {"id": self._release}
-        if delivery.step == "copy":
-            arguments["source"] = delivery.source
-        if delivery.step != "stage" or spool is None:
-            return Command(delivery.step, arguments)
-        document = self._manifest.document
-        arguments.update(manifest=len(document), stream=spool.size)
-
-        def payload() -> Iterator[bytes]:
-            yield document
-            yield from spool.chunks()
-
-        return Command("stage", arguments, payload)
 
     def _switch(self) -> None:
         """Switch `current` to the release in every workdir; this can still be undone."""
