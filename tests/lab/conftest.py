@@ -20,6 +20,14 @@ from mnt.lab import system
 from mnt.lab.lab import Lab, LabRequest, down
 
 
+@pytest.fixture(scope="session", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """An empty home directory: nobody's own jobs, keys and ssh_config are part of a test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def lab_support() -> None:
     """Skips where no lab can be made, and says why."""
