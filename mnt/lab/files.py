@@ -88,8 +88,9 @@ def bind_mounts(mountinfo: str, hidden: Iterable[str]) -> tuple[list[str], list[
         point = PurePosixPath(_unescape(line.split(" ")[4]))
         if point != PurePosixPath("/") and not any(point.is_relative_to(path) for path in own):
             points.append(point)
+    points = list(dict.fromkeys(points))
     outermost = [point for point in points if not any(other in point.parents for other in points)]
-    return _unique(outermost), _unique(points)
+    return [str(point) for point in outermost], [str(point) for point in points]
 
 
 def inventory(lab: LabSpec, directory: str, cache: str) -> str:
@@ -132,7 +133,3 @@ def _unescape(text: str) -> str:
     for octal, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         text = text.replace(octal, character)
     return text
-
-
-def _unique(points: Iterable[PurePosixPath]) -> list[str]:
-    return list(dict.fromkeys(str(point) for point in points))

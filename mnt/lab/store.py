@@ -14,7 +14,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -101,60 +101,47 @@ def delete(name: str) -> None:
 @contextmanager
 def registry() -> Iterator[None]:
     """Hold the lock to create and remove labs' directories. An empty LAB_ROOT is removed at the end."""
-    while True:
-        LAB_ROOT.mkdir(parents=True, exist_ok=True)
-        handle = _lock(LAB_ROOT, wait=60.0)
-        if handle is not None:
-            break
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            LAB_ROOT.rmdir()
-        os.close(handle)
+    with ExitStack() as held:
+        there = False
+        while not there:
+            LAB_ROOT.mkdir(parents=True, exist_ok=True)
+            there = held.enter_context(_locked(LAB_ROOT, wait=60.0))
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                LAB_ROOT.rmdir()
 
 
-@contextmanager
-def locked(name: str, *, wait: float) -> Iterator[bool]:
+def locked(name: str, *, wait: float) -> AbstractContextManager[bool]:
     """Hold the lock of a lab; False: there is no such lab.
 
     Raises MntError if another process still holds it after `wait` seconds.
     """
-    handle = _lock(directory(name), wait=wait)
-    try:
-        yield handle is not None
-    finally:
-        if handle is not None:
-            os.close(handle)
+    return _locked(directory(name), wait=wait)
 
 
-def _lock(path: Path, *, wait: float) -> int | None:
-    """A descriptor that holds the directory's lock. None: the directory does not exist."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    except FileNotFoundError:
-        return None
-    deadline = time.monotonic() + wait
-    try:
-        while not _try_lock(handle):
+@contextmanager
+def _locked(path: Path, *, wait: float) -> Iterator[bool]:
+    """Hold the directory's lock; False: the directory does not exist."""
+    with ExitStack() as resources:
+        there = False
+        with suppress(FileNotFoundError):
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            resources.callback(os.close, handle)
+            _await_lock(path, handle, time.monotonic() + wait)
+            there = os.path.samestat(os.fstat(handle), path.stat())  # another process may have removed it
+        yield there
+
+
+def _await_lock(path: Path, handle: int, deadline: float) -> None:
+    while True:
+        try:
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             if time.monotonic() > deadline:
                 raise MntError(
                     f"{path}: another mnt is starting this lab or taking it down",
                     fix="run the command again when that mnt has ended",
-                )
+                ) from None
             time.sleep(0.05)
-        if path.exists() and os.path.samestat(os.fstat(handle), path.stat()):
-            return handle
-    except BaseException:
-        os.close(handle)
-        raise
-    os.close(handle)
-    return None
-
-
-def _try_lock(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -46,17 +46,17 @@ class JobHosts(ExitStack):
 
     def jobs(self) -> tuple[list[Job], dict[str, HostError]]:
         """All jobs, newest first, and the hosts that could not be asked."""
-        jobs, errors = self._jobs_of_hosts() if self._hosts[False] else ([], {})
+        jobs: list[Job] = []
+        errors: dict[str, HostError] = {}
+        if self._hosts[False]:
+            results = self._fleet("ssh").run(_list_with_clock)
+            errors = results.errors()
+            jobs = merge_jobs(results.values_by_host(), unreachable=errors)
         try:
             jobs += _jobs_here(self._hosts[True][0])
         except HostError as error:
             errors[error.host] = error
         return sorted(map(_as_it_stands, jobs), key=lambda job: (job.created, job.job), reverse=True), errors
-
-    def _jobs_of_hosts(self) -> tuple[list[Job], dict[str, HostError]]:
-        results = self._fleet("ssh").run(_list_with_clock)
-        errors = results.errors()
-        return merge_jobs(results.values_by_host(), unreachable=errors), errors
 
 
 def _list_with_clock(connection: HostConnection) -> tuple[Jobs, float]:

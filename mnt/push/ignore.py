@@ -136,38 +136,32 @@ _CLASSES = {
 }
 
 
+# A member of a bracket expression: a class, a byte or a range; a backslash escapes a byte.
+_MEMBER = re.compile(
+    rb"\[:(?P<name>[^]]*):\] | (?P<low>\\.|[^\\]) (?:-(?P<high>\\.|[^]\\]))?", re.DOTALL | re.VERBOSE
+)
+
+
 def _bracket(glob: bytes, i: int) -> tuple[bytes, int]:
     """The bracket expression whose `[` lies just before `i`, and the index after its `]`."""
     negated = glob[i : i + 1] in (b"!", b"^")
     i += negated
     members: set[int] = set()
-    previous: int | None = None
     first = True
     while first or glob[i : i + 1] != b"]":
         first = False
-        if glob[i : i + 1] == b"-" and previous is not None and glob[i + 1 : i + 2] not in (b"", b"]"):
-            upper, i = _one(glob, i + 1)
-            members.update(range(previous, upper + 1))
-            previous = None
-        elif (named := re.compile(rb"\[:([^]]*):\]").match(glob, i)) is not None:
-            if named[1] not in _CLASSES:
-                raise _NeverMatches
-            members.update(_CLASSES[named[1]].encode())
-            previous, i = None, named.end()
+        found = _MEMBER.match(glob, i)
+        if found is None or (found["low"] is None and found["name"] not in _CLASSES):
+            raise _NeverMatches
+        if found["low"] is None:
+            members.update(_CLASSES[found["name"]].encode())
         else:
-            previous, i = _one(glob, i)
-            members.add(previous)
+            low, high = found["low"], found["high"] or found["low"]
+            members.update(low[-1:], range(low[-1], high[-1] + 1))  # `[z-a]` is the same as `[z]`
+        i = found.end()
     if negated:
         members = set(range(256)) - members
     members.discard(ord("/"))
     if not members:
         raise _NeverMatches
     return b"[%s]" % b"".join(b"\\x%02x" % byte for byte in sorted(members)), i + 1
-
-
-def _one(glob: bytes, i: int) -> tuple[int, int]:
-    """The byte at `i`, or the byte that a backslash at `i` escapes, and the index after it."""
-    i += glob[i : i + 1] == b"\\"
-    if i >= len(glob):
-        raise _NeverMatches
-    return glob[i], i + 1

@@ -41,9 +41,10 @@ def spooled(root: Path, manifest: Manifest) -> Iterator[Spool]:
     All hosts get exactly the bytes that the manifest describes: a file that has changed since raises
     MntError. The stream is not compressed: docs/push.md has the measurements.
     """
-    with contextlib.ExitStack() as resources:
+    file: IO[bytes] | None = None
+    try:
         try:
-            file = resources.enter_context(_temporary_file())
+            file = tempfile.TemporaryFile()  # noqa: SIM115 - closing it may fail
             for entry in manifest.entries:
                 if entry.path:
                     _write_member(file, root, entry)
@@ -55,16 +56,10 @@ def spooled(root: Path, manifest: Manifest) -> Iterator[Spool]:
                 fix="set TMPDIR to a directory with free space: TMPDIR=/path mnt push",
             ) from error
         yield Spool(file)
-
-
-@contextlib.contextmanager
-def _temporary_file() -> Iterator[IO[bytes]]:
-    file = tempfile.TemporaryFile()  # noqa: SIM115 - closing may fail
-    try:
-        yield file
     finally:
-        with contextlib.suppress(OSError):  # on a full disk, closing fails too
-            file.close()
+        if file is not None:
+            with contextlib.suppress(OSError):  # on a full disk, closing fails too
+                file.close()
 
 
 def _write_member(file: IO[bytes], root: Path, entry: Entry) -> None:
