@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -149,10 +150,8 @@ def _run(fleet: Fleet, launch: Launch, detach: bool, as_json: bool) -> int:
     """Start the job, watch it unless detached, and stop it on all nodes after an interrupt."""
     from mnt.launch import run
 
-    def stop() -> None:
-        _stop_everywhere(launch)
-
     plan = launch.plan
+    stop = partial(_stop_everywhere, launch)
     try:
         if detach:
             run.detach(launch, fleet, ui.note, on_interrupt=stop)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,14 +76,10 @@ def end_all(token: str, *, timeout: float = 30.0) -> None:
 
 def _kill(pid: int, token: str) -> None:
     """Kill this process. While the descriptor is open, the pid cannot be reused for another process."""
-    try:
+    with suppress(ProcessLookupError):  # it ended meanwhile
         descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        if carries(pid, token):
-            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-    except ProcessLookupError:
-        pass  # it died meanwhile
-    finally:
-        os.close(descriptor)
+        try:
+            if carries(pid, token):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        finally:
+            os.close(descriptor)

@@ -124,21 +124,20 @@ def reserved(
 
     Raises NeverStarted: the job will get no hosts.
     """
-    outside_id = None
+    reservation = Reservation(None)
     try:
-        reason = None
-        while (reservation := backend.reserve(hosts, request)).hosts is None:
-            outside_id = reservation.outside_id
-            if reservation.reason != reason:
-                reason = reservation.reason
-                tell(f"job {request.job} is pending: {reason}")
+        while True:
+            before, reservation = reservation, backend.reserve(hosts, request)
+            if reservation.hosts is not None:
+                break
+            if reservation.reason != before.reason:
+                tell(f"job {request.job} is pending: {reservation.reason}")
             time.sleep(_ASK_EVERY)
-        outside_id = reservation.outside_id
         yield reservation
     except HangUp:
         raise
     except (NeverStarted, KeyboardInterrupt):
-        backend.cancel(JobRecord(request.job, backend.name, outside_id))
+        backend.cancel(JobRecord(request.job, backend.name, reservation.outside_id))
         raise
 
 
