@@ -84,7 +84,7 @@ def run(
     Until the next run, -n @failed selects the hosts that failed.
     """
     from mnt.fleet import Fleet, HostConnection
-    from mnt.fleet.openssh import OpenSshConnection
+    from mnt.fleet.processes import OpenSshConnection
     from mnt.run.session import Order, Outputs
     from mnt.run.session import run as run_everywhere
 

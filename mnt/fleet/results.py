@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -25,20 +24,8 @@ class Outcome(Generic[T]):
         return self.error is None
 
 
-class Results(Mapping[str, Outcome[T]]):
+class Results(dict[str, Outcome[T]]):
     """Outcomes by host name, in the order of the fleet's hosts."""
-
-    def __init__(self, outcomes: Mapping[str, Outcome[T]]) -> None:
-        self._outcomes = dict(outcomes)
-
-    def __getitem__(self, host: str) -> Outcome[T]:
-        return self._outcomes[host]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._outcomes)
-
-    def __len__(self) -> int:
-        return len(self._outcomes)
 
     @property
     def ok(self) -> bool:
@@ -55,7 +42,7 @@ class Results(Mapping[str, Outcome[T]]):
 
 
 def raise_broken_pipe(outcome: Outcome[Any]) -> None:
-    """For `on_result`, where a task prints: end them all when nobody reads this process's output any more.
+    """For `on_result`, if tasks print: end all tasks when nobody reads this process's output any more.
 
     Raises BrokenPipeError.
     """

@@ -17,11 +17,11 @@ import faults
 import pytest
 from fabric.connection import Connection
 from fabric.tasks import task as fabric_task
-from lab_fleets import fleet_of, hosts_of
+from lab_fleets import execute, fleet_of, hosts_of
 from waiting import HANG, PATIENCE, at_most
 
 from mnt.errors import HostError
-from mnt.fleet import Fleet, HostConnection, Outcome, Timeouts, execute
+from mnt.fleet import Fleet, HostConnection, Outcome, Timeouts
 from mnt.inventory.model import Host
 from mnt.lab import Lab, LabHost
 

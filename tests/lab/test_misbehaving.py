@@ -19,13 +19,13 @@ from pathlib import Path
 
 import faults
 import pytest
-from lab_fleets import fleet_of, hosts_of
+from lab_fleets import execute, fleet_of, hosts_of
 from terminals import on_a_terminal, without_a_terminal
 from test_fleet import MakeLab, error_of, fingerprint, hostname, while_it_sleeps
 from waiting import HANG, PATIENCE, at_most, wait_for
 
 from mnt.errors import HostError
-from mnt.fleet import Fleet, Timeouts, execute
+from mnt.fleet import Fleet, Timeouts
 from mnt.lab import Lab, LabHost
 from mnt.tasks.program import run_program
 

@@ -8,7 +8,6 @@ import select
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import IO, Any
 
 from mnt.errors import HostError, strerror
@@ -52,9 +51,7 @@ class ProcessCommand(RunningCommand):
             self._poll.register(descriptor, select.POLLIN)
         self._writer = Writer(self._send, self._close_input, self._process.terminate)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
         self._writer.close(_END_GRACE)
         for stream in self._streams.values():
