@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from mnt import ui
+from mnt.cli.jobs import found_jobs
 from mnt.cli.options import Selection, selection_options
 from mnt.errors import UsageError
 from mnt.launch.jobs import host_of_rank, named_job
@@ -22,15 +23,11 @@ from mnt.launch.jobs import host_of_rank, named_job
 def logs(selection: Selection, follow: bool, node: str | None, rank: int | None, job: str | None) -> int:
     """Print what JOB (default: the newest) has written so far."""
     from mnt.fleet import raise_broken_pipe
-    from mnt.launch.status import JobHosts
     from mnt.tasks.job import read_logs
 
-    with JobHosts(selection.hosts_if_any) as job_hosts:
-        jobs, errors = job_hosts.jobs()
-        for error in errors.values():
-            ui.warn(error.message)
-        wanted = named_job(jobs, job)
-        fleet = job_hosts.fleet_of(wanted)
+    with found_jobs(selection) as found:
+        wanted = named_job(found.jobs, job)
+        fleet = found.hosts.fleet_of(wanted)
         hosts = [member.host for member in wanted.nodes if member.entry is not None]
         if node is not None and node not in hosts:
             raise UsageError(
@@ -60,4 +57,4 @@ def logs(selection: Selection, follow: bool, node: str | None, rank: int | None,
         lines.close()
     for error in results.errors().values():
         ui.error(error)
-    return 1 if results.errors() or errors else 0
+    return 0 if found.complete and not results.errors() else 1

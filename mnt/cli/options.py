@@ -49,18 +49,6 @@ class Selection:
             last_failed=lambda: failed.recall(loaded.file),
         )
 
-    @property
-    def hosts_if_any(self) -> tuple[Host, ...]:
-        """The hosts; none where no inventory is named, and none is there."""
-        from mnt.inventory.find import NoInventory
-
-        try:
-            return self.hosts
-        except NoInventory:
-            if self.options:
-                raise
-            return ()
-
 
 def selection_options(command: F) -> F:
     """Add -i, -n and -x; the command receives `selection: Selection`."""

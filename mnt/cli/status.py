@@ -7,6 +7,7 @@ import time
 import click
 
 from mnt import ui
+from mnt.cli.jobs import found_jobs
 from mnt.cli.options import Selection, json_option, selection_options
 from mnt.inventory.hostlist import fold
 from mnt.launch.jobs import Job, named_job
@@ -34,12 +35,8 @@ def status(selection: Selection, as_json: bool, job: str | None) -> int:
 
     Your jobs of `mnt launch --via local` on this machine are among them, with or without an inventory.
     """
-    from mnt.launch.status import JobHosts
-
-    with JobHosts(selection.hosts_if_any) as hosts:
-        jobs, errors = hosts.jobs()
-    for error in errors.values():
-        ui.warn(error.message)
+    with found_jobs(selection) as found:
+        jobs = found.jobs
     if job is not None:
         jobs = [named_job(jobs, job)]
     if as_json:
@@ -48,7 +45,7 @@ def status(selection: Selection, as_json: bool, job: str | None) -> int:
         _show_job(jobs[0])
     else:
         _show_jobs(jobs)
-    return 1 if errors else 0
+    return 0 if found.complete else 1
 
 
 def _show_jobs(jobs: list[Job]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from mnt import ui
+from mnt.cli.jobs import found_jobs
 from mnt.cli.options import Selection, grace_option, json_option, selection_options
 from mnt.errors import UsageError
 from mnt.launch.jobs import jobs_to_stop
@@ -24,21 +25,17 @@ def stop(selection: Selection, as_json: bool, everything: bool, grace: float, jo
     Each process of the job gets a TERM, and a KILL after the grace period. The answer is yes only when every
     node has shown that no process of the job is left.
     """
-    from mnt.launch.status import JobHosts
     from mnt.launch.stop import stop_jobs
 
     if job is not None and everything:
         raise UsageError("--all and a job were given", fix="mnt stop JOB, or mnt stop --all")
-    with JobHosts(selection.hosts_if_any) as hosts:
-        jobs, errors = hosts.jobs()
-        for error in errors.values():
-            ui.warn(error.message)
-        document = stop_jobs(hosts, jobs_to_stop(jobs, job, everything=everything), grace=grace)
-    document["ok"] = document["ok"] and not errors
+    with found_jobs(selection, all_of_them=job is None) as found:
+        document = stop_jobs(found.hosts, jobs_to_stop(found.jobs, job, everything=everything), grace=grace)
+    document["ok"] = document["ok"] and found.complete
     if as_json:
         ui.document(document)
     elif not document["jobs"]:
-        ui.info("nothing to stop: no job runs" + (" on the hosts that answered" if errors else ""))
+        ui.info("nothing to stop: no job runs" + ("" if found.complete else " on the hosts that answered"))
     for stopped in document["jobs"] if not as_json else ():
         ui.info(f"job {stopped['job']}:")
         for host, each in stopped["hosts"].items():

@@ -15,7 +15,11 @@ DEFAULT = "default"
 
 
 class NoInventory(UsageError):
-    """None is named, and there is none."""
+    """No inventory is named, and none can be chosen."""
+
+
+class SeveralLabs(NoInventory):
+    """No inventory is named, and several labs run."""
 
 
 def locate(name: str | None) -> str:
@@ -57,14 +61,14 @@ def _without_name() -> str:
     if DEFAULT in named():
         return named()[DEFAULT]
     if labs():
-        return _only_lab()
+        return _only_lab(several=SeveralLabs)
     raise NoInventory(
         f"no inventory: no -i, no ${VARIABLE}, no {DIRECTORY}/{DEFAULT}.yaml and no running lab",
         fix=_what_there_is(),
     )
 
 
-def _only_lab() -> str:
+def _only_lab(several: type[UsageError] = UsageError) -> str:
     running = labs()
     if DEFAULT in running:
         return running[DEFAULT]
@@ -72,7 +76,7 @@ def _only_lab() -> str:
         return next(iter(running.values()))
     if not running:
         raise UsageError("no lab is running", fix="mnt lab up")
-    raise UsageError("several labs are running", fix=_one_of([f"lab:{name}" for name in running]))
+    raise several("several labs are running", fix=_one_of([f"lab:{name}" for name in running]))
 
 
 def _lab(name: str) -> str:

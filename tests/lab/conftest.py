@@ -19,6 +19,14 @@ from mnt.errors import MntError
 from mnt.lab import Lab, LabRequest, down, system
 
 
+@pytest.fixture(scope="session", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """An empty home directory: nobody's own jobs, keys and ssh_config are part of a test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def lab_support() -> None:
     """Skips where no lab can be made, and says why."""

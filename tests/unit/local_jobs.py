@@ -89,12 +89,12 @@ class LocalMnt:
 
     def __init__(self, directory: Path, python: str) -> None:
         self.python = python
-        self.home, self.cwd = directory / "home", directory / "tree"
+        self.home, self.cwd, self.labs = directory / "home", directory / "tree", directory / "labs"
         self.home.mkdir()
         self.cwd.mkdir()
         self.port = free_port()
         kept = {name: value for name, value in os.environ.items() if not name.startswith("MNT_")}
-        self.env = {**kept, "HOME": str(self.home), "MNT_LAB_DIR": str(directory / "no labs"), "MINE": "no"}
+        self.env = {**kept, "HOME": str(self.home), "MNT_LAB_DIR": str(self.labs), "MINE": "no"}
 
     def script(self, source: str, name: str = "train.py") -> None:
         (self.cwd / name).write_text(source)

@@ -266,6 +266,28 @@ def test_with_an_inventory_the_local_jobs_are_merged_in(mnt: LocalMnt, tmp_path:
     assert [job["backend"] for job in json.loads(listed.stdout)["jobs"]] == ["local"]
 
 
+def test_several_labs_do_not_hide_the_local_jobs(mnt: LocalMnt) -> None:
+    mnt.script(SLEEP)
+    assert mnt.launch("--detach", "train.py").returncode == 0
+    (job,) = (each["job"] for each in mnt.jobs())
+    for name in ("a", "b"):
+        (mnt.labs / name).mkdir(parents=True)
+        (mnt.labs / name / "inventory.yaml").write_text("")
+    listed = mnt("status", "--json")
+    assert [each["job"] for each in json.loads(listed.stdout)["jobs"]] == [job]
+    assert "several labs are running" in listed.stderr
+    assert "-i with one of: lab:a, lab:b" in listed.stderr
+    assert listed.returncode == 1  # for the labs' jobs are not among them
+    for words in (["stop"], ["stop", "--all"]):  # which job is meant is not known
+        refused = mnt(*words)
+        assert refused.returncode == 2
+        assert "several labs are running" in refused.stderr
+    assert "sleeping" in mnt("logs", job).stdout
+    assert "stopped" in mnt("stop", job, "--grace", "0.2").stderr
+    assert [each["state"] for each in json.loads(mnt("status", "--json").stdout)["jobs"]] == ["stopped"]
+    assert mnt("status", "-i", "lab").returncode == 2
+
+
 def test_an_inventory_that_is_named_has_to_be_there(mnt: LocalMnt) -> None:
     assert mnt("status").returncode == 0
     assert mnt("status", "-n", "node1").returncode == 2

@@ -1,0 +1,52 @@
+"""What `mnt status`, `logs` and `stop` begin with: the jobs of the selected hosts and of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mnt import ui
+from mnt.inventory.find import NoInventory, SeveralLabs
+
+if TYPE_CHECKING:
+    from mnt.cli.options import Selection
+    from mnt.inventory.model import Host
+    from mnt.launch.jobs import Job
+    from mnt.launch.status import JobHosts
+
+
+@dataclass(frozen=True)
+class FoundJobs:
+    hosts: JobHosts  # where they were found
+    jobs: list[Job]  # newest first
+    complete: bool  # every host on which there may be jobs was asked, and answered
+
+
+@contextmanager
+def found_jobs(selection: Selection, *, all_of_them: bool = False) -> Iterator[FoundJobs]:
+    """Ask the hosts for jobs, with a warning for each that does not answer.
+
+    Where no inventory is named and none can be chosen, only this machine is asked.
+
+    Args:
+        all_of_them: an answer about some of the labs that run is no use: raise UsageError.
+    """
+    from mnt.launch.status import JobHosts
+
+    hosts: tuple[Host, ...] = ()
+    undecided = False
+    try:
+        hosts = selection.hosts
+    except NoInventory as error:
+        undecided = isinstance(error, SeveralLabs)
+        if selection.options or (undecided and all_of_them):
+            raise
+        if undecided:
+            ui.warn(f"{error.message}, and none of them was asked for jobs; {error.fix}")
+    with JobHosts(hosts) as job_hosts:
+        jobs, errors = job_hosts.jobs()
+        for problem in errors.values():
+            ui.warn(problem.message)
+        yield FoundJobs(job_hosts, jobs, not (errors or undecided))
