@@ -1,4 +1,4 @@
-"""Run a task on many hosts at once, over one connection a host."""
+"""Run a task on many hosts at once, over one connection per host."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Task = Callable[..., T]
 
 
 class Fleet:
-    """Hosts, reached over one connection each for the life of the fleet; closed by leaving the `with` block.
+    """Hosts, each with one connection for the life of the fleet. Leaving the `with` block closes it.
 
     Args:
-        hosts: their names differ; their order is that of all results.
-        fanout: hosts that work on a task at the same time.
-        timeouts: limits of each phase.
-        connect: makes the connection to a host, which need not be open.
+        hosts: their names differ; all results are in their order.
+        fanout: the number of hosts that work on a task at the same time.
+        timeouts: the limit of each phase.
+        connect: makes the connection to a host, without opening it.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Fleet:
         self.close()
 
     def close(self) -> None:
-        """Close every connection, those to gateways too. Tasks that run end with a HostError."""
+        """Close every connection, also those to gateways. Running tasks end with a HostError."""
         for connection in self._connections.values():
             connection.close()
         self._shared.close()
@@ -66,7 +66,7 @@ class Fleet:
         return self._hosts[name]
 
     def connection(self, name: str) -> HostConnection:
-        """The host's connection, which may not be open. Raises KeyError."""
+        """The host's connection, open or not. Raises KeyError."""
         return self._connections[name]
 
     def run(self, task: Task[T], *args: Any, on_result: OnResult | None = None) -> Results[T]:

@@ -1,4 +1,4 @@
-"""What became of a task on each host."""
+"""The results of a task on each host."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
-    """A task's end on one host: `value`, or `error` if it failed (`value` is then None)."""
+    """The result of a task on one host: `value`, or `error` if it failed (`value` is then None)."""
 
     host: str
     value: T | None
     error: HostError | None
-    seconds: float  # wall time, logging in included
+    seconds: float  # wall time, including the login
 
     @property
     def ok(self) -> bool:
@@ -33,11 +33,11 @@ class Results(dict[str, Outcome[T]]):
         return not self.errors()
 
     def values_by_host(self) -> dict[str, T]:
-        """What the task returned, for the hosts where it did not fail."""
+        """What the task returned, for the hosts on which it did not fail."""
         return {host: outcome.value for host, outcome in self.items() if outcome.ok}  # type: ignore[misc]
 
     def errors(self) -> dict[str, HostError]:
-        """The failures, for the hosts that have one."""
+        """The errors, for the hosts on which it failed."""
         return {host: outcome.error for host, outcome in self.items() if outcome.error is not None}
 
 

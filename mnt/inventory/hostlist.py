@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ClusterShell.RangeSet import RangeSet, RangeSetException
 
@@ -55,8 +55,14 @@ def names(text: str, *, groups: Groups | None = None) -> list[str]:
 
 
 def fold(hosts: Sequence[str]) -> str:
-    """The shortest hostlist that `expand` turns back into `hosts`, order kept: `node[1-4]`."""
-    return ",".join(_fold_run(run) for run in _ascending_runs(hosts))
+    """The shortest hostlist that `expand` turns back into `hosts`, in the same order: `node[1-4]`."""
+    runs: list[list[str]] = []
+    for host in hosts:
+        if runs and _rises(runs[-1][-1], host):
+            runs[-1].append(host)
+        else:
+            runs.append([host])
+    return ",".join(map(_fold_run, runs))
 
 
 def select(
@@ -99,22 +105,12 @@ def _bad(text: str, problem: str) -> UsageError:
     return UsageError(f"hostlist {text!r}: {problem}", fix=_SYNTAX)
 
 
-def _split(text: str) -> Iterator[str]:
-    """The parts between commas, those inside brackets aside."""
-    start = depth = 0
-    for i, char in enumerate(text):
-        if char == "[":
-            depth += 1
-        elif char == "]":
-            depth -= 1
-        elif char == "," and depth == 0:
-            yield text[start:i]
-            start = i + 1
-        if depth not in (0, 1):
-            raise _bad(text, "the brackets do not match")
-    if depth:
-        raise _bad(text, "a bracket is not closed")
-    yield text[start:]
+def _split(text: str) -> list[str]:
+    """The parts between commas; commas inside brackets do not count."""
+    if not re.fullmatch(r"([^\[\]]|\[[^\[\]]*\])*", text):
+        open_at_the_end = re.fullmatch(r"([^\[\]]|\[[^\[\]]*\])*\[[^\[\]]*", text)
+        raise _bad(text, "a bracket is not closed" if open_at_the_end else "the brackets do not match")
+    return re.split(r",(?![^\[\]]*\])", text)
 
 
 def _expand_part(part: str, text: str, groups: Groups | None) -> Sequence[str]:
@@ -188,19 +184,8 @@ def _check_known(hosts: Sequence[str], known: Sequence[str]) -> None:
         raise UsageError(f"no host named {fold(unknown)} in the inventory{hint}", fix=f"hosts: {fold(known)}")
 
 
-def _ascending_runs(hosts: Sequence[str]) -> Iterator[list[str]]:
-    """Neighbours that differ in their numbers only, and whose numbers rise."""
-    run: list[str] = []
-    for host in hosts:
-        if run and not _rises(run[-1], host):
-            yield run
-            run = []
-        run.append(host)
-    if run:
-        yield run
-
-
 def _rises(before: str, after: str) -> bool:
+    """Whether two names differ only in their numbers, and the first number rises."""
     one, other = re.split(r"(\d+)", before), re.split(r"(\d+)", after)
     numbers = [int(n) for n in one[1::2]], [int(n) for n in other[1::2]]
     return one[::2] == other[::2] and numbers[0] < numbers[1]

@@ -94,9 +94,9 @@ def establish(
     """Scan hosts and their gateways, and record the keys that `consent` accepts.
 
     Args:
-        listed: the administrator's fingerprints; None: there is no list. consent: gets the verdicts that can
-        be accepted, and returns the names to accept; called once per wave. show: gets the results of each
-        wave before `consent` is called.
+        listed: the administrator's fingerprints; None: there is no list.
+        consent: gets the verdicts that can be accepted, and returns the names to accept; once per wave.
+        show: gets the results of each wave before `consent` is called.
 
     Raises:
         MntError: known_hosts cannot be written.
@@ -108,12 +108,9 @@ def establish(
         found = {name: Trust(UNREACHABLE, error=error) for name, error in results.errors().items()}
         for name, keys in results.values_by_host().items():
             destination = wave[name]
-            names = (
-                None
-                if listed is None
-                else fingerprints.of({name, destination.key_name, destination.hostname}, listed)
-            )
-            judged = verdict.judge(keys, store.about(destination), names)
+            known_as = {name, destination.key_name, destination.hostname}
+            vouched = None if listed is None else fingerprints.of(known_as, listed)
+            judged = verdict.judge(keys, store.about(destination), vouched)
             found[name] = Trust(judged.status, judged)
         show({name: found[name] for name in wave})
         open_verdicts = {

@@ -46,14 +46,11 @@ def judge(shown: Sequence[HostKey], known: Sequence[KnownKey], listed: frozenset
     if not vouched:
         return Verdict(MISMATCH if listed else UNLISTED, keys, old=tuple(good))
     recorded = {line.key for line in good}
-    if recorded and not (recorded & set(vouched) and not _contradicted(keys, good)):
-        old = tuple(line for line in good if line.key not in keys)
-        return Verdict(CHANGED, keys, record=tuple(key for key in vouched if key not in recorded), old=old)
-    return Verdict(KNOWN, keys) if recorded else Verdict(NEW, keys, record=vouched)
-
-
-def _contradicted(shown: Sequence[HostKey], known: Sequence[KnownKey]) -> bool:
-    """Whether the host presents a key that is not recorded although a key of the same type is."""
-    recorded = {line.key for line in known}
-    types = {line.key.type for line in known}
-    return any(key.type in types and key not in recorded for key in shown)
+    if not recorded:
+        return Verdict(NEW, keys, record=vouched)
+    types = {key.type for key in recorded}
+    contradicted = any(key.type in types and key not in recorded for key in keys)
+    if recorded & set(vouched) and not contradicted:
+        return Verdict(KNOWN, keys)
+    old = tuple(line for line in good if line.key not in keys)
+    return Verdict(CHANGED, keys, record=tuple(key for key in vouched if key not in recorded), old=old)

@@ -303,7 +303,7 @@ def test_a_changed_key_is_refused_before_anything_is_sent(make_lab: MakeLab, tmp
         f"the host shows ssh-ed25519 {fingerprint(broken)}"
     )
     assert error.fix is not None
-    assert error.fix.endswith("whether it was installed anew; if so: mnt trust --replace")
+    assert error.fix.endswith("as it may be another machine; if so: mnt trust --replace")
     assert "mnt" not in log.replace("mnt-lab", ""), "the user's name was sent"
     assert "Connection from" in log
 
