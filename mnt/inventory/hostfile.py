@@ -1,8 +1,8 @@
-"""The hostfile that DeepSpeed reads: `node1 slots=8`, a host a line, the master first.
+"""The hostfile that DeepSpeed reads: `node1 slots=8`, one line per host, the master first.
 
-DeepSpeed (0.19, `deepspeed/launcher/runner.py`) takes a line for `^(\\S+)\\s+slots=(\\d+)` and knows no
-ranges. It hands the first word to pdsh and ssh, and to `--include` and `--exclude`; so that is the host's
-name, and the name must mean the host where DeepSpeed runs.
+DeepSpeed (0.19, `deepspeed/launcher/runner.py`) reads lines `^(\\S+)\\s+slots=(\\d+)`, without ranges. It
+passes the first word to pdsh and ssh, and compares it with `--include` and `--exclude`. So it is the host's
+name, which must lead to the host on the machine where DeepSpeed runs.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ def render(hosts: Iterable[Host], slots: int | None = None) -> str:
 
     Args:
         hosts: in rank order.
-        slots: processes a host; None: each host's own `slots`.
+        slots: processes per host; None: each host's own `slots`.
     """
     return "".join(f"{host.name} slots={host.slots if slots is None else slots}\n" for host in hosts)
 
 
 def write(file: str, text: str) -> None:
-    """Put `text` into `file`, whole or not at all. Raises UsageError where that cannot be."""
+    """Write `text` to `file`, completely or not at all. Raises UsageError if that fails."""
     target = Path(os.path.realpath(file))
     try:
-        if target.exists() and not target.is_file():  # a pipe, /dev/null: nothing to put in its place
+        if target.exists() and not target.is_file():  # a pipe or /dev/null, which is not replaced
             target.write_text(text)
             return
         replace_file(target, text)
     except OSError as error:
         raise UsageError(
-            f"{file}: cannot be written: {error.strerror}", fix="-o with a file in a directory of yours"
+            f"{file}: cannot be written: {error.strerror}", fix="use -o with a file in a directory of yours"
         ) from None
