@@ -15,7 +15,6 @@ from mnt.inventory import hostlist as hostlists
 from mnt.trust import fingerprints
 
 if TYPE_CHECKING:
-    from mnt.trust.establish import Trust
     from mnt.trust.verdict import Verdict
 
 _COLOURS = {"known": "green", "recorded": "green", "replaced": "green", "new": "yellow"}
@@ -63,9 +62,9 @@ def trust(
         consent=consent,
         show=lambda wave: None if as_json else _show(wave),
     )
-    ok = all(trust.ok for trust in found.values())
+    ok = all(verdict.ok for verdict in found.values())
     if as_json:
-        ui.document({"ok": ok, "hosts": {name: trust.document() for name, trust in found.items()}})
+        ui.document({"ok": ok, "hosts": {name: verdict.document() for name, verdict in found.items()}})
     else:
         _show_outcome(found)
     return 0 if ok else 1
@@ -101,23 +100,22 @@ def _accepted(
     return new + [name for name in changed if vouched or knows(name)]
 
 
-def _show(wave: Mapping[str, Trust]) -> None:
+def _show(wave: Mapping[str, Verdict]) -> None:
     rows: list[list[str | ui.Cell]] = [
-        [name, ui.Cell(trust.status, _COLOURS.get(trust.status, "red")), key.type, key.fingerprint]
-        for name, trust in wave.items()
-        if trust.verdict
-        for key in trust.verdict.shown
+        [name, ui.Cell(verdict.status, _COLOURS.get(verdict.status, "red")), key.type, key.fingerprint]
+        for name, verdict in wave.items()
+        for key in verdict.shown
     ]
     if rows:
         ui.table(["HOST", "STATUS", "TYPE", "FINGERPRINT"], rows)
 
 
-def _show_outcome(found: Mapping[str, Trust]) -> None:
-    for name, trust in found.items():
-        if not trust.ok:
-            ui.error(trust.problem(name))
-    recorded = [name for name, trust in found.items() if trust.status in ("recorded", "replaced")]
+def _show_outcome(found: Mapping[str, Verdict]) -> None:
+    for name, verdict in found.items():
+        if not verdict.ok:
+            ui.error(verdict.problem(name))
+    recorded = [name for name, verdict in found.items() if verdict.status in ("recorded", "replaced")]
     if recorded:
         ui.success(f"recorded: {', '.join(recorded)}")
-    if all(trust.ok for trust in found.values()):
+    if all(verdict.ok for verdict in found.values()):
         ui.success(f"{len(found)} trusted")
