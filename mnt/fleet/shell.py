@@ -12,17 +12,17 @@ from mnt.fleet.connection import HostConnection
 _PASSWD_LIMIT = 1 << 20  # bytes
 
 
-def runs_nothing(connection: HostConnection, exit_code: int | None, said: str) -> HostError:
+def runs_nothing(connection: HostConnection, exit_code: int | None, output: str) -> HostError:
     """The error for a host whose login shell ended without running the command.
 
     Args:
         exit_code: of the shell.
-        said: its output, if any; the last line is in the message.
+        output: its output, if any; the last line is in the message.
     """
     shell = login_shell(connection)
     named = "the login shell" if shell is None else f"the login shell, {shell},"
     code = "" if exit_code is None else f", exit code {exit_code}"
-    last = "".join(said.strip().splitlines()[-1:])
+    last = "".join(output.strip().splitlines()[-1:])
     return HostError(
         connection.target.name,
         "command",

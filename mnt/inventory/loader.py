@@ -42,13 +42,13 @@ def load(file: str | os.PathLike[str]) -> Inventory:
         raise source.error((), f"expected a mapping, got {document.describe(source.root)}", fix=_EVERY_KEY)
     plain = kinds.plain(source.root, kinds.at(()))
     try:
-        said: InventoryFile = typed.convert(plain, InventoryFile, lambda kind, value: kind(value))
+        parsed: InventoryFile = typed.convert(plain, InventoryFile, lambda kind, value: kind(value))
     except Misfit as misfit:
         raise _explain(source, plain, misfit) from None
-    entries = _entries(source, said)
-    groups = _groups(source, said, known=list(entries))
+    entries = _entries(source, parsed)
+    groups = _groups(source, parsed, known=list(entries))
     resolved = {
-        "cluster": said.cluster or Path(source.file).stem,
+        "cluster": parsed.cluster or Path(source.file).stem,
         "file": source.file,
         "hosts": [_host(source, plain, name, groups, entries[name]) for name in entries],
         "groups": groups,
@@ -94,7 +94,7 @@ def _located(
         raise source.error(location, f"{location[0]}: {error.message}", fix=error.fix) from None
 
 
-def _entries(source: Document, said: InventoryFile) -> dict[str, list[Location]]:
+def _entries(source: Document, parsed: InventoryFile) -> dict[str, list[Location]]:
     """Each host, in the order of the file, with the places that name it, the strongest last.
 
     At most one range names a host, and, in a mapping, also one key of its own.
@@ -102,10 +102,10 @@ def _entries(source: Document, said: InventoryFile) -> dict[str, list[Location]]
     ranges: dict[str, Location] = {}
     singles: dict[str, Location] = {}
     entries: dict[str, list[Location]] = {}
-    for index, text in enumerate(said.hosts):
-        location = ("hosts", text if isinstance(said.hosts, dict) else index)
+    for index, text in enumerate(parsed.hosts):
+        location = ("hosts", text if isinstance(parsed.hosts, dict) else index)
         names = _located(source, location, hostlist.names, text)
-        single = isinstance(said.hosts, dict) and len(names) == 1
+        single = isinstance(parsed.hosts, dict) and len(names) == 1
         taken = singles if single else ranges
         for name in names:
             if name in taken:
@@ -114,7 +114,7 @@ def _entries(source: Document, said: InventoryFile) -> dict[str, list[Location]]
                 raise source.error(location, message, fix=_ONCE)
             taken[name] = location
             entries.setdefault(name, []).insert(1 if single else 0, location)
-        if len(names) > 1 and isinstance(said.hosts, dict) and said.hosts[text].address:
+        if len(names) > 1 and isinstance(parsed.hosts, dict) and parsed.hosts[text].address:
             message = f"hosts.{text}.address: several hosts cannot have one address"
             raise source.error((*location, "address"), message, fix="give each host a key of its own")
     if not entries:
@@ -122,10 +122,10 @@ def _entries(source: Document, said: InventoryFile) -> dict[str, list[Location]]
     return entries
 
 
-def _groups(source: Document, said: InventoryFile, known: list[str]) -> Groups:
+def _groups(source: Document, parsed: InventoryFile, known: list[str]) -> Groups:
     """Hosts by group. A group may contain groups that are defined above it."""
     groups: dict[str, tuple[str, ...]] = {}
-    for name, group in said.groups.items():
+    for name, group in parsed.groups.items():
         at = ("groups", name, "hosts")
         if not is_host_name(name):
             message = f"groups: {name!r} is not a name for a group"

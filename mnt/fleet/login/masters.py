@@ -77,8 +77,8 @@ class Master:
                         raise LoginCancelled("connect")
                     if late:
                         raise LoginFailure("authentication", f"not done within {limit:g} s")
-                    said = os.pread(stderr.fileno(), _STDERR_KEPT, 0).decode(errors="replace")
-                    raise LoginFailure(*failure_of(said))
+                    output = os.pread(stderr.fileno(), _STDERR_KEPT, 0).decode(errors="replace")
+                    raise LoginFailure(*failure_of(output))
                 time.sleep(_POLL)
         return self
 

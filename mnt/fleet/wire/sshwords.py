@@ -100,11 +100,11 @@ def _file(path: str) -> str:
     return '"' + os.path.expanduser(path).replace("%", "%%") + '"'
 
 
-def failure_of(said: str) -> tuple[str, str]:
+def failure_of(stderr: str) -> tuple[str, str]:
     """The phase in which ssh failed, and a message, from its standard error."""
-    lower = said.lower()
+    lower = stderr.lower()
     phase = next((phase for pattern, phase in _PHASES if re.search(pattern, lower)), "channel")
     if _NOT_FORWARDED in lower:
         return phase, "the gateway cannot reach it, or forwards nothing"
-    lines = said.strip().splitlines()
+    lines = stderr.strip().splitlines()
     return phase, "ssh: " + (lines[-1].removeprefix("ssh: ") if lines else "it ended")
