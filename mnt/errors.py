@@ -11,7 +11,7 @@ from __future__ import annotations
 
 
 def strerror(error: BaseException) -> str:
-    """What an exception says: where it is an OSError, the system's words without number and file name."""
+    """The message of an exception; of an OSError, the system's message without number and file name."""
     if isinstance(error, OSError):
         return (error.strerror or str(error)).lower() or type(error).__name__
     return str(error) or type(error).__name__
@@ -40,7 +40,7 @@ class UsageError(MntError):
 
 
 class InventoryError(UsageError):
-    """The inventory is not valid. `file` and `line` (from 1) say where, if they are known."""
+    """The inventory is not valid. `file` and `line` (from 1) are the place, if it is known."""
 
     def __init__(
         self, message: str, *, file: str | None = None, line: int | None = None, fix: str | None = None

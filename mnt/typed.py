@@ -1,4 +1,4 @@
-"""Data from outside as values of a declared type, by msgspec; what does not fit has a place."""
+"""Convert data from outside to values of a declared type, by msgspec; errors have a location."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Misfit(Exception):
     """A value that does not fit its type.
 
     Args:
-        location: where it is; for a key that is missing or unknown, where its mapping is.
+        location: of the value; for a missing or unknown key, of its mapping.
         problem: what is wrong, in msgspec's words.
-        of_key: it is the mapping's key that is wrong, not the value.
-        of_hook: `problem` is from a ValueError of a hook or of a `__post_init__`.
+        of_key: the mapping's key is wrong, not the value.
+        of_hook: `problem` is the ValueError of a hook or of a `__post_init__`.
     """
 
     def __init__(self, location: Location, problem: str, *, of_key: bool, of_hook: bool) -> None:
@@ -34,10 +34,10 @@ class Misfit(Exception):
 
 
 def convert(value: Any, kind: Any, hook: Callable[[type, Any], Any] | None = None) -> Any:
-    """`value`, plain as JSON has it, as a `kind`: a class with annotated fields, `dict[str, int]`, ..
+    """Convert a plain value, as from JSON, to a `kind`: a class with annotated fields, `dict[str, int]`, ..
 
-    Strictly: text is no number and a bool no int, but an int may stand for a float. `hook(kind, value)` makes
-    what msgspec does not know, and may raise ValueError. Raises Misfit.
+    Types are strict: text is no number, a bool is no int; but an int is accepted as a float. `hook(kind,
+    value)` makes types that msgspec does not know, and may raise ValueError. Raises Misfit.
     """
     check = partial(msgspec.convert, type=kind, dec_hook=hook, str_keys=True)
     try:
@@ -60,7 +60,7 @@ def dotted(location: Location) -> str:
 
 
 def _locate(check: Callable[[Any], Any], root: Any, error: msgspec.ValidationError) -> Location:
-    """Where the error is; msgspec writes `...` for the key of a mapping's value, and leaves a key out."""
+    """The location of the error. msgspec writes `...` for a mapping's key, or leaves the key out."""
     _, _, path = str(error).rpartition(" - at `")
     steps = re.findall(_STEP, path.partition("$")[2])
     if path.startswith("key` in "):

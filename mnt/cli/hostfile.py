@@ -7,7 +7,7 @@ import click
 from mnt import ui
 from mnt.cli.options import Selection, selection_options
 from mnt.inventory import hostlist
-from mnt.inventory.hostfile import render, write
+from mnt.inventory.exchange.hostfile import render, write
 
 
 @click.command()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
 from mnt.errors import InventoryError, UsageError
 
@@ -22,7 +23,6 @@ def inventory() -> None:
 @json_option
 def list_inventories(as_json: bool) -> None:
     """List the files in inventories/ and the running labs."""
-    from mnt import ui
     from mnt.inventory import find
 
     files = find.named() | {f"lab:{name}": file for name, file in find.labs().items()}
@@ -43,8 +43,6 @@ def list_inventories(as_json: bool) -> None:
 @selection_options
 def show(selection: Selection, as_json: bool) -> None:
     """Show the hosts with their final settings, in rank order."""
-    from mnt import ui
-
     cluster, hosts = selection.inventory, selection.hosts
     if as_json:
         from dataclasses import asdict, replace
@@ -72,8 +70,6 @@ def _entry(name: str, file: str, *, default: bool) -> dict[str, Any]:
 
 
 def _list_row(entry: dict[str, Any]) -> list[Any]:
-    from mnt import ui
-
     name = f"{entry['name']} (default)" if entry["default"] else entry["name"]
     if entry["error"]:
         return [name, "-", ui.Cell("not valid", "red"), ui.Cell(entry["error"], "red")]

@@ -14,8 +14,7 @@ from mnt.inventory.hostlist import fold
 from mnt.run import failed, feed
 from mnt.run import outdir as files
 from mnt.run.command import from_script, from_words
-from mnt.run.fold import Answer, diff, group, majority
-from mnt.run.live import Live
+from mnt.run.fold import Answer, diff, group
 from mnt.run.summary import HostRun, RunSummary
 
 if TYPE_CHECKING:
@@ -84,28 +83,24 @@ def run(
     Until the next run, -n @failed selects the hosts that failed.
     """
     from mnt.fleet import Fleet, HostConnection
-    from mnt.fleet.openssh import OpenSshConnection
-    from mnt.run.session import Order, Outputs
+    from mnt.fleet.processes import OpenSshConnection
+    from mnt.run.session import Outputs
     from mnt.run.session import run as run_everywhere
 
     if as_json and (fold or diff):
         raise click.UsageError("--json excludes -b and --diff")
     names = [host.name for host in selection.hosts]
-    order = Order(
-        command=_command(words, script, sudo),
-        stdin=feed.Source(0) if feed.is_given(0) else None,
-        timeout=timeout,
-        fail_fast=fail_fast,
-    )
+    command = _command(words, script, sudo)
     keep = as_json or fold or diff
     directory = None if outdir is None else files.prepare(outdir, names)
-    live = None if keep else Live(names, sys.stdout, sys.stderr, prefix=not no_prefix)
-    outputs = Outputs(live=live, keep=keep, directory=directory)
+    out, err = (ui.HostLines(names, stream, prefix=not no_prefix) for stream in (sys.stdout, sys.stderr))
+    outputs = Outputs(live=None if keep else (out, err), keep=keep, directory=directory)
+    stdin = feed.Source(0) if feed.is_given(0) else None
     connect = OpenSshConnection if worker == "ssh" else HostConnection
     with Fleet(selection.hosts, fanout=fanout, timeouts=_timeouts(connect_timeout), connect=connect) as fleet:
-        summary = run_everywhere(fleet, order, outputs, _show_error)
-    if live is not None:
-        live.close()
+        summary = run_everywhere(
+            fleet, command, outputs, _show_error, stdin=stdin, timeout=timeout, fail_fast=fail_fast
+        )
     if as_json:
         ui.document(summary.document())
     elif keep:
@@ -147,7 +142,7 @@ def _show_groups(summary: RunSummary, *, diff: bool) -> None:
     }
     groups = group(answers)
     if diff and groups:
-        _show_diffs(summary, majority(groups), groups)
+        _show_diffs(summary, max(groups, key=len), groups)  # among equals, the first
     else:
         for hosts in groups:
             _show_group(summary, hosts)

@@ -37,8 +37,12 @@ def ssh_setup(selection: Selection, as_json: bool, key: str | None, no_mesh: boo
 
     path = key or identities.choose(selection.hosts)
     identity = identities.load(path)
-    if identity is None:
-        identity = _new_key(path, dry_run)
+    if identity is None and dry_run:
+        ui.info(f"{path}: would be generated")
+        identity = identities.Identity(path, "ssh-ed25519 -", "")
+    elif identity is None:
+        ui.info(f"{path}: generated")
+        identity = identities.make(path)
     done = set_up(
         selection.inventory.cluster,
         selection.hosts,
@@ -52,16 +56,6 @@ def ssh_setup(selection: Selection, as_json: bool, key: str | None, no_mesh: boo
     else:
         _show(done, identity, dry_run)
     return 0 if done.ok else 1
-
-
-def _new_key(path: str, dry_run: bool) -> Identity:
-    from mnt.trust import identity as identities
-
-    if dry_run:
-        ui.info(f"{path}: would be generated")
-        return identities.Identity(path, "ssh-ed25519 -", "")
-    ui.info(f"{path}: generated")
-    return identities.make(path)
 
 
 def _ask_password(user: str, hosts: Sequence[str], why: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -14,7 +15,6 @@ from mnt.inventory import hostlist as hostlists
 from mnt.trust import fingerprints
 
 if TYPE_CHECKING:
-    from mnt.trust.establish import Trust
     from mnt.trust.verdict import Verdict
 
 _COLOURS = {"known": "green", "recorded": "green", "replaced": "green", "new": "yellow"}
@@ -55,23 +55,25 @@ def trust(
     if hostlist is not None:
         named = {host.name for host in hostlists.select(selection.inventory, nodes=hostlist, exclude=None)}
         hosts = tuple(host for host in hosts if host.name in named)
-    consent = _Consent(yes=yes, vouched=file is not None, replace=replace, may_ask=not as_json)
+    consent = partial(_accepted, yes=yes, vouched=file is not None, replace=replace, may_ask=not as_json)
     found = establish(
         hosts,
         listed=None if file is None else fingerprints.read(file),
         consent=consent,
         show=lambda wave: None if as_json else _show(wave),
     )
-    ok = all(trust.ok for trust in found.values())
+    ok = all(verdict.ok for verdict in found.values())
     if as_json:
-        ui.document({"ok": ok, "hosts": {name: trust.document() for name, trust in found.items()}})
+        ui.document({"ok": ok, "hosts": {name: verdict.document() for name, verdict in found.items()}})
     else:
         _show_outcome(found)
     return 0 if ok else 1
 
 
-class _Consent:
-    """Decides which keys to accept: by the options, or by asking at the terminal.
+def _accepted(
+    verdicts: Mapping[str, Verdict], *, yes: bool, vouched: bool, replace: bool, may_ask: bool
+) -> list[str]:
+    """The hosts whose keys are accepted: by the options, or by asking at the terminal.
 
     Args:
         yes: accept unknown keys without asking.
@@ -80,54 +82,40 @@ class _Consent:
         may_ask: questions at the terminal are allowed.
     """
 
-    def __init__(self, *, yes: bool, vouched: bool, replace: bool, may_ask: bool) -> None:
-        self._agreed = yes or vouched
-        self._vouched = vouched
-        self._replace = replace
-        self._may_ask = may_ask
-
-    def __call__(self, verdicts: Mapping[str, Verdict]) -> list[str]:
-        new = [name for name, verdict in verdicts.items() if verdict.status == "new"]
-        agreed = new if new and (self._agreed or self._ask_about(new)) else []
-        if not self._replace:
-            return agreed
-        changed = {name: verdict for name, verdict in verdicts.items() if verdict.status == "changed"}
-        return agreed + [name for name in changed if self._vouched or self._ask_for(name, changed[name])]
-
-    def _ask_about(self, names: list[str]) -> bool:
-        return self._ask(f"Are these right? Record the keys of {', '.join(names)} [y/N]: ").lower() in (
-            "y",
-            "yes",
-        )
-
-    def _ask_for(self, name: str, verdict: Verdict) -> bool:
-        """Ask for the new fingerprint: the user must know it from the administrator, not from this screen."""
-        typed = self._ask(f"{name}: the new fingerprint, from its administrator (empty: do not replace): ")
-        return typed in {key.fingerprint for key in verdict.record}
-
-    def _ask(self, question: str) -> str:
+    def answer(question: str) -> str:
         from mnt.fleet.login.terminal import ask
 
-        return ask(question) if self._may_ask else ""
+        return ask(question) if may_ask else ""
+
+    def knows(name: str) -> bool:
+        """Ask for the new fingerprint: the user must know it from the administrator, not from this screen."""
+        typed = answer(f"{name}: the new fingerprint, from its administrator (empty: do not replace): ")
+        return typed in {key.fingerprint for key in verdicts[name].record}
+
+    new = [name for name, verdict in verdicts.items() if verdict.status == "new"]
+    question = f"Are these right? Record the keys of {', '.join(new)} [y/N]: "
+    if not (yes or vouched or (new and answer(question).lower() in ("y", "yes"))):
+        new = []
+    changed = [name for name, verdict in verdicts.items() if verdict.status == "changed" and replace]
+    return new + [name for name in changed if vouched or knows(name)]
 
 
-def _show(wave: Mapping[str, Trust]) -> None:
+def _show(wave: Mapping[str, Verdict]) -> None:
     rows: list[list[str | ui.Cell]] = [
-        [name, ui.Cell(trust.status, _COLOURS.get(trust.status, "red")), key.type, key.fingerprint]
-        for name, trust in wave.items()
-        if trust.verdict
-        for key in trust.verdict.shown
+        [name, ui.Cell(verdict.status, _COLOURS.get(verdict.status, "red")), key.type, key.fingerprint]
+        for name, verdict in wave.items()
+        for key in verdict.shown
     ]
     if rows:
         ui.table(["HOST", "STATUS", "TYPE", "FINGERPRINT"], rows)
 
 
-def _show_outcome(found: Mapping[str, Trust]) -> None:
-    for name, trust in found.items():
-        if not trust.ok:
-            ui.error(trust.problem(name))
-    recorded = [name for name, trust in found.items() if trust.status in ("recorded", "replaced")]
+def _show_outcome(found: Mapping[str, Verdict]) -> None:
+    for name, verdict in found.items():
+        if not verdict.ok:
+            ui.error(verdict.problem(name))
+    recorded = [name for name, verdict in found.items() if verdict.status in ("recorded", "replaced")]
     if recorded:
         ui.success(f"recorded: {', '.join(recorded)}")
-    if all(trust.ok for trust in found.values()):
+    if all(verdict.ok for verdict in found.values()):
         ui.success(f"{len(found)} trusted")

@@ -4,20 +4,8 @@
 """
 
 from mnt.fleet.connection import HostConnection
-from mnt.fleet.execute import Completed, execute
 from mnt.fleet.fleet import Fleet
 from mnt.fleet.results import Outcome, Results, raise_broken_pipe
-from mnt.fleet.wire.channel import RemoteCommand
 from mnt.fleet.wire.timeouts import Timeouts
 
-__all__ = [
-    "Completed",
-    "Fleet",
-    "HostConnection",
-    "Outcome",
-    "RemoteCommand",
-    "Results",
-    "Timeouts",
-    "execute",
-    "raise_broken_pipe",
-]
+__all__ = ["Fleet", "HostConnection", "Outcome", "Results", "Timeouts", "raise_broken_pipe"]

@@ -28,14 +28,14 @@ T = TypeVar("T")
 
 
 class HostConnection:
-    """A connection to `target`, a host of the inventory; logged in by `open`, or by what first needs it.
+    """A connection to `target`, a host of the inventory; `open` logs in, or the first command does.
 
-    The host's key is checked before anything is sent. Safe to open and close from several threads; may be
+    The host's key is checked before anything is sent. Safe to open and close from several threads; it may be
     opened again after it was closed or lost.
 
     Args:
-        shared: what it has in common with others of a fleet.
-        password: to log in with, in place of keys; it goes to no host whose key is not known.
+        shared: what the connections of a fleet share.
+        password: to log in with, in place of keys; it is sent to no host whose key is not known.
 
     Raises UsageError for an ssh_config that cannot be used.
     """
@@ -51,14 +51,8 @@ class HostConnection:
         self._transports: list[Transport] = []
 
     @property
-    def phase(self) -> str:
-        """What is going on: the phase of the login, or `command`."""
-        login = self._login
-        return "command" if login is None else login.phase
-
-    @property
     def key_logins(self) -> tuple[Destination, ...]:
-        """Where `open` logs in by key, gateways first."""
+        """The servers at which `open` logs in by key, gateways first."""
         gateways = self.destination.jumps
         return gateways if self._password is not None else (*gateways, self.destination)
 
@@ -67,19 +61,19 @@ class HostConnection:
         return bool(self._active())
 
     def open(self) -> None:
-        """Log in, if that was not done. Raises HostError."""
+        """Log in, unless that is done. Raises HostError."""
         self._transport()
 
     @cached_property
     def fabric(self) -> Connection:
-        """This connection as Fabric's, for its `run`, `put`, `get`, `sftp`, and for tasks that take one."""
+        """This connection as Fabric's, for its `run`, `put`, `get`, `sftp`, and for Fabric tasks."""
         return _FabricConnection(self)
 
     def open_session(self) -> Channel:
-        """A channel for a command; what is asked over it is answered within `Timeouts.channel`, or OSError.
+        """A channel for a command; requests on it fail (OSError) after `Timeouts.channel` without an answer.
 
-        Where the host allows no more sessions on the connection that there is (MaxSessions of sshd_config, 10
-        unless set), over a further one, which is kept for the next. Raises HostError.
+        If the host allows no more sessions on the connection (MaxSessions of sshd_config, 10 by default), a
+        further connection carries it, which is kept for later sessions. Raises HostError.
         """
         try:
             self._transport()
@@ -88,7 +82,7 @@ class HostConnection:
                     return open_session(transport, self.timeouts.channel)
             return open_session(self._add_transport(), self.timeouts.channel)
         except ChannelException:
-            fix = "MaxSessions in its sshd_config: at least 1"
+            fix = "set MaxSessions in its sshd_config to at least 1"
             raise HostError(self.target.name, "channel", "the host allows no session", fix=fix) from None
         except CHANNEL_ERRORS as error:
             raise HostError(self.target.name, "channel", f"no session: {cause_of(error)}") from error
@@ -98,14 +92,14 @@ class HostConnection:
         return RemoteCommand(self.target.name, self.open_session(), command, on_stderr=on_stderr)
 
     def shown_key(self, algorithms: Sequence[str]) -> HostKey | None:
-        """The host key of one of these algorithms that the host has; None: it has none.
+        """The host's key of one of these algorithms; None: it has none.
 
-        Nobody logs in, but at gateways. Raises HostError.
+        There is no login, except at gateways. Raises HostError.
         """
         return self._attempt(lambda login, via: login.scan(via, algorithms))
 
     def close(self) -> None:
-        """Close the connection: what runs over it ends with a HostError, and so does `open` under way."""
+        """Close the connection: commands that run over it, and a login in progress, end with a HostError."""
         login = self._login
         if login is not None:
             login.cancel()
@@ -117,7 +111,7 @@ class HostConnection:
         return [transport for transport in self._transports if transport.is_active()]
 
     def _transport(self) -> Transport:
-        """One that is open, by a login if need be. Raises HostError."""
+        """An open one, after a login if necessary. Raises HostError."""
         if active := self._active():
             return active[0]
         with self._opening:
@@ -125,6 +119,7 @@ class HostConnection:
             return active[0] if active else self._add_transport()
 
     def _add_transport(self) -> Transport:
+        """One more. Raises HostError."""
         with self._opening:
             transport = self._log_in()
             self._transports = [*self._active(), transport]
@@ -147,13 +142,13 @@ class HostConnection:
 
 
 class _FabricConnection(Connection):
-    """A HostConnection with Fabric's interface, which leaves the login to it: Fabric checks no host keys."""
+    """A HostConnection with Fabric's interface. Fabric does not log in, because it checks no host keys."""
 
-    _connection: Any = None  # declared here, for else Invoke would keep it in its configuration
+    _connection: Any = None  # declared here, because otherwise Invoke would keep it in its configuration
 
     def __init__(self, connection: HostConnection) -> None:
         destination = connection.destination
-        # Fabric would read ~/.ssh/config by itself, and the user's fabric.yml: neither is meant for us.
+        # By default Fabric reads ~/.ssh/config and the user's fabric.yml: neither is meant for us.
         config = Config(ssh_config=SSHConfig(), lazy=True)
         where = (destination.hostname, destination.user, destination.port)
         super().__init__(*where, config, gateway=False)  # type: ignore[no-untyped-call]
@@ -161,6 +156,6 @@ class _FabricConnection(Connection):
 
     def open(self) -> None:
         if not self.is_connected:
-            self._sftp = None  # of a connection that was lost
+            self._sftp = None  # it belongs to a connection that was lost
             client: Any = self.client
             client._transport = self.transport = self._connection._transport()

@@ -1,8 +1,7 @@
-"""What became of a task on each host."""
+"""The results of a task on each host."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -13,32 +12,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
-    """A task's end on one host: `value`, or `error` if it failed (`value` is then None)."""
+    """The result of a task on one host: `value`, or `error` if it failed (`value` is then None)."""
 
     host: str
     value: T | None
     error: HostError | None
-    seconds: float  # wall time, logging in included
+    seconds: float  # wall time, including the login
 
     @property
     def ok(self) -> bool:
         return self.error is None
 
 
-class Results(Mapping[str, Outcome[T]]):
+class Results(dict[str, Outcome[T]]):
     """Outcomes by host name, in the order of the fleet's hosts."""
-
-    def __init__(self, outcomes: Mapping[str, Outcome[T]]) -> None:
-        self._outcomes = dict(outcomes)
-
-    def __getitem__(self, host: str) -> Outcome[T]:
-        return self._outcomes[host]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._outcomes)
-
-    def __len__(self) -> int:
-        return len(self._outcomes)
 
     @property
     def ok(self) -> bool:
@@ -46,16 +33,16 @@ class Results(Mapping[str, Outcome[T]]):
         return not self.errors()
 
     def values_by_host(self) -> dict[str, T]:
-        """What the task returned, for the hosts where it did not fail."""
+        """What the task returned, for the hosts on which it did not fail."""
         return {host: outcome.value for host, outcome in self.items() if outcome.ok}  # type: ignore[misc]
 
     def errors(self) -> dict[str, HostError]:
-        """The failures, for the hosts that have one."""
+        """The errors, for the hosts on which it failed."""
         return {host: outcome.error for host, outcome in self.items() if outcome.error is not None}
 
 
 def raise_broken_pipe(outcome: Outcome[Any]) -> None:
-    """For `on_result`, where a task prints: end them all when nobody reads this process's output any more.
+    """For `on_result`, if tasks print: end all tasks when nobody reads this process's output any more.
 
     Raises BrokenPipeError.
     """

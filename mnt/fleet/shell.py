@@ -1,4 +1,4 @@
-"""The user's login shell on a host, for the error that names it."""
+"""The user's login shell on a host, for an error message."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from mnt.fleet.connection import HostConnection
 _PASSWD_LIMIT = 1 << 20  # bytes
 
 
-def runs_nothing(connection: HostConnection, exit_code: int | None, said: str) -> HostError:
-    """The error for a host whose login shell ended without having run what it was given.
+def runs_nothing(connection: HostConnection, exit_code: int | None, output: str) -> HostError:
+    """The error for a host whose login shell ended without running the command.
 
     Args:
-        exit_code: the shell's.
-        said: what it said, if anything; its last line is told.
+        exit_code: of the shell.
+        output: its output, if any; the last line is in the message.
     """
     shell = login_shell(connection)
     named = "the login shell" if shell is None else f"the login shell, {shell},"
     code = "" if exit_code is None else f", exit code {exit_code}"
-    last = "".join(said.strip().splitlines()[-1:])
+    last = "".join(output.strip().splitlines()[-1:])
     return HostError(
         connection.target.name,
         "command",
@@ -32,16 +32,14 @@ def runs_nothing(connection: HostConnection, exit_code: int | None, said: str) -
 
 
 def login_shell(connection: HostConnection) -> str | None:
-    """What the host's /etc/passwd says; None where it does not say, or cannot be read.
+    """The shell in the host's /etc/passwd; None if it is not there, or the file cannot be read.
 
-    Over SFTP, which sshd's own `internal-sftp` serves without a shell.
+    The file is read over SFTP, which sshd's own `internal-sftp` serves without a shell.
     """
     with (
         contextlib.suppress(HostError, paramiko.SSHException, OSError, EOFError),
-        contextlib.ExitStack() as to,
+        contextlib.closing(connection.open_session()) as channel,
     ):
-        channel = connection.open_session()
-        to.callback(channel.close)
         channel.settimeout(connection.timeouts.channel)
         channel.invoke_subsystem("sftp")
         with paramiko.SFTPClient(channel).open("/etc/passwd") as file:

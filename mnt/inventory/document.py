@@ -1,8 +1,8 @@
-"""A YAML file as plain values that know their lines.
+"""A YAML file as plain values, with the line of each.
 
-PyYAML's own loading keeps the last of two equal keys without a word, and turns `0123` into 83 before anybody
-can look. So the file is only composed here: mappings and lists become dicts and lists, and each scalar stays
-the `yaml.ScalarNode` it was, with its source text, for `mnt.inventory.kinds` to read.
+PyYAML's own loading silently keeps the last of two equal keys, and turns `0123` into 83. So the file is only
+composed here: mappings and lists become dicts and lists, and each scalar stays a `yaml.ScalarNode` with its
+source text, which `mnt.inventory.kinds` reads.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from mnt.errors import InventoryError
 from mnt.typed import Location
 
 _TAGS = "tag:yaml.org,2002:"
-_QUOTE = 'quote what holds YAML\'s own signs: "node[1-4]", "@group", ">=2.6"'
+_QUOTE = 'quote text with special characters of YAML: "node[1-4]", "@group", ">=2.6"'
 
 
 @dataclass(frozen=True)
 class Document:
-    """`root` is made of dicts (whose keys are source text), lists and `yaml.ScalarNode`s."""
+    """`root` consists of dicts (whose keys are source text), lists and `yaml.ScalarNode`s."""
 
     file: str
     root: Any
-    lines: Mapping[Location, int]  # from 1; where the key, or the list's item, stands
+    lines: Mapping[Location, int]  # from 1; the line of the key, or of the list's item
 
     def line(self, location: Location) -> int:
-        """The line of `location`, or of the closest thing around it that is in the file."""
+        """The line of `location`, or of the innermost part around it that is in the file."""
         while location and location not in self.lines:
             location = location[:-1]
         return self.lines.get(location, 1)
@@ -45,7 +45,7 @@ def read(file: str) -> Document:
     """Read a YAML file.
 
     Raises:
-        InventoryError: it cannot be read, is not YAML, is empty, or says a key twice.
+        InventoryError: it cannot be read, is not YAML, is empty, or has a key twice.
     """
     text = _read_text(file)
     try:
@@ -53,12 +53,12 @@ def read(file: str) -> Document:
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         message = f"the character {chr(error.character)!r} is not allowed in YAML"
-        raise InventoryError(message, file=file, line=line, fix="take it out") from None
+        raise InventoryError(message, file=file, line=line, fix="remove it") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        said = ", ".join(part for part in (error.context, error.problem) if part)
+        problem = ", ".join(part for part in (error.context, error.problem) if part)
         raise InventoryError(
-            f"not YAML: {said}", file=file, line=mark.line + 1 if mark else None, fix=_QUOTE
+            f"not YAML: {problem}", file=file, line=mark.line + 1 if mark else None, fix=_QUOTE
         ) from None
     except RecursionError:
         raise InventoryError("nested too deeply", file=file, fix="an inventory has a few levels") from None
@@ -69,12 +69,12 @@ def read(file: str) -> Document:
 
 
 def is_null(value: object) -> bool:
-    """Whether nothing, `~` or `null` stands there."""
+    """Whether it is nothing, `~` or `null`."""
     return isinstance(value, yaml.ScalarNode) and value.tag == _TAGS + "null"
 
 
 def scalar(node: yaml.ScalarNode) -> str | int | yaml.ScalarNode:
-    """Text, or a number in decimal; what YAML takes for something else (`no`, 1.5, 0123) stays the node."""
+    """The value, if it is text or a decimal number; anything else (`no`, 1.5, 0123) stays the node."""
     if node.tag == _TAGS + "str":
         text: str = node.value
         return text
@@ -84,12 +84,12 @@ def scalar(node: yaml.ScalarNode) -> str | int | yaml.ScalarNode:
 
 
 def written(value: object) -> str:
-    """A scalar as it stands in the file."""
+    """A scalar as it is written in the file."""
     return str(value.value if isinstance(value, yaml.ScalarNode) else value)
 
 
 def describe(value: object) -> str:
-    """What stands there, for a message."""
+    """The value, for a message."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):
@@ -100,7 +100,7 @@ def describe(value: object) -> str:
 
 
 def _compose(text: str) -> yaml.Node | None:
-    """libyaml takes a tenth of the time; where it complains, Python's parser, which says more, decides."""
+    """Parse with libyaml, which is ten times faster; if it fails, with Python's, for better messages."""
     if yaml.__with_libyaml__:
         with contextlib.suppress(yaml.YAMLError):
             return yaml.compose(text, Loader=yaml.CSafeLoader)
@@ -113,7 +113,7 @@ def _read_text(file: str) -> str:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise InventoryError(
-            f"cannot be read: {reason}", file=file, fix="`mnt inventory list` shows what there is"
+            f"cannot be read: {reason}", file=file, fix="run `mnt inventory list` to see the inventories"
         ) from None
     try:
         return data.decode("utf-8-sig")
@@ -128,16 +128,16 @@ class _Converter:
     def __init__(self, file: str, lines: dict[Location, int]) -> None:
         self._file = file
         self._lines = lines
-        self._open: list[yaml.Node] = []  # from the root down to where we are
+        self._open: list[yaml.Node] = []  # from the root to the current node
 
     def convert(self, node: yaml.Node, location: Location) -> Any:
         if not node.tag.startswith(_TAGS):
-            raise self._error(node, f"the tag {node.tag!r} means nothing here", fix="take it out")
+            raise self._error(node, f"the tag {node.tag!r} is not supported", fix="remove it")
         if isinstance(node, yaml.ScalarNode):
             self._check_text(node)
             return node
         if node in self._open:
-            raise self._error(node, "an alias that holds itself", fix="take the alias out")
+            raise self._error(node, "an alias that contains itself", fix="remove the alias")
         self._open.append(node)
         try:
             if isinstance(node, yaml.MappingNode):
@@ -151,7 +151,7 @@ class _Converter:
         return self.convert(value, location)
 
     def _pairs(self, node: yaml.MappingNode) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
-        """Key, the key's node and the value's node; first what `<<` merges in, unless it is overridden."""
+        """Key, the key's node and the value's node; first the merged ones (`<<`) that are not overridden."""
         own: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         merged: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for key, value in node.value:
@@ -171,17 +171,17 @@ class _Converter:
             yield name, at, value
 
     def _check_text(self, node: yaml.ScalarNode) -> None:
-        """Escapes such as `\\0` and `\\ud800` make text that no program can be given."""
+        """Refuse escapes such as `\\0` and `\\ud800`: the text cannot be passed to a program."""
         if re.search("[\0\ud800-\udfff]", node.value):
-            problem = f"{node.value!r} holds a character that cannot be passed on"
-            raise self._error(node, problem, fix="take it out")
+            problem = f"{node.value!r} contains a character that cannot be passed to a program"
+            raise self._error(node, problem, fix="remove it")
 
     def _merge_sources(self, value: yaml.Node) -> list[yaml.MappingNode]:
-        """The mappings that `<<: *one` or `<<: [*one, *other]` names; the earlier wins (YAML 1.1, merge)."""
+        """The mappings in `<<: *one` or `<<: [*one, *other]`; the earlier one wins (YAML 1.1, merge)."""
         nodes = value.value if isinstance(value, yaml.SequenceNode) else [value]
         for node in nodes:
             if not isinstance(node, yaml.MappingNode) or node in self._open:
-                raise self._error(value, "`<<` takes another mapping's alias", fix="<<: *name")
+                raise self._error(value, "`<<` needs the alias of another mapping", fix="<<: *name")
         return list(nodes)
 
     def _error(self, node: yaml.Node, message: str, *, fix: str) -> InventoryError:

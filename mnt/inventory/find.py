@@ -1,4 +1,4 @@
-"""Which inventory is meant."""
+"""Find the inventory to use."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def locate(name: str | None) -> str:
 
     Args:
         name: a path (with a `/`, or ending in .yaml or .yml); NAME, for inventories/NAME.yaml below the
-            current directory; `lab` or `lab:NAME`, for a running lab's own. None: what $MNT_INVENTORY
-            says, else inventories/default.yaml, else the running lab's.
+            current directory; `lab` or `lab:NAME`, for that of a running lab. None: $MNT_INVENTORY, else
+            inventories/default.yaml, else that of the running lab.
 
     Raises:
         UsageError: there is no such inventory, or several labs could be meant.

@@ -1,14 +1,15 @@
 """Hostlists: `node[1-4]`, `node[01-16,20]`, `a,b`, `@group`, `rack[1-2]n[1-4]`.
 
-The range grammar is ClusterShell's (1.9 and newer). Its NodeSet sorts whatever it holds, and here order is
-rank order; so a hostlist is taken apart down to the single ranges, and ClusterShell expands those.
+The syntax of ranges is that of ClusterShell (1.9 and newer). Its NodeSet sorts the hosts, but here the order
+is the rank order; so a hostlist is split into single ranges, and ClusterShell expands these.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ClusterShell.RangeSet import RangeSet, RangeSetException
 
@@ -17,7 +18,7 @@ from mnt.inventory.model import Host, Inventory
 from mnt.inventory.spelling import did_you_mean
 from mnt.inventory.values import is_host_name
 
-# More than this from one hostlist is a slip of the finger, and would only fill the memory.
+# More hosts in one hostlist are a typing error, and would fill the memory.
 MAX_HOSTS = 100_000
 
 # The group of the hosts that failed in the last `mnt run`.
@@ -31,12 +32,12 @@ _RANGE = re.compile(r"(\d{1,250})(?:-(\d{1,250})(?:/(\d{1,250}))?)?")
 
 
 def expand(text: str, *, known: Sequence[str] | None = None, groups: Groups | None = None) -> list[str]:
-    """The hosts that `text` names, in the order in which it names them, each once.
+    """The hosts in `text`, in its order, each once.
 
     Args:
         text: a hostlist.
-        known: the hosts there are; None: any well-formed name will do.
-        groups: hosts by group, for `@group`; None: groups have no meaning here.
+        known: the hosts of the inventory; None: any valid name is accepted.
+        groups: hosts by group, for `@group`; None: no groups are accepted.
 
     Raises:
         UsageError: bad syntax, an unknown host or group, or no host at all.
@@ -48,15 +49,21 @@ def expand(text: str, *, known: Sequence[str] | None = None, groups: Groups | No
 
 
 def names(text: str, *, groups: Groups | None = None) -> list[str]:
-    """Like `expand`, but a host that is named twice comes twice. Raises UsageError."""
+    """Like `expand`, but a host that is there twice is returned twice. Raises UsageError."""
     if not text.strip():
         raise UsageError("the hostlist is empty", fix=_SYNTAX)
     return [name for part in _split(text) for name in _expand_part(part.strip(), text, groups)]
 
 
 def fold(hosts: Sequence[str]) -> str:
-    """The shortest hostlist that `expand` turns back into `hosts`, order kept: `node[1-4]`."""
-    return ",".join(_fold_run(run) for run in _ascending_runs(hosts))
+    """The shortest hostlist that `expand` turns back into `hosts`, in the same order: `node[1-4]`."""
+    runs: list[list[str]] = []
+    for host in hosts:
+        if runs and _rises(runs[-1][-1], host):
+            runs[-1].append(host)
+        else:
+            runs.append([host])
+    return ",".join(map(_fold_run, runs))
 
 
 def select(
@@ -66,31 +73,31 @@ def select(
     exclude: str | None,
     last_failed: Callable[[], Sequence[str]] = tuple,
 ) -> tuple[Host, ...]:
-    """The hosts of `inventory` that a command is about, in rank order.
+    """The selected hosts of `inventory`, in rank order.
 
     Args:
         inventory: the cluster.
         nodes: a hostlist; None: every host, in the order of the file.
-        exclude: a hostlist of hosts to leave out.
-        last_failed: gives the hosts of `@failed`, unless the inventory has a group of that name.
+        exclude: a hostlist of hosts to exclude.
+        last_failed: returns the hosts of `@failed`, unless the inventory has a group of that name.
 
     Raises:
-        UsageError: a hostlist that is wrong, or no host left.
+        UsageError: a hostlist is not valid, or no host is left.
     """
     known = list(inventory.names())
     groups: Groups = inventory.groups
     if FAILED not in groups and f"@{FAILED}" in f"{nodes},{exclude}":
-        # Hosts that the inventory has lost since then are no longer meant.
+        # Without hosts that have been removed from the inventory since then.
         groups = {**groups, FAILED: [name for name in last_failed() if name in known]}
     chosen = known if nodes is None else expand(nodes, known=known, groups=groups)
     left_out = set() if exclude is None else set(expand(exclude, known=known, groups=groups))
     by_name = {host.name: host for host in inventory.hosts}
     hosts = tuple(by_name[name] for name in chosen if name not in left_out)
     if not chosen:  # only @failed can be empty
-        raise UsageError(f"no host failed in the last run: {nodes} is nothing", fix="-n with a hostlist")
+        raise UsageError(f"no host failed in the last run: {nodes} is empty", fix="use -n with a hostlist")
     if not hosts:
         raise UsageError(
-            f"no host is left: {exclude} takes out all of {fold(chosen)}", fix="leave out fewer hosts"
+            f"no host is left: {exclude} excludes all of {fold(chosen)}", fix="exclude fewer hosts"
         )
     return hosts
 
@@ -99,34 +106,24 @@ def _bad(text: str, problem: str) -> UsageError:
     return UsageError(f"hostlist {text!r}: {problem}", fix=_SYNTAX)
 
 
-def _split(text: str) -> Iterator[str]:
-    """The parts between commas, those inside brackets aside."""
-    start = depth = 0
-    for i, char in enumerate(text):
-        if char == "[":
-            depth += 1
-        elif char == "]":
-            depth -= 1
-        elif char == "," and depth == 0:
-            yield text[start:i]
-            start = i + 1
-        if depth not in (0, 1):
-            raise _bad(text, "the brackets do not match")
-    if depth:
-        raise _bad(text, "a bracket is not closed")
-    yield text[start:]
+def _split(text: str) -> list[str]:
+    """The parts between commas; commas inside brackets do not count."""
+    if not re.fullmatch(r"([^\[\]]|\[[^\[\]]*\])*", text):
+        open_at_the_end = re.fullmatch(r"([^\[\]]|\[[^\[\]]*\])*\[[^\[\]]*", text)
+        raise _bad(text, "a bracket is not closed" if open_at_the_end else "the brackets do not match")
+    return re.split(r",(?![^\[\]]*\])", text)
 
 
 def _expand_part(part: str, text: str, groups: Groups | None) -> Sequence[str]:
     if not part:
-        raise _bad(text, "there is nothing between two commas, or after the last")
+        raise _bad(text, "there is nothing between two commas, or after the last one")
     if part.startswith("@"):
         return _group(part[1:], text, groups)
     literals_and_ranges = _BRACKETS.split(part)
     choices = [
         _expand_ranges(piece, text) if i % 2 else [piece] for i, piece in enumerate(literals_and_ranges)
     ]
-    _check_size(text, [len(choice) for choice in choices])
+    _check_size(text, math.prod(map(len, choices)))
     hosts = ["".join(pieces) for pieces in itertools.product(*choices)]
     for host in hosts:
         _check_name(host, text)
@@ -134,14 +131,14 @@ def _expand_part(part: str, text: str, groups: Groups | None) -> Sequence[str]:
 
 
 def _expand_ranges(ranges: str, text: str) -> list[str]:
-    """`1-3,7` as `["1", "2", "3", "7"]`, in the order written."""
+    """`1-3,7` as `["1", "2", "3", "7"]`, in that order."""
     numbers: list[str] = []
     for piece in (piece.strip() for piece in ranges.split(",")):
         match = _RANGE.fullmatch(piece)
         if match is None:
             raise _bad(text, f"{piece!r} is not a range" if piece else "a range is empty")
         first, last, step = match.groups()
-        _check_size(text, [(int(last or first) - int(first)) // (int(step or 1) or 1) + 1])
+        _check_size(text, (int(last or first) - int(first)) // (int(step or 1) or 1) + 1)
         try:
             numbers += RangeSet(piece)
         except RangeSetException as error:
@@ -149,12 +146,9 @@ def _expand_ranges(ranges: str, text: str) -> list[str]:
     return numbers
 
 
-def _check_size(text: str, counts: Sequence[int]) -> None:
-    product = 1
-    for count in counts:
-        product *= count
-    if product > MAX_HOSTS:
-        raise _bad(text, f"it names {product} hosts, and {MAX_HOSTS} is the most")
+def _check_size(text: str, count: int) -> None:
+    if count > MAX_HOSTS:
+        raise _bad(text, f"it names {count} hosts, more than {MAX_HOSTS}")
 
 
 def _check_name(name: str, text: str) -> None:
@@ -163,9 +157,9 @@ def _check_name(name: str, text: str) -> None:
     if name.startswith("-"):
         raise _bad(text, f"the name {name!r} begins with '-'")
     if "@" in name:
-        raise _bad(text, f"{name!r} is not a host name; the user belongs into ssh: {{user: ..}}")
+        raise _bad(text, f"{name!r} is not a host name; the user belongs in ssh: {{user: ..}}")
     if ":" in name:
-        raise _bad(text, f"{name!r} is not a host name; ports and IPv6 addresses belong into address:")
+        raise _bad(text, f"{name!r} is not a host name; ports and IPv6 addresses belong in address:")
     raise _bad(text, f"{name!r} is not a host name")
 
 
@@ -188,19 +182,8 @@ def _check_known(hosts: Sequence[str], known: Sequence[str]) -> None:
         raise UsageError(f"no host named {fold(unknown)} in the inventory{hint}", fix=f"hosts: {fold(known)}")
 
 
-def _ascending_runs(hosts: Sequence[str]) -> Iterator[list[str]]:
-    """Neighbours that differ in their numbers only, and whose numbers rise."""
-    run: list[str] = []
-    for host in hosts:
-        if run and not _rises(run[-1], host):
-            yield run
-            run = []
-        run.append(host)
-    if run:
-        yield run
-
-
 def _rises(before: str, after: str) -> bool:
+    """Whether two names differ only in their numbers, and the first number rises."""
     one, other = re.split(r"(\d+)", before), re.split(r"(\d+)", after)
     numbers = [int(n) for n in one[1::2]], [int(n) for n in other[1::2]]
     return one[::2] == other[::2] and numbers[0] < numbers[1]
@@ -209,8 +192,8 @@ def _rises(before: str, after: str) -> bool:
 def _fold_run(run: list[str]) -> str:
     if len(run) == 1:
         return run[0]
-    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet  # 10 ms, where there is something to fold
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet  # 10 ms, only when there is something to fold
 
     folded = str(NodeSet.fromlist(run, resolver=RESOLVER_NOGROUP))
-    # ClusterShell may still have another order in mind (mixed padding, several dimensions).
+    # ClusterShell may still have changed the order (mixed padding, several dimensions).
     return folded if names(folded) == run else ",".join(run)

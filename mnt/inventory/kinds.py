@@ -1,9 +1,8 @@
-"""The schema, asked about a place in a file: how what stands there is read, and what is wrong with it."""
+"""What the schema says about a place in a file: how to read the value there, and what is wrong with it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 from msgspec import inspect
@@ -20,24 +19,18 @@ Kind = inspect.Type
 _MAPPINGS = (inspect.StructType, inspect.DictType)
 
 
-@cache
-def file() -> Kind:
-    """The kind of a whole file."""
-    return inspect.type_info(InventoryFile)
-
-
 def at(location: Location) -> Kind:
-    """What is due at a place in a file."""
-    kind = file()
+    """The kind of value at a place in a file; () is the whole file."""
+    kind = inspect.type_info(InventoryFile)
     for part in location:
         kind = _child(kind, part)
     return kind
 
 
 def plain(value: Any, kind: Kind) -> Any:
-    """A document's value with scalars as the kind wants them: text as written, or text, numbers and None.
+    """A document's value with scalars as the kind needs them: text as written, or text, numbers and None.
 
-    Nothing at all is an empty mapping or list where one is due: an emptied section is as good as none.
+    A missing value becomes an empty mapping or list if the kind is one: an empty section has no effect.
     """
     if isinstance(value, dict):
         return {key: plain(each, _child(kind, key)) for key, each in value.items()}
@@ -54,7 +47,7 @@ def plain(value: Any, kind: Kind) -> Any:
 
 
 def keys(kind: Kind) -> dict[str, bool]:
-    """The keys of a section, and whether each must be there; none for what is no section."""
+    """The keys of a section, and whether each is required; none if the kind is no section."""
     sections = [option for option in _options(kind) if isinstance(option, inspect.StructType)]
     return {field.name: field.required for section in sections for field in section.fields}
 
@@ -102,7 +95,7 @@ def _options(kind: Kind) -> Sequence[Kind]:
 
 
 def _child(kind: Kind, part: str | int) -> Kind:
-    """What is due at a key, or an index, of a mapping or list."""
+    """The kind of value at a key of a mapping, or at an index of a list."""
     for option in _options(kind):
         match option:
             case inspect.StructType():

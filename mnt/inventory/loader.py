@@ -1,4 +1,4 @@
-"""From a YAML file to an `Inventory`; every error names file, line, key and value."""
+"""Turn a YAML file into an `Inventory`; every error names file, line, key and value."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from mnt.typed import Location, Misfit, dotted
 Groups = Mapping[str, tuple[str, ...]]
 Plain = dict[str, Any]
 
-_EVERY_KEY = "docs/inventory.md and inventories/template.yaml show every key"
-_MAPPING = "settings need a mapping: hosts: {node1: {nic: eth0}}"
-_ONCE = "name each host once; only a key of one host may refine a range that holds it"
-# Paths on this machine: a relative one is meant from where the inventory lies.
+_EVERY_KEY = "see docs/inventory.md and inventories/template.yaml for every key"
+_MAPPING = "for settings write a mapping: hosts: {node1: {nic: eth0}}"
+_ONCE = "name each host once; only the key of a single host may refine a range that contains it"
+# Paths on this machine; relative ones start at the inventory's directory.
 _HEAD_PATHS = ("identity", "known_hosts", "config")
 # Keys of `network` that a group or a host may have too.
 _PER_HOST = NodeNetworkSection.__struct_fields__
-# Of one connection (NCCL 2.30, net_socket); more are cut down with a warning only.
+# Per connection (NCCL 2.30, net_socket); NCCL reduces a higher number with only a warning.
 _NCCL_MAX_SOCKETS = 64
 
 
@@ -35,17 +35,20 @@ def load(file: str | os.PathLike[str]) -> Inventory:
     """Read, check and resolve an inventory.
 
     Raises:
-        InventoryError: the file cannot be read, or something in it is wrong.
+        InventoryError: the file cannot be read, or is not valid.
     """
     source = document.read(os.fspath(file))
     if not isinstance(source.root, dict):
         raise source.error((), f"expected a mapping, got {document.describe(source.root)}", fix=_EVERY_KEY)
-    plain = kinds.plain(source.root, kinds.file())
-    said = _validate(source, plain)
-    entries = _entries(source, said)
-    groups = _groups(source, said, known=list(entries))
+    plain = kinds.plain(source.root, kinds.at(()))
+    try:
+        parsed: InventoryFile = typed.convert(plain, InventoryFile, lambda kind, value: kind(value))
+    except Misfit as misfit:
+        raise _explain(source, plain, misfit) from None
+    entries = _entries(source, parsed)
+    groups = _groups(source, parsed, known=list(entries))
     resolved = {
-        "cluster": said.cluster or Path(source.file).stem,
+        "cluster": parsed.cluster or Path(source.file).stem,
         "file": source.file,
         "hosts": [_host(source, plain, name, groups, entries[name]) for name in entries],
         "groups": groups,
@@ -56,16 +59,8 @@ def load(file: str | os.PathLike[str]) -> Inventory:
     return inventory
 
 
-def _validate(source: Document, plain: Plain) -> InventoryFile:
-    try:
-        said: InventoryFile = typed.convert(plain, InventoryFile, lambda kind, value: kind(value))
-    except Misfit as misfit:
-        raise _explain(source, plain, misfit) from None
-    return said
-
-
 def _explain(source: Document, plain: Plain, misfit: Misfit) -> InventoryError:
-    """What does not fit, for a person."""
+    """The error for a value that does not fit."""
     location = misfit.location
     value: Any = plain
     for part in location:
@@ -92,25 +87,25 @@ def _explain(source: Document, plain: Plain, misfit: Misfit) -> InventoryError:
 def _located(
     source: Document, location: Location, expand: Callable[..., list[str]], text: str, **known: Any
 ) -> list[str]:
-    """What `expand` makes of the hostlist `text`; its errors get a place in the file."""
+    """The hosts that `expand` returns for the hostlist `text`; its errors get a place in the file."""
     try:
         return expand(text, **known)
     except UsageError as error:
         raise source.error(location, f"{location[0]}: {error.message}", fix=error.fix) from None
 
 
-def _entries(source: Document, said: InventoryFile) -> dict[str, list[Location]]:
-    """Each host, in the order in which the file first names it, with where it does so, the strongest last.
+def _entries(source: Document, parsed: InventoryFile) -> dict[str, list[Location]]:
+    """Each host, in the order of the file, with the places that name it, the strongest last.
 
-    At most one range names a host, and, in a mapping, one key of its own beside it.
+    At most one range names a host, and, in a mapping, also one key of its own.
     """
     ranges: dict[str, Location] = {}
     singles: dict[str, Location] = {}
     entries: dict[str, list[Location]] = {}
-    for index, text in enumerate(said.hosts):
-        location = ("hosts", text if isinstance(said.hosts, dict) else index)
+    for index, text in enumerate(parsed.hosts):
+        location = ("hosts", text if isinstance(parsed.hosts, dict) else index)
         names = _located(source, location, hostlist.names, text)
-        single = isinstance(said.hosts, dict) and len(names) == 1
+        single = isinstance(parsed.hosts, dict) and len(names) == 1
         taken = singles if single else ranges
         for name in names:
             if name in taken:
@@ -119,22 +114,22 @@ def _entries(source: Document, said: InventoryFile) -> dict[str, list[Location]]
                 raise source.error(location, message, fix=_ONCE)
             taken[name] = location
             entries.setdefault(name, []).insert(1 if single else 0, location)
-        if len(names) > 1 and isinstance(said.hosts, dict) and said.hosts[text].address:
+        if len(names) > 1 and isinstance(parsed.hosts, dict) and parsed.hosts[text].address:
             message = f"hosts.{text}.address: several hosts cannot have one address"
             raise source.error((*location, "address"), message, fix="give each host a key of its own")
     if not entries:
-        raise source.error(("hosts",), "hosts: there is no host", fix='hosts: ["node[1-4]"]')
+        raise source.error(("hosts",), "hosts: there is no host", fix='add hosts, like hosts: ["node[1-4]"]')
     return entries
 
 
-def _groups(source: Document, said: InventoryFile, known: list[str]) -> Groups:
-    """Hosts by group. A group may hold groups that stand above it."""
+def _groups(source: Document, parsed: InventoryFile, known: list[str]) -> Groups:
+    """Hosts by group. A group may contain groups that are defined above it."""
     groups: dict[str, tuple[str, ...]] = {}
-    for name, group in said.groups.items():
+    for name, group in parsed.groups.items():
         at = ("groups", name, "hosts")
         if not is_host_name(name):
             message = f"groups: {name!r} is not a name for a group"
-            raise source.error(at, message, fix="letters, digits, '_', '.' and '-'")
+            raise source.error(at, message, fix="use letters, digits, '_', '.' and '-'")
         hostlists = group.hosts if isinstance(group, GroupSettings) else group
         hosts = [
             host
@@ -142,7 +137,7 @@ def _groups(source: Document, said: InventoryFile, known: list[str]) -> Groups:
             for host in _located(source, at, hostlist.expand, text, known=known, groups=groups)
         ]
         if not hosts:
-            raise source.error(at, f"groups: {name} has no hosts", fix="take it out, or fill it")
+            raise source.error(at, f"groups: {name} has no hosts", fix="remove it, or add hosts")
         groups[name] = tuple(dict.fromkeys(hosts))
     return groups
 
@@ -159,11 +154,11 @@ def _host(source: Document, plain: Plain, name: str, groups: Groups, entries: li
     beside = Path(source.file).absolute().parent
     ssh = settings.get("ssh", {})
     paths = {key: str(beside / ssh[key]) for key in _HEAD_PATHS if not (ssh.get(key) or "~").startswith("~")}
-    return settings | {"name": name, "ssh": ssh | paths}  # `~` stays: it is whoever runs `mnt`
+    return settings | {"name": name, "ssh": ssh | paths}  # `~` stays: the home of the user who runs `mnt`
 
 
 def _layers(plain: Plain, name: str, groups: Groups, entries: list[Location]) -> Iterator[Plain]:
-    """What the file says of a host, from weak to strong."""
+    """The settings in the file for a host, from weak to strong."""
     yield {key: plain[key] for key in ("ssh", "env", "network") if key in plain}
     yield plain.get("defaults", {})
     for group, hosts in groups.items():
@@ -178,7 +173,7 @@ def _layers(plain: Plain, name: str, groups: Groups, entries: list[Location]) ->
 
 
 def _merged(weak: Plain, strong: Plain) -> Plain:
-    """Mappings are merged key by key, at any level; all else is replaced."""
+    """Mappings are merged key by key, at any level; other values are replaced."""
     return weak | {
         key: _merged(weak[key], value) if isinstance(value, dict) and key in weak else value
         for key, value in strong.items()
@@ -194,12 +189,12 @@ def _check_sockets(source: Document, inventory: Inventory, entries: Mapping[str,
             raise source.error(
                 at,
                 f"network.tuning of {host.name}: {message}",
-                fix=f"NCCL uses at most {_NCCL_MAX_SOCKETS} sockets a connection",
+                fix=f"reduce them: NCCL uses at most {_NCCL_MAX_SOCKETS} sockets per connection",
             )
 
 
 def _check_addresses(source: Document, inventory: Inventory, entries: Mapping[str, list[Location]]) -> None:
-    """Two names for one machine would be two ranks on it."""
+    """Refuse two names for one machine, which would get two ranks."""
     names: dict[tuple[str, int | None, str | None], str] = {}
     for host in inventory.hosts:
         endpoint = (host.address, host.ssh.port, host.ssh.gateway)

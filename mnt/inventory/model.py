@@ -1,8 +1,8 @@
-"""The inventory as the rest of `mnt` sees it: plain, frozen, resolved values.
+"""The inventory for the rest of `mnt`: plain, frozen, resolved values.
 
-The loader turns a YAML file into these; nothing else knows what the file looked like. Every `Host` carries
-its own final settings (cluster < group < host), so no reader has to merge anything. A `Section` is a mapping
-of the file as it stands there: its types are what may stand in it (mnt.inventory.schema has the others).
+The loader makes them from a YAML file; no other code depends on the form of the file. Every `Host` has its
+own final settings (cluster < group < host), so nobody has to merge anything. A `Section` has the same form as
+in the file; its types are the valid values (mnt.inventory.schema has the other sections).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Section(Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Ssh:
-    """How to log in. A None leaves the choice to the user's ssh_config, then to OpenSSH's defaults."""
+    """How to log in. None: as in the user's ssh_config, else OpenSSH's default."""
 
     user: str | None = None
     port: int | None = None
-    identity: str | None = None  # path, `~` still in it
+    identity: str | None = None  # path, with `~` not expanded
     known_hosts: str = "~/.ssh/known_hosts"
     config: str | None = "~/.ssh/config"  # an ssh_config file; None: read none
     gateway: str | None = None  # [user@]host[:port], or several of them with commas, as in ProxyJump
@@ -34,14 +34,14 @@ class Ssh:
 
 
 class Rdma(Section, frozen=True):
-    """Which RDMA devices train, and how. Empty or `auto`: chosen by `mnt.network.hca`."""
+    """The RDMA devices for training, and their settings. Empty or `auto`: chosen by `mnt.network.hca`."""
 
     devices: tuple[RdmaDevice, ...] = ()
     gid_index: Literal["auto"] | Annotated[int, Meta(ge=0, le=255)] = "auto"
     gdr_level: Literal["LOC", "PIX", "PXB", "PHB", "SYS"] | None = None
 
 
-# Of NCCL_DEBUG_SUBSYS, in the user guide of NCCL 2.30.
+# The values of NCCL_DEBUG_SUBSYS in the user guide of NCCL 2.30.
 Subsystem = (
     Literal["INIT", "COLL", "P2P", "SHM", "NET", "GRAPH", "TUNING", "ENV", "ALLOC", "CALL", "PROXY", "NVLS"]
     | Literal["BOOTSTRAP", "REG", "PROFILE", "RAS", "ALL"]
@@ -49,7 +49,7 @@ Subsystem = (
 
 
 class Tuning(Section, frozen=True):
-    """What is asked of NCCL beyond what `mnt` computes. A None or () leaves it to NCCL.
+    """Settings of NCCL beyond those that `mnt` computes. None or (): NCCL's default.
 
     Limits and words are those of NCCL 2.30; mnt.network.tuning has the variables.
     """
@@ -74,7 +74,7 @@ class Host:
     """One bare-metal host, with the settings that hold for it."""
 
     name: str
-    address: str  # where SSH goes; the name itself unless the inventory says otherwise
+    address: str  # for SSH; the name, unless the inventory has another
     ssh: Ssh = field(default_factory=Ssh)
     python: tuple[str, ...] = ("python3",)  # argv prefix of the interpreter that trains
     workdir: str = "~/mnt"
@@ -82,20 +82,20 @@ class Host:
     gpus: int = 0
     nic: str | None = None  # training NIC; None: chosen by mnt.network.nic
     env: Mapping[str, str] = field(default_factory=dict)  # cluster < group < host, merged
-    keep: tuple[str, ...] = ("outputs",)  # directories of `shared/` linked into every release
+    keep: tuple[str, ...] = ("outputs",)  # directories of `shared/` that are linked into every release
     rdma: Rdma = field(default_factory=Rdma)
     tuning: Tuning = field(default_factory=Tuning)
-    exclude: tuple[str, ...] = ()  # patterns of NICs and RDMA devices that are taken only when named
+    exclude: tuple[str, ...] = ()  # patterns of NICs and RDMA devices that are used only if named
 
     @property
     def slots(self) -> int:
-        """Processes to start here unless told otherwise: one a GPU, one where there is none."""
+        """Processes to start here by default: one per GPU; one if there is none."""
         return max(1, self.gpus)
 
 
 @dataclass(frozen=True)
 class Network:
-    """What holds for the training network as a whole; each `Host` has what may differ between hosts."""
+    """Settings of the whole training network; each `Host` has those that may differ between hosts."""
 
     mode: str = "auto"  # tcp, rdma or auto
     subnet: str | None = None  # CIDR of the training network
@@ -104,7 +104,7 @@ class Network:
 
 
 class Mount(Section, frozen=True):
-    """A mount that every host must have. None: anything goes."""
+    """A mount that every host must have. None: any value is accepted."""
 
     path: HostPath
     type: Text | None = None
@@ -119,7 +119,7 @@ class RequiredPath(Section, frozen=True):
 
 @dataclass(frozen=True)
 class Inventory:
-    """A cluster. `hosts` keeps the order of the file: it is rank order."""
+    """A cluster. `hosts` is in the order of the file, which is the rank order."""
 
     cluster: str
     file: str

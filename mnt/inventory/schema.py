@@ -1,7 +1,7 @@
 """The shape of an inventory file; docs/inventory.md explains every key.
 
-The classes say what may stand in a file: msgspec holds the file to them. Their defaults only say what may be
-left out; what holds then, mnt.inventory.model says, and the loader what is stronger than what.
+The classes define the valid values of a file; msgspec checks the file by them. A default only makes a key
+optional: the real defaults are in mnt.inventory.model, and the precedence of settings is in the loader.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SshSection(Section, frozen=True):
 
 
 class NodeNetworkSection(Section, frozen=True):
-    """What of the training network may differ between hosts."""
+    """Settings of the training network that may differ between hosts."""
 
     rdma: Rdma = Rdma()
     tuning: Tuning = Tuning()
@@ -52,7 +52,7 @@ class NodeNetworkSection(Section, frozen=True):
 
 
 class Settings(Section, frozen=True):
-    """What can be said for all hosts, for a group and for a host."""
+    """Settings for all hosts, for a group, or for a host."""
 
     python: Interpreter = Interpreter("python3")
     workdir: HostPath = ""

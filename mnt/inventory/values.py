@@ -1,7 +1,7 @@
-"""What the scalars of an inventory may be: types with msgspec's constraints, and classes for what needs code.
+"""The types of scalars in an inventory: with constraints of msgspec, or classes where the check needs code.
 
-A `description` is what the value should be, for "'x' is not ..". The classes take what stands in the file,
-and raise ValueError with what is wrong.
+A `description` completes the message "'x' is not ..". The classes are called with the value in the file, and
+raise ValueError with what is wrong.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from mnt.inventory.document import describe, written
 
 _CONTROL = r"\x00-\x1f\x7f-\x9f"
 _ANY = f"[^{_CONTROL}]"
-# Linux refuses `/`, `:` and white space in names (dev_valid_name) and keeps alternative names below 128
-# bytes; NCCL_SOCKET_IFNAME and NCCL_IB_HCA give a meaning to `,`, `^` and `=`.
+# Linux refuses `/`, `:` and white space in names (dev_valid_name), and alternative names of 128 bytes or
+# more; `,`, `^` and `=` have a meaning in NCCL_SOCKET_IFNAME and NCCL_IB_HCA.
 _DEVICE = rf"\A(?!-)[^\s/:,^={_CONTROL}]{{1,127}}\Z"
 _HOP = rf"(?!-)(?:[^\s,{_CONTROL}]+@)?(?!-)[^\s,@{_CONTROL}]+"
 
-# The text as it stands in the file, whatever YAML would make of it: `false`, `0123`, `12:30:00`, `1e3`.
+# The text exactly as written in the file, without conversion by YAML: `false`, `0123`, `12:30:00`, `1e3`.
 AS_WRITTEN = "as_written"
 AsWritten = Annotated[str, Meta(extra={AS_WRITTEN: True})]
 
 Text = Annotated[str, Meta(pattern=rf"\A(?=.*\S){_ANY}+\Z")]  # one line
-Word = Annotated[str, Meta(pattern=rf"\A(?!-)[^\s{_CONTROL}]+\Z")]  # which no program takes for an option
+Word = Annotated[str, Meta(pattern=rf"\A(?!-)[^\s{_CONTROL}]+\Z")]  # no program can read it as an option
 HeadPath = Annotated[str, Meta(pattern=rf"\A(?!-)(?=.*\S){_ANY}+\Z")]  # on this machine
 HostPath = Annotated[
     str, Meta(pattern=rf"\A[/~]{_ANY}*\Z", description="an absolute path or one that begins with '~/'")
@@ -66,7 +66,7 @@ PackageName = Annotated[
 
 
 def is_host_name(text: str) -> bool:
-    """Whether `text` can be one host's name, which is part of file names and of command lines too."""
+    """Whether `text` can be a host's name, which is also used in file names and command lines."""
     return re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}", text) is not None
 
 
@@ -80,22 +80,22 @@ def text(value: Any) -> str:
     if not value.strip():
         raise ValueError(f"expected text, got {value!r}")
     if re.search(f"[{_CONTROL}]", value):
-        raise ValueError(f"{value!r} holds a line break or another control character")
+        raise ValueError(f"{value!r} contains a line break or another control character")
     return value
 
 
 def word(value: Any) -> str:
-    """Text without white space that no program can take for an option. Raises ValueError."""
+    """Text without white space that no program can read as an option. Raises ValueError."""
     line = text(value)
     if line.startswith("-"):
         raise ValueError(f"{line!r} begins with '-'")
     if re.search(r"\s", line):
-        raise ValueError(f"{line!r} holds white space")
+        raise ValueError(f"{line!r} contains white space")
     return line
 
 
 class Interpreter(tuple[str, ...]):
-    """The argv that starts Python: a string is the program alone, a list has its arguments too."""
+    """The argv that starts Python: a string is only the program, a list also has arguments."""
 
     def __new__(cls, value: Any) -> Interpreter:
         items = value if isinstance(value, list) else [value]
@@ -105,12 +105,12 @@ class Interpreter(tuple[str, ...]):
         if program.startswith("-"):
             raise ValueError(f"the program {program!r} begins with '-'")
         if "/" in program and not program.startswith(("/", "~")):
-            raise ValueError(f"{program!r} is neither absolute nor begins with '~/'; nor is it a bare name")
+            raise ValueError(f"{program!r} must be a name, an absolute path, or begin with '~/'")
         return super().__new__(cls, (program, *arguments))
 
 
 class Address(str):
-    """Where SSH goes: `host`, `host:port`, an IPv4, an IPv6, `[IPv6]:port`; `host` and `port` apart."""
+    """An address for SSH, split into `host` and `port`: a name, an IP, `name:port`, `[IPv6]:port`."""
 
     host: str
     port: int | None
@@ -128,7 +128,7 @@ class Address(str):
         elif plain and is_host_name(plain[1]):
             address.host, port = plain.groups()
         elif "@" in line:
-            raise ValueError(f"{line!r} is not an address; the user belongs into ssh: {{user: ..}}")
+            raise ValueError(f"{line!r} is not an address; the user belongs in ssh: {{user: ..}}")
         else:
             raise ValueError(f"{line!r} is not an address: a name, an IP, name:port or [IPv6]:port")
         if port is not None:
@@ -158,7 +158,7 @@ class Specifier(str):
     """Versions as in PEP 440: `==2.13.*`, `>=2.6,<3`."""
 
     def __new__(cls, value: Any) -> Specifier:
-        from packaging.specifiers import InvalidSpecifier, SpecifierSet  # 6 ms, where `require` is in use
+        from packaging.specifiers import InvalidSpecifier, SpecifierSet  # 6 ms, only if `require` is used
 
         if not isinstance(value, str):
             raise ValueError(f"expected text, got {describe(value)}")
@@ -167,7 +167,7 @@ class Specifier(str):
             SpecifierSet(line)
         except InvalidSpecifier:
             hint = f"; did you mean '=={line}'?" if re.fullmatch(r"[0-9][0-9A-Za-z.*+!]*", line) else ""
-            raise ValueError(f"{line!r} says no versions as in PEP 440{hint}") from None
+            raise ValueError(f"{line!r} is not a version specifier as in PEP 440{hint}") from None
         if not line:
             raise ValueError('expected versions such as "==2.13.*", got nothing')
         return super().__new__(cls, line)

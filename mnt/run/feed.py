@@ -48,10 +48,6 @@ class Source:
         self._start = self._size = 0
         threading.Thread(target=self._read_all, args=(descriptor,), daemon=True, name="mnt-stdin").start()
 
-    def feed(self) -> Feed:
-        """A reader of all data, for one host."""
-        return Feed(self)
-
     def _read_all(self, descriptor: int) -> None:
         while True:
             with self._changed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
 # The run time of difflib grows with the square of the number of differing lines.
@@ -16,11 +16,6 @@ def group(answers: Mapping[str, Hashable]) -> list[tuple[str, ...]]:
     for host, answer in answers.items():
         groups.setdefault(answer, []).append(host)
     return [tuple(hosts) for hosts in groups.values()]
-
-
-def majority(groups: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """The largest group; among equals, the first."""
-    return max(groups, key=len)
 
 
 @dataclass(frozen=True)

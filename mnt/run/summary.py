@@ -43,12 +43,12 @@ class HostRun:
         return result
 
 
+@dataclass(frozen=True)
 class RunSummary:
     """All hosts, in the order of the selection."""
 
-    def __init__(self, runs: Mapping[str, HostRun], *, interrupted: bool = False) -> None:
-        self.runs = runs
-        self._interrupted = interrupted
+    runs: Mapping[str, HostRun]
+    interrupted: bool = False
 
     @property
     def failed(self) -> list[str]:
@@ -62,9 +62,10 @@ class RunSummary:
     @property
     def exit_code(self) -> int:
         """130 if the run was interrupted, else the largest exit code of the hosts."""
-        if self._interrupted:
+        if self.interrupted:
             return INTERRUPTED
-        return max((_code(run) for run in self.runs.values()), default=0)
+        codes = [run.exit_code or 0 if run.error is None else NO_EXIT_CODE for run in self.runs.values()]
+        return max(codes, default=0)
 
     def by_exit_code(self) -> dict[int, list[str]]:
         """The hosts by exit code, without 0, the smallest code first."""
@@ -78,12 +79,6 @@ class RunSummary:
             "failed": self.failed,
             "hosts": {host: run.document() for host, run in self.runs.items()},
         }
-
-
-def _code(run: HostRun) -> int:
-    if run.error is not None:
-        return NO_EXIT_CODE
-    return run.exit_code or 0
 
 
 def _text(name: str, stream: Stored) -> Iterator[tuple[str, str]]:

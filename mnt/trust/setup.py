@@ -89,7 +89,11 @@ def set_up(
     accounts = results.values_by_host()
     if not dry_run:
         accounts |= _by_password(done, hosts, task, destinations, ask)
-    reached = [_with_key(host, identity) for host in hosts if host.name in accounts]
+    reached = [
+        replace(host, ssh=replace(host.ssh, identity=identity.path))  # from now on the only key for logins
+        for host in hosts
+        if host.name in accounts
+    ]
     if nodes and reached:
         node_keys: list[Authorized] = [
             {"key": public, "comment": f"mnt:{directory}:{host.name}", "options": _NOT_FORWARDED}
@@ -99,18 +103,9 @@ def set_up(
         peers = [_peer(host.name, destinations[host.name]) for host in reached]
         _join(done, directory, [head, *node_keys], reached, peers=peers, dry_run=dry_run)
     elif reached:
-        _prove(done, reached)
+        with Fleet(reached) as fleet:
+            done.errors.update(fleet.run(HostConnection.open).errors())
     return done
-
-
-def _with_key(host: Host, identity: Identity) -> Host:
-    """The host, with that key as the only key for logins."""
-    return replace(host, ssh=replace(host.ssh, identity=identity.path))
-
-
-def _prove(done: Setup, hosts: Sequence[Host]) -> None:
-    with Fleet(hosts) as fleet:
-        done.errors.update(fleet.run(lambda connection: None).errors())
 
 
 def _note(done: Setup, results: Results[Account]) -> None:
@@ -134,10 +129,12 @@ def _by_password(
     """
     accounts: dict[str, Account] = {}
     for _ in range(_TRIES):
-        locked = [host for host in hosts if _refuses_keys(done.errors.get(host.name))]
+        errors = done.errors
+        refused = {name for name, error in errors.items() if error.phase == "authentication"}
+        locked = [host for host in hosts if host.name in refused]
         for user in dict.fromkeys(destinations[host.name].user for host in locked):
             group = [host for host in locked if destinations[host.name].user == user]
-            password = ask(user, [host.name for host in group], done.errors[group[0].name].reason)
+            password = ask(user, [host.name for host in group], errors[group[0].name].reason)
             if password is None:
                 return accounts
             with Fleet(group, connect=partial(HostConnection, password=password)) as fleet:
@@ -145,10 +142,6 @@ def _by_password(
             _note(done, results)
             accounts |= results.values_by_host()
     return accounts
-
-
-def _refuses_keys(error: HostError | None) -> bool:
-    return error is not None and error.phase == "authentication"
 
 
 def _join(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from mnt.errors import HostError, MntError
 from mnt.fleet.login.hostkeys import HostKey, KnownKey
 
 KNOWN = "known"  # the host presents a key that is recorded for it
@@ -13,6 +15,34 @@ CHANGED = "changed"  # the host presents other keys than the recorded ones
 REVOKED = "revoked"  # the host presents a key that known_hosts revokes
 MISMATCH = "mismatch"  # the administrator's list has other keys for the host
 UNLISTED = "unlisted"  # the administrator's list has no entry for the host
+RECORDED = "recorded"  # its keys have been recorded now
+REPLACED = "replaced"  # its keys have been recorded now, in place of other ones
+UNREACHABLE = "unreachable"  # the host could not be scanned
+
+# status -> message and fix
+_PROBLEMS = {
+    NEW: (
+        "no host key is recorded; the host presents {shown}",
+        "run mnt trust on a terminal; in a script use --fingerprints FILE, or --yes in a trusted network",
+    ),
+    CHANGED: (
+        "the host key has changed: {old} is recorded, the host presents {shown}",
+        "ask the administrator whether the host was reinstalled, and for its new fingerprint, because it may "
+        "be another machine; then: mnt trust --replace",
+    ),
+    REVOKED: (
+        "the host presents a key that known_hosts revokes: {shown}",
+        "ask the administrator of the host to replace its host key",
+    ),
+    MISMATCH: (
+        "the list has none of its keys: the host presents {shown}",
+        "ask the author of the list for a current one; the host may also be another machine",
+    ),
+    UNLISTED: (
+        "the list has no entry for this host; it presents {shown}",
+        "ask the author of the list to add the host",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -20,14 +50,42 @@ class Verdict:
     """The verdict on one host."""
 
     status: str  # one of the above
-    shown: tuple[HostKey, ...]  # the keys that the host presents
+    shown: tuple[HostKey, ...] = ()  # the keys that the host presents
     record: tuple[HostKey, ...] = ()  # the keys to record if the user agrees
     old: tuple[KnownKey, ...] = ()  # the lines that they replace
+    error: HostError | None = None  # if it is unreachable
+
+    @property
+    def ok(self) -> bool:
+        """Whether the host is trusted."""
+        return self.status in (KNOWN, RECORDED, REPLACED)
 
     @property
     def open(self) -> bool:
         """Whether the user can accept the keys."""
         return self.status in (NEW, CHANGED)
+
+    def problem(self, name: str) -> MntError:
+        """Why the host is not trusted, and the fix."""
+        if self.error is not None:
+            return self.error
+        shown = ", ".join(f"{key.type} {key.fingerprint}" for key in self.shown)
+        old = ", ".join(f"{line.key.type} {line.key.fingerprint} ({line.place})" for line in self.old)
+        message, fix = _PROBLEMS[self.status]
+        return MntError(f"{name}: {message.format(shown=shown, old=old)}", fix=fix)
+
+    def document(self) -> dict[str, Any]:
+        """The JSON form of `mnt trust --json`."""
+        return {
+            "status": self.status,
+            "keys": [_key(key) for key in self.shown],
+            "old": [{**_key(line.key), "place": line.place} for line in self.old],
+            "error": self.error.reason if self.error else None,
+        }
+
+
+def _key(key: HostKey) -> dict[str, str]:
+    return {"type": key.type, "fingerprint": key.fingerprint}
 
 
 def judge(shown: Sequence[HostKey], known: Sequence[KnownKey], listed: frozenset[str] | None) -> Verdict:
@@ -46,14 +104,11 @@ def judge(shown: Sequence[HostKey], known: Sequence[KnownKey], listed: frozenset
     if not vouched:
         return Verdict(MISMATCH if listed else UNLISTED, keys, old=tuple(good))
     recorded = {line.key for line in good}
-    if recorded and not (recorded & set(vouched) and not _contradicted(keys, good)):
-        old = tuple(line for line in good if line.key not in keys)
-        return Verdict(CHANGED, keys, record=tuple(key for key in vouched if key not in recorded), old=old)
-    return Verdict(KNOWN, keys) if recorded else Verdict(NEW, keys, record=vouched)
-
-
-def _contradicted(shown: Sequence[HostKey], known: Sequence[KnownKey]) -> bool:
-    """Whether the host presents a key that is not recorded although a key of the same type is."""
-    recorded = {line.key for line in known}
-    types = {line.key.type for line in known}
-    return any(key.type in types and key not in recorded for key in shown)
+    if not recorded:
+        return Verdict(NEW, keys, record=vouched)
+    types = {key.type for key in recorded}
+    contradicted = any(key.type in types and key not in recorded for key in keys)
+    if recorded & set(vouched) and not contradicted:
+        return Verdict(KNOWN, keys)
+    old = tuple(line for line in good if line.key not in keys)
+    return Verdict(CHANGED, keys, record=tuple(key for key in vouched if key not in recorded), old=old)

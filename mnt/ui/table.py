@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 import click
 from rich.cells import cell_len
@@ -22,37 +22,38 @@ class Cell(NamedTuple):
     style: str
 
 
-def table(
-    headers: Sequence[str], rows: Sequence[Sequence[str | Cell]], *, stream: TextIO | None = None
-) -> None:
-    """Write `rows` under `headers`, each column as wide as its widest cell.
+Rows = Sequence[Sequence[str | Cell]]
+
+
+def table(headers: Sequence[str], rows: Rows) -> None:
+    """Write `rows` under `headers` to stdout, each column as wide as its widest cell.
 
     Args:
         headers: one title per column.
         rows: each row has as many cells as there are headers.
-        stream: a text stream, `sys.stdout` if None.
     """
-    out = sys.stdout if stream is None else stream
-    coloured = colours(out)
-    cells = [[_cell(value) for value in row] for row in rows]
-    titles = [Cell(title, "") for title in headers]
-    widths = _widths(titles, cells)
-    out.write(_line(titles, widths, bold=coloured) + "\n")
+    coloured = colours(sys.stdout)
+    titles, *cells = lines = _lines(headers, rows)
+    widths = _widths(lines)
+    sys.stdout.write(_line(titles, widths, bold=coloured) + "\n")
     for row in cells:
-        out.write(_line(row, widths, painted=coloured) + "\n")
-    out.flush()
+        sys.stdout.write(_line(row, widths, painted=coloured) + "\n")
+    sys.stdout.flush()
 
 
-def fits(headers: Sequence[str], rows: Sequence[Sequence[str | Cell]]) -> bool:
+def fits(headers: Sequence[str], rows: Rows) -> bool:
     """Whether the table fits the terminal at stdout; without a terminal every table fits."""
-    titles = [Cell(title, "") for title in headers]
-    widths = _widths(titles, [[_cell(value) for value in row] for row in rows])
+    widths = _widths(_lines(headers, rows))
     width = sum(widths) + len(_GAP) * (len(widths) - 1)
     return not sys.stdout.isatty() or width <= shutil.get_terminal_size().columns
 
 
-def _widths(titles: Sequence[Cell], cells: Sequence[Sequence[Cell]]) -> list[int]:
-    return [max(cell_len(cell.text) for cell in column) for column in zip(titles, *cells, strict=True)]
+def _lines(headers: Sequence[str], rows: Rows) -> list[list[Cell]]:
+    return [[_cell(value) for value in line] for line in (headers, *rows)]
+
+
+def _widths(lines: Sequence[Sequence[Cell]]) -> list[int]:
+    return [max(cell_len(cell.text) for cell in column) for column in zip(*lines, strict=True)]
 
 
 def _cell(value: str | Cell) -> Cell:

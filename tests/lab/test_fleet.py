@@ -17,11 +17,11 @@ import faults
 import pytest
 from fabric.connection import Connection
 from fabric.tasks import task as fabric_task
-from lab_fleets import fleet_of, hosts_of
+from lab_fleets import execute, fleet_of, hosts_of
 from waiting import HANG, PATIENCE, at_most
 
 from mnt.errors import HostError
-from mnt.fleet import Fleet, HostConnection, Outcome, Timeouts, execute
+from mnt.fleet import Fleet, HostConnection, Outcome, Timeouts
 from mnt.inventory.model import Host
 from mnt.lab.lab import Lab, LabHost
 
@@ -303,7 +303,7 @@ def test_a_changed_key_is_refused_before_anything_is_sent(make_lab: MakeLab, tmp
         f"the host shows ssh-ed25519 {fingerprint(broken)}"
     )
     assert error.fix is not None
-    assert error.fix.endswith("whether it was installed anew; if so: mnt trust --replace")
+    assert error.fix.endswith("as it may be another machine; if so: mnt trust --replace")
     assert "mnt" not in log.replace("mnt-lab", ""), "the user's name was sent"
     assert "Connection from" in log
 

@@ -19,13 +19,13 @@ from pathlib import Path
 
 import faults
 import pytest
-from lab_fleets import fleet_of, hosts_of
+from lab_fleets import execute, fleet_of, hosts_of
 from terminals import on_a_terminal, without_a_terminal
 from test_fleet import MakeLab, error_of, fingerprint, hostname, while_it_sleeps
 from waiting import HANG, PATIENCE, at_most, wait_for
 
 from mnt.errors import HostError
-from mnt.fleet import Fleet, Timeouts, execute
+from mnt.fleet import Fleet, Timeouts
 from mnt.lab.lab import Lab, LabHost
 from mnt.tasks.program import run_program
 
@@ -168,7 +168,7 @@ def test_no_session_at_all(make_lab: MakeLab) -> None:
     faults.configure_sshd(lab.host("node1"), "MaxSessions 0\n")
     error = error_of(fleet_of(lab))
     assert error.message == "node1: channel: the host allows no session"
-    assert error.fix == "MaxSessions in its sshd_config: at least 1"
+    assert error.fix == "set MaxSessions in its sshd_config to at least 1"
 
 
 # -- keys and users
@@ -187,8 +187,8 @@ def test_a_server_that_takes_passwords_only(make_lab: MakeLab) -> None:
     lab = make_lab(count=1)
     faults.configure_sshd(lab.host("node1"), "PubkeyAuthentication no\nPasswordAuthentication yes\n")
     error = error_of(fleet_of(lab))
-    assert error.message == "node1: authentication: the host takes no keys of mnt, only password"
-    assert error.fix == "PubkeyAuthentication yes in its sshd_config"
+    assert error.message == "node1: authentication: the host accepts no keys of mnt, only password"
+    assert error.fix == "set PubkeyAuthentication yes in its sshd_config"
 
 
 def test_an_identity_file_of_ssh_config_that_does_not_exist(lab: Lab, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from waiting import HANG, PATIENCE, wait_for
 from watching import running
 
 from mnt.fleet import Fleet, HostConnection
-from mnt.fleet.openssh import OpenSshConnection
+from mnt.fleet.processes import OpenSshConnection
 from mnt.lab.lab import Lab, LabHost
 from mnt.run.capture import Capture
 from mnt.run.command import from_words

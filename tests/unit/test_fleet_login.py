@@ -138,14 +138,6 @@ def test_the_slow_do_not_delay_the_others(serve: Callable[..., int]) -> None:
     assert list(results) == ["slow", "quick"]
 
 
-def test_the_overall_limit_names_the_phase_that_was_cut_short(serve: Callable[..., int]) -> None:
-    held = []
-    with Fleet([host(port=serve(held.append))], timeouts=Timeouts(banner=HANG)) as fleet, at_most(PATIENCE):
-        error = fleet.run(lambda connection: None, timeout=2)["node1"].error
-    assert error is not None
-    assert error.message == "node1: banner: not done within 2 s"
-
-
 def test_closing_ends_a_login_under_way(serve: Callable[..., int]) -> None:
     held = []
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mnt.errors import UsageError
-from mnt.inventory import hostfile
+from mnt.inventory.exchange import hostfile
 from mnt.inventory.loader import load
 from mnt.inventory.model import Host
 

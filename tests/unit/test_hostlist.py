@@ -64,8 +64,8 @@ def test_names_keeps_what_is_named_twice() -> None:
         ("n[1-1000]m[1-1000]", "it names 1000000 hosts"),
         ("-oProxyCommand=x", "begins with '-'"),
         ("node1,-x", "begins with '-'"),
-        ("root@node1", "the user belongs into ssh"),
-        ("node1:22", "belong into address"),
+        ("root@node1", "the user belongs in ssh"),
+        ("node1:22", "belong in address"),
         ("a b", "'a b' is not a host name"),
         ("a\nb", "is not a host name"),
         ("../etc", "is not a host name"),
@@ -154,7 +154,7 @@ def test_selects(cluster: Inventory, nodes: str | None, exclude: str | None, cho
         ("node5", None, "no host named node5"),
         (None, "node5", "no host named node5"),
         ("@gone", None, "no group named 'gone'"),
-        ("node[1-2]", "node[1-4]", r"no host is left: node\[1-4\] takes out all of node\[1-2\]"),
+        ("node[1-2]", "node[1-4]", r"no host is left: node\[1-4\] excludes all of node\[1-2\]"),
     ],
 )
 def test_refuses_to_select(cluster: Inventory, nodes: str | None, exclude: str | None, problem: str) -> None:

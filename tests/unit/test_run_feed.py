@@ -13,7 +13,7 @@ import pytest
 from waiting import PATIENCE, wait_for
 
 from mnt.run import feed
-from mnt.run.feed import Source
+from mnt.run.feed import Feed, Source
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def test_every_host_reads_all_of_a_pipe() -> None:
         source = Source(read)
         got: dict[int, bytes] = {}
         threads = [
-            threading.Thread(target=lambda n=n: got.update({n: b"".join(source.feed())})) for n in range(3)
+            threading.Thread(target=lambda n=n: got.update({n: b"".join(Feed(source))})) for n in range(3)
         ]
         for thread in threads:
             thread.start()
@@ -43,7 +43,7 @@ def test_every_host_reads_all_of_a_pipe() -> None:
         for thread in threads:
             thread.join(PATIENCE)
         assert got == dict.fromkeys(range(3), data)
-        assert b"".join(source.feed()) == data  # one that comes late
+        assert b"".join(Feed(source)) == data  # one that comes late
 
 
 def test_a_file_is_read_from_where_it_stands(tmp_path: Path) -> None:
@@ -51,13 +51,13 @@ def test_a_file_is_read_from_where_it_stands(tmp_path: Path) -> None:
     with open(tmp_path / "file", "rb", buffering=0) as file:
         file.seek(4)
         source = Source(file.fileno())
-        assert [b"".join(source.feed()) for _ in range(2)] == [b"456789"] * 2
+        assert [b"".join(Feed(source)) for _ in range(2)] == [b"456789"] * 2
         assert file.tell() == 4
 
 
 def test_pieces_come_when_they_are_there() -> None:
     with pipe() as (read, write):
-        pieces = iter(Source(read).feed())
+        pieces = iter(Feed(Source(read)))
         os.write(write, b"one")
         assert next(pieces) == b"one"
         os.write(write, b"two")
@@ -68,7 +68,7 @@ def test_pieces_come_when_they_are_there() -> None:
 
 def test_closing_ends_one_that_waits() -> None:
     with pipe() as (read, write):
-        waiting = Source(read).feed()
+        waiting = Feed(Source(read))
         pieces = iter(waiting)
         os.write(write, b"one")
         assert next(pieces) == b"one"
@@ -100,7 +100,7 @@ def test_little_is_read_before_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> 
             return count
 
         assert fill() < 1_000_000
-        pieces = iter(source.feed())
+        pieces = iter(Feed(source))
         next(pieces)
         next(pieces)
         wait_for(lambda: fill() > 0)

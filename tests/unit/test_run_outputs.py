@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from mnt.errors import UsageError
 from mnt.run.capture import Capture
-from mnt.run.outdir import HostFiles, prepare
+from mnt.run.outdir import create, prepare
 from mnt.ui import HostLines
 from mnt.ui.hostlines import block
 
@@ -49,8 +50,8 @@ def test_old_files_of_these_hosts_go(tmp_path: Path) -> None:
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "victim").write_text("mine")
     (tmp_path / "node1.out").symlink_to("victim")
-    with pytest.raises(OSError, match="node1"):
-        HostFiles(tmp_path, "node1")
+    with pytest.raises(OSError, match="node1"), ExitStack() as opened:
+        create(tmp_path, "node1", opened)
     assert (tmp_path / "victim").read_text() == "mine"
 
 

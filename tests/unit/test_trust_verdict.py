@@ -108,6 +108,6 @@ def test_forgetting_takes_only_the_name(tmp_path: Path) -> None:
 def test_a_pattern_is_not_touched(tmp_path: Path) -> None:
     file = tmp_path / "known_hosts"
     file.write_text("node* ssh-ed25519 AAAA\n")
-    with pytest.raises(MntError, match=r"known_hosts:1 speaks of node1 by a pattern: node\*"):
+    with pytest.raises(MntError, match=r"known_hosts:1 matches node1 by a pattern: node\*"):
         KnownHosts().forget("node1", parse(file.read_text(), str(file)))
     assert file.read_text() == "node* ssh-ed25519 AAAA\n"

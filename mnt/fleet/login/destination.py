@@ -1,4 +1,4 @@
-"""Where and how to log in to a host: the inventory's values, then ssh_config's, then OpenSSH's defaults."""
+"""Where and how to log in to a host: by the inventory, then ssh_config, then OpenSSH's defaults."""
 
 from __future__ import annotations
 
@@ -13,34 +13,33 @@ from mnt.fleet.login.sshconfig import Settings, SshConfig
 from mnt.inventory.model import Host, Ssh
 
 DEFAULT_IDENTITIES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
-_DEFAULT_KNOWN_HOSTS = Ssh.known_hosts
 _GLOBAL_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 
 
 @dataclass(frozen=True)
 class Destination:
-    """One SSH server, and all that is needed to log in to it. Paths may begin with `~`."""
+    """One SSH server, with all that a login needs. Paths may begin with `~`."""
 
-    name: str  # what messages call it
+    name: str  # in messages
     hostname: str  # a name or an IP address, without brackets
     port: int
     user: str
-    identities: tuple[str, ...]  # files of private keys, in the order in which they are tried
-    only_identities: bool  # neither the agent's other keys nor the default ones
+    identities: tuple[str, ...]  # files of private keys, in the order of trying
+    only_identities: bool  # use neither other keys of the agent nor the default files
     known_hosts: tuple[str, ...]  # files; an unknown key is recorded in the first
     known_hosts_global: tuple[str, ...]  # files that are only read
-    key_name: str  # under which the host's key is known: a name, or [name]:port
+    key_name: str  # its name in known_hosts: a name, or [name]:port
     strict: bool  # refuse a host whose key is not known
     hash_names: bool  # record names hashed
     agent: str | None = None  # socket of the agent; None: SSH_AUTH_SOCK; "none": no agent
-    proxied: bool = False  # ssh_config has a ProxyCommand for it, which only ssh itself follows
-    jumps: tuple[Destination, ...] = ()  # gateways, the one next to the head first
-    # What of this is not ssh_config's to say: for ssh itself, which reads that too.
+    proxied: bool = False  # ssh_config has a ProxyCommand for it, which only ssh itself uses
+    jumps: tuple[Destination, ...] = ()  # gateways, from the head to the server
+    # The values that do not come from ssh_config: for ssh itself, which reads ssh_config too.
     given: Ssh = field(default=Ssh(), compare=False)
 
 
 def resolve(host: Host, config: SshConfig) -> Destination:
-    """Where and how to log in to a host of the inventory. Raises UsageError for what cannot be understood."""
+    """Where and how to log in to a host of the inventory. Raises UsageError for values that are not valid."""
     found = config.lookup(host.name, host.address)
     destination = _destination(host.name, host.address, host.ssh, found)
     jump = host.ssh.gateway if host.ssh.gateway is not None else " ".join(found.get("proxyjump", ()))
@@ -64,7 +63,7 @@ def _destination(name: str, address: str, ssh: Ssh, found: Settings) -> Destinat
         identities = tuple(_expand(path, hostname, user) for path in configured)
         only = _is_yes(found, "identitiesonly")
     known_hosts: tuple[str, ...] = (ssh.known_hosts,)
-    if ssh.known_hosts == _DEFAULT_KNOWN_HOSTS:
+    if ssh.known_hosts == Ssh.known_hosts:
         known_hosts = found.get("userknownhostsfile", known_hosts)
     alias = _first(found, "hostkeyalias", "")
     strict = ssh.host_keys == "strict" or _first(found, "stricthostkeychecking", "") in ("yes", "true")
@@ -87,9 +86,10 @@ def _destination(name: str, address: str, ssh: Ssh, found: Settings) -> Destinat
 
 
 def _jumps(spec: str, ssh: Ssh, config: SshConfig, seen: tuple[str, ...]) -> tuple[Destination, ...]:
-    """The gateways that a ProxyJump value names, after those that lead to the first of them.
+    """The gateways in a ProxyJump value, after the gateways of the first of them.
 
-    `seen` are the addresses on whose way this is: no host is reached through itself, as `Host *` may suggest.
+    Args:
+        seen: the addresses behind them. No host is reached through itself, even if `Host *` has a ProxyJump.
     """
     hops: list[Destination] = []
     if spec.strip().lower() in ("", "none"):
@@ -102,7 +102,7 @@ def _jumps(spec: str, ssh: Ssh, config: SshConfig, seen: tuple[str, ...]) -> tup
         if index == 0:
             before = " ".join(found.get("proxyjump", ()))
             hops += _jumps(before, ssh, config, (*seen, address))
-        # The inventory's user and key are the cluster's; they serve where nothing is said of the gateway.
+        # The inventory's user and key are those of the cluster, used if ssh_config has none for the gateway.
         own = Ssh(
             user=user or (None if "user" in found else ssh.user),
             port=port,
@@ -116,7 +116,7 @@ def _jumps(spec: str, ssh: Ssh, config: SshConfig, seen: tuple[str, ...]) -> tup
 
 
 def _parse_hop(word: str) -> tuple[str | None, str, int | None]:
-    """[ssh://][user@]host[:port] as (user, host, port); an IPv6 address with a port stands in brackets."""
+    """[ssh://][user@]host[:port] as (user, host, port); an IPv6 address with a port is in brackets."""
     match = re.fullmatch(r"(?:ssh://)?(?:(.+)@)?(\[[^\]]+\]|[^:@]+|[0-9a-fA-F:.%]+)(?::(\d+))?/?", word)
     if match is None or match[2].startswith("-"):
         raise UsageError(f"not a gateway: {word!r}", fix="write it as [user@]host[:port]")
@@ -124,7 +124,7 @@ def _parse_hop(word: str) -> tuple[str | None, str, int | None]:
 
 
 def _expand(path: str, hostname: str, user: str) -> str:
-    """Tokens of IdentityFile, as far as they make sense here (ssh_config(5), TOKENS)."""
+    """Expand the tokens of IdentityFile that can be known here (ssh_config(5), TOKENS)."""
     values = {
         "%": "%",
         "d": os.path.expanduser("~"),

@@ -1,4 +1,4 @@
-"""How a login ends that does not succeed."""
+"""Exceptions for a login that fails."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class LoginFailure(Exception):
         self.phase = phase
         self.message = message
         self.fix = fix
-        self.again = again  # the server cut the connection before authentication: worth another try
+        self.again = again  # the server closed the connection before authentication: worth another try
 
     def of(self, host: str) -> HostError:
-        """The failure as that of a host."""
+        """The failure as an error of a host."""
         return HostError(host, self.phase, self.message, fix=self.fix)
 
     def at_gateway(self, name: str) -> LoginFailure:
-        """The failure as the hosts behind a gateway see it."""
+        """The failure of a gateway, for the hosts behind it."""
         return LoginFailure(self.phase, f"gateway {name}: {self.message}", fix=self.fix)
 
 

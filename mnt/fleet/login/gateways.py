@@ -12,11 +12,11 @@ from mnt.fleet.login.failures import LoginCancelled, LoginFailure
 
 Hops = tuple[Destination, ...]
 
-_FAILURE_HOLDS = 5.0  # seconds for which a failed login stands for the hosts that wait for the same gateway
+_FAILURE_HOLDS = 5.0  # seconds during which hosts that wait for the same gateway get the failure of one login
 
 
 class Transport(Protocol):
-    """A connection to a gateway that others lead through."""
+    """A connection to a gateway, which carries other connections."""
 
     def is_active(self) -> bool: ...
 
@@ -27,7 +27,7 @@ T = TypeVar("T", bound=Transport)
 
 
 class GatewayLogin(Protocol[T]):
-    """As mnt.fleet.login.login.Login."""
+    """Like mnt.fleet.login.login.Login."""
 
     def run(self, via: T | None) -> T: ...
 
@@ -35,11 +35,11 @@ class GatewayLogin(Protocol[T]):
 
 
 class Gateways(Generic[T]):
-    """Opens the way through gateways, each hop once. Safe to use from several threads.
+    """Logs in to gateways, once to each hop. Safe to use from several threads.
 
     Args:
-        login: makes the login of one hop.
-        for_good: nothing is opened after `close`.
+        login: makes the login for one hop.
+        for_good: nothing can be opened after `close`.
     """
 
     def __init__(self, login: Callable[[Destination], GatewayLogin[T]], *, for_good: bool = False) -> None:
@@ -70,6 +70,8 @@ class Gateways(Generic[T]):
 
 
 class _Gateway(Generic[T]):
+    """One hop: its login, and the connection that this has made."""
+
     def __init__(self, login: GatewayLogin[T], name: str) -> None:
         self._login = login
         self._name = name
@@ -79,7 +81,7 @@ class _Gateway(Generic[T]):
         self._failed_at = 0.0
 
     def get(self, before: Callable[[], T | None]) -> T:
-        """The open transport; `before` gives that of the hop before. Raises LoginFailure."""
+        """The open transport; `before` returns that of the hop before. Raises LoginFailure."""
         with self._lock:
             if self._transport is not None and self._transport.is_active():
                 return self._transport

@@ -1,7 +1,7 @@
-"""Host keys: what known_hosts files say, what follows from it, and recording keys that are new.
+"""Host keys: read known_hosts files, judge the key of a host, and record new keys.
 
-The format is that of sshd(8), SSH_KNOWN_HOSTS FILE FORMAT, OpenSSH 9: several keys a host, patterns, hashed
-names, `[host]:port`, @revoked. @cert-authority lines are skipped: mnt asks for plain keys.
+The format is that of sshd(8), SSH_KNOWN_HOSTS FILE FORMAT, OpenSSH 9: several keys per host, patterns, hashed
+names, `[host]:port`, @revoked. @cert-authority lines are skipped: mnt asks hosts for plain keys.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import base64
 import binascii
 import contextlib
 import fcntl
-import fnmatch
 import hashlib
 import hmac
 import os
@@ -23,6 +22,8 @@ from pathlib import Path
 from mnt.errors import MntError
 from mnt.files import replace_file
 from mnt.fleet.login.destination import Destination
+from mnt.fleet.login.failures import LoginFailure
+from mnt.fleet.login.sshconfig import matches
 
 _HASH_MARK = "|1|"
 _WILDCARDS = frozenset("*?!")
@@ -57,86 +58,76 @@ class KnownKey:
         return f"{self.file}:{self.line}"
 
     def is_for(self, name: str) -> bool:
-        """Whether the line speaks of `name`, given as a name, an address, or [name]:port."""
+        """Whether the line is for `name`: a host name, an address, or [name]:port."""
         if self.names.startswith(_HASH_MARK):
             salt = self.names[len(_HASH_MARK) :].partition("|")[0]
             return hmac.compare_digest(self.names, _hashed(name, salt))
         patterns = self.names.lower().split(",")
-        name = name.lower()
-        if _WILDCARDS.isdisjoint(self.names):  # as nearly all are: each host looks at the lines of all others
-            return name in patterns
-        if any(_fits(name, pattern[1:]) for pattern in patterns if pattern.startswith("!")):
-            return False
-        return any(_fits(name, pattern) for pattern in patterns if not pattern.startswith("!"))
+        if _WILDCARDS.isdisjoint(self.names):  # the usual case, made fast: each host reads all lines
+            return name.lower() in patterns
+        return matches(patterns, [name])
 
 
-class HostKeyRefused(Exception):
-    """A host's key is not the one that it has to be. `fix` says how to mend it."""
-
-    def __init__(self, message: str, fix: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.fix = fix
-
-
-_ASK = "ask who looks after the host"
+_ASK = "ask the administrator of the host"
 
 
 def judge(known: Sequence[KnownKey], key: HostKey, *, strict: bool) -> bool:
-    """Whether a key that a host has shown is new, and to be recorded.
+    """Whether a key that a host has presented is new, and must be recorded.
 
     Args:
-        known: the lines that speak of the host.
-        strict: refuse a host of which no key is known.
+        known: the lines for the host.
+        strict: refuse a host without a known key.
 
-    Raises HostKeyRefused where the key is revoked, is not the one that is known, or is unknown and `strict`.
+    Raises LoginFailure if the key is revoked, is not the known one, or is unknown and `strict` is set.
     """
     for line in known:
         if line.revoked and line.key == key:
             message = f"{key.type} {key.fingerprint} is revoked by {line.place}"
-            raise HostKeyRefused(message, f"{_ASK}: this key is not to be used any more")
+            raise LoginFailure("host key", message, fix=f"{_ASK} to replace its host key")
     good = [line for line in known if not line.revoked]
     if any(line.key == key for line in good):
         return False
     if not good:
         if strict:
             message = f"no key of this host is known; it shows {key.type} {key.fingerprint}"
-            raise HostKeyRefused(message, f"{_ASK} whether that is its fingerprint, then: mnt trust")
+            fix = f"{_ASK} whether this is its fingerprint; then: mnt trust"
+            raise LoginFailure("host key", message, fix=fix)
         return True
     old = next((line for line in good if line.key.type == key.type), good[0])
-    raise HostKeyRefused(
+    message = (
         f"changed: {old.place} has {old.key.type} {old.key.fingerprint}, "
-        f"the host shows {key.type} {key.fingerprint}",
-        f"it may be another machine: {_ASK} whether it was installed anew; if so: mnt trust --replace",
+        f"the host shows {key.type} {key.fingerprint}"
     )
+    fix = f"{_ASK} whether it was reinstalled, as it may be another machine; if so: mnt trust --replace"
+    raise LoginFailure("host key", message, fix=fix)
 
 
 class KnownHosts:
-    """Known_hosts files, each parsed once and shared by all hosts of a fleet; for any number of threads."""
+    """Known_hosts files, each parsed once and shared by all hosts of a fleet. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._files: dict[str, list[KnownKey]] = {}
 
     def lines_for(self, name: str, files: Iterable[str]) -> list[KnownKey]:
-        """The lines of `files` that speak of `name`. A file that cannot be read says nothing."""
+        """The lines of `files` for `name`. A file that cannot be read counts as empty."""
         with self._lock:
             return [line for file in files for line in self._read(file) if line.is_for(name)]
 
     def about(self, destination: Destination) -> list[KnownKey]:
-        """The lines that speak of a server, in its own files and in those that are only read."""
+        """The lines for a server, in its own files and in those that are only read."""
         files = (*destination.known_hosts, *destination.known_hosts_global)
         known = self.lines_for(destination.key_name, files)
         if not known and destination.key_name == f"[{destination.hostname}]:{destination.port}":
-            # As ssh does: a key known for the host without a port is good for any port of it.
+            # As ssh does: a key that is known for the host without a port is valid for all its ports.
             known = self.lines_for(destination.hostname, files)
         return known
 
     def record(self, name: str, key: HostKey, file: str, *, hashed: bool = False) -> None:
-        """Append a key to a file, which is made, with its directory, if need be. Raises OSError.
+        """Append a key to a file; the file and its directory are created if necessary. Raises OSError.
 
-        Two processes that record at once write whole lines, one after the other; that the key is there twice
-        then does no harm.
+        Two processes that record at the same time write whole lines, one after the other. The key may then be
+        there twice, which does no harm.
         """
         names = _hashed(name, base64.b64encode(os.urandom(20)).decode()) if hashed else name
         path = Path(file).expanduser()
@@ -149,10 +140,10 @@ class KnownHosts:
             known.append(KnownKey(names, key, False, file, _append(path, text)))
 
     def forget(self, name: str, lines: Iterable[KnownKey]) -> None:
-        """Take `name` out of lines that speak of it; other names of theirs stay.
+        """Remove `name` from lines for it; other names in these lines stay.
 
         Raises:
-            MntError: a line has `name` only by a pattern, which may stand for other hosts too.
+            MntError: a line matches `name` only by a pattern, which may be for other hosts too.
             OSError: a file cannot be replaced.
         """
         doomed = {(line.file, line.line): line for line in lines}
@@ -164,7 +155,9 @@ class KnownHosts:
                         line if (file, number) not in doomed else _without(name, line, doomed[file, number])
                         for number, line in enumerate(text.splitlines(keepends=True), start=1)
                     ]
-                    _replace(path, "".join(kept))
+                    # As ssh-keygen does: the old file stays beside it as `.old`, and the mode is kept.
+                    shutil.copy2(path, path.with_name(f"{path.name}.old"))
+                    replace_file(path, "".join(kept), path.stat().st_mode & 0o777)
                 self._files.pop(file, None)
 
     def _read(self, file: str) -> list[KnownKey]:
@@ -178,7 +171,7 @@ class KnownHosts:
 
 
 def parse(text: str, file: str) -> list[KnownKey]:
-    """The lines of a known_hosts file that hold a plain or a revoked key. Others are skipped, as ssh does."""
+    """The lines of a known_hosts file with a plain or a revoked key. Other lines are skipped, as ssh does."""
     found = []
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.split()
@@ -197,12 +190,12 @@ def parse(text: str, file: str) -> list[KnownKey]:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[str]:
-    """The text of a file, which is made if need be, while its lock is held."""
+    """Hold the lock of a file, which is created if necessary; its text."""
     while True:
         with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                continue  # another process has replaced it meanwhile
+                continue  # another process has replaced it in the meantime
             yield file.read().decode("utf-8", "surrogateescape")
             return
 
@@ -217,20 +210,14 @@ def _append(path: Path, text: str) -> int:
         return before.count("\n") + text.count("\n")
 
 
-def _replace(path: Path, text: str) -> None:
-    """Replace a file at once, keeping its mode; what it was stays beside it as `.old`, as ssh-keygen does."""
-    shutil.copy2(path, path.with_name(f"{path.name}.old"))
-    replace_file(path, text, path.stat().st_mode & 0o777)
-
-
 def _without(name: str, line: str, known: KnownKey) -> str:
-    """A line less one of its names; empty if that is its only one. Raises MntError."""
+    """A line without one of its names; empty if that is its only name. Raises MntError."""
     if known.names.startswith(_HASH_MARK):
         return ""
     others = [other for other in known.names.split(",") if other.lower() != name.lower()]
-    if any(_fits(name.lower(), other.lower().lstrip("!")) for other in others):
+    if matches([other.lstrip("!") for other in others], [name]):
         raise MntError(
-            f"{known.place} speaks of {name} by a pattern: {known.names}", fix="edit that line by hand"
+            f"{known.place} matches {name} by a pattern: {known.names}", fix="edit that line by hand"
         )
     return line.replace(known.names, ",".join(others), 1) if others else ""
 
@@ -243,8 +230,3 @@ def _hashed(name: str, salt: str) -> str:
         return ""
     digest = hmac.new(key, name.lower().encode(), hashlib.sha1).digest()
     return f"{_HASH_MARK}{salt}|{base64.b64encode(digest).decode()}"
-
-
-def _fits(name: str, pattern: str) -> bool:
-    # `[` is nothing special in a pattern of OpenSSH; only `*` and `?` are.
-    return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))

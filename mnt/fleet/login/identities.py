@@ -1,4 +1,4 @@
-"""The private keys to try on a host, in order: those of files, and those that an agent holds."""
+"""The private keys to try on a host, in order: those in files, and those of an agent."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from mnt.errors import strerror
 from mnt.fleet.login.destination import DEFAULT_IDENTITIES, Destination
 from mnt.fleet.login.terminal import ask_secret, has_terminal
 
-_AGENT_TIMEOUT = 10.0  # seconds for each answer of an agent; it may ask its user, but not for ever
+_AGENT_TIMEOUT = 10.0  # seconds for each answer of an agent, which may ask its user
 _TRIES = 3  # at a passphrase
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A key that can be tried. `label` is what messages call it."""
+    """A key that can be tried. `label` is its name in messages."""
 
     label: str
     key: paramiko.PKey
@@ -41,7 +41,7 @@ class Unusable:
 
 
 class Identities:
-    """Loads each key file, and asks each agent, once. Safe to use from several threads."""
+    """Loads each key file, and asks each agent, only once. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -56,8 +56,8 @@ class Identities:
     def unlock(self, destinations: Iterable[Destination]) -> None:
         """Ask at the terminal, once each, for the passphrases of files that `destinations` will need.
 
-        A file that an agent holds needs none; nor do the default files, if there is an agent with any key:
-        `ssh-add` is then the way. For the main thread, before anyone waits for an answer.
+        A file whose key an agent holds needs none. Nor do the default files if there is an agent with any
+        key: the user can add them with `ssh-add`. To be called in the main thread, before the logins.
         """
         for destination in destinations:
             agent = self._agent_keys(destination.agent)
@@ -70,10 +70,10 @@ class Identities:
                     self._files[path] = _unlock(path)
 
     def candidates(self, destination: Destination) -> Iterator[Identity | Unusable]:
-        """What to try on a destination, each key once: its files, the agent's keys, the default files.
+        """The keys to try on a destination, each once: its files, the agent's keys, the default files.
 
-        With `only_identities` just its files; an agent then serves for those of them that need a passphrase.
-        Default files that do not exist are left out.
+        With `only_identities` just its files; an agent is then used for those that need a passphrase. Default
+        files that do not exist are left out.
         """
         seen: set[bytes] = set()
         for found in self._all(destination):
@@ -135,7 +135,7 @@ class Identities:
 if TYPE_CHECKING:
 
     class _Agent(AgentSSH):
-        """What the stubs leave out, and is relied on here."""
+        """Members that are used here, but missing in the stubs."""
 
         def _connect(self, conn: socket.socket) -> None: ...
         def _send_message(self, msg: object) -> tuple[int, paramiko.Message]: ...
@@ -145,7 +145,7 @@ else:
 
 
 class _SharedAgent(_Agent):
-    """An agent that several threads ask: one question at a time. Paramiko's mixes them up."""
+    """An agent for several threads: one question at a time, because paramiko's agent mixes up the answers."""
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__()
@@ -157,9 +157,9 @@ class _SharedAgent(_Agent):
             return super()._send_message(msg)
 
 
-@cache  # no file is asked about twice in the life of the process
+@cache  # each passphrase is asked for only once per process
 def _unlock(path: str) -> paramiko.PKey | Unusable:
-    """The key of a file, with a passphrase that is asked for; three times, as ssh does."""
+    """The key in a file, opened with a passphrase from the terminal; three tries, as with ssh."""
     if not has_terminal():
         reason = "needs a passphrase; no agent holds it, and there is no terminal to ask at"
         return Unusable(path, reason, locked=True)
@@ -183,7 +183,7 @@ def _load(path: str) -> paramiko.PKey | Unusable:
         return Unusable(path, "missing")
     except OSError as error:
         return Unusable(path, strerror(error))
-    except (paramiko.PasswordRequiredException, TypeError):  # cryptography says TypeError
+    except (paramiko.PasswordRequiredException, TypeError):  # cryptography raises TypeError
         return Unusable(path, "needs a passphrase, and no agent holds it", locked=True)
     except (paramiko.SSHException, ValueError):
         return Unusable(path, "not a private key that can be read")
@@ -192,7 +192,7 @@ def _load(path: str) -> paramiko.PKey | Unusable:
 
 
 def _public_part(path: str) -> bytes | None:
-    """The public key that lies beside a private one, as `ssh-keygen` leaves it."""
+    """The public key in the .pub file beside a private key, as `ssh-keygen` writes it."""
     try:
         words = Path(path + ".pub").expanduser().read_text(errors="replace").split()
         return base64.b64decode(words[1])

@@ -19,7 +19,7 @@ from mnt.errors import strerror
 from mnt.fleet.login import tcp
 from mnt.fleet.login.destination import Destination
 from mnt.fleet.login.failures import LoginCancelled, LoginFailure
-from mnt.fleet.login.hostkeys import HostKey, HostKeyRefused, KnownHosts, KnownKey, judge
+from mnt.fleet.login.hostkeys import HostKey, KnownHosts, KnownKey, judge
 from mnt.fleet.login.identities import Identities, Identity, Unusable
 from mnt.fleet.wire.timeouts import Timeouts
 from mnt.fleet.wire.transport import HostTransport
@@ -27,18 +27,18 @@ from mnt.fleet.wire.transport import HostTransport
 T = TypeVar("T")
 
 _PROXY_FIX = (
-    "write a ProxyJump in ssh_config, or `gateway:` in the inventory: "
-    "only `mnt run --worker ssh` follows the ProxyCommand that ssh_config has for it"
+    "use ProxyJump in ssh_config, or `gateway:` in the inventory: "
+    "only `mnt run --worker ssh` follows the ProxyCommand that ssh_config has for this host"
 )
-_ATTEMPTS = 5  # at a login that is cut off before authentication: what sshd does when MaxStartups is reached
+_ATTEMPTS = 5  # at a login that is cut off before authentication, as sshd does when MaxStartups is reached
 _CUT_OFF = (EOFError, ConnectionResetError, BrokenPipeError)
 
 
 class Login:
-    """A login, which another thread may cancel; `phase` is what it is at.
+    """A login, which another thread may cancel. `phase` is the current one.
 
     Args:
-        destination: where and how.
+        destination: where and how to log in.
         known_hosts, identities: shared by the whole fleet.
     """
 
@@ -71,19 +71,19 @@ class Login:
         """An authenticated transport, through a gateway's if there is one. Raises LoginFailure.
 
         Args:
-            password: to be used in place of keys; it is sent to no host whose key is not known.
+            password: to log in with, in place of keys; it is sent to no host whose key is not known.
         """
         return self._persist(lambda: self._log_in(via, password))
 
     def scan(self, via: HostTransport | None, algorithms: Sequence[str]) -> HostKey | None:
-        """The host key of one of these algorithms that the server proves to have; None: it has none of them.
+        """The server's key of one of these algorithms, with proof that it has it; None: it has none.
 
-        Nothing is judged or recorded, and nobody logs in. Raises LoginFailure.
+        The key is not checked or recorded, and there is no login. Raises LoginFailure.
         """
         return self._persist(lambda: self._show(via, algorithms))
 
     def _persist(self, step: Callable[[], T]) -> T:
-        """What `step` returns, which may be cut off a few times before authentication."""
+        """What `step` returns; it is repeated if the server cuts it off before authentication."""
         for attempt in range(_ATTEMPTS):
             try:
                 return step()
@@ -152,8 +152,9 @@ class Login:
         try:
             return self._connect_directly()
         except LoginFailure as failure:
-            fix = _PROXY_FIX if self._destination.proxied else failure.fix
-            raise LoginFailure(failure.phase, failure.message, fix=fix, again=failure.again) from None
+            if self._destination.proxied:
+                failure.fix = _PROXY_FIX
+            raise
 
     def _connect_directly(self) -> socket.socket:
         destination, timeouts = self._destination, self._timeouts
@@ -163,7 +164,7 @@ class Login:
         deadline = time.monotonic() + timeouts.connect
         errors: list[OSError] = []
         for index, (family, address) in enumerate(addresses):
-            # A dead first address leaves the others their share of the time.
+            # Each address gets its share of the time, so a dead one does not take that of the others.
             share = max(0.1, deadline - time.monotonic()) / (len(addresses) - index)
             connection = self._socket = socket.socket(family, socket.SOCK_STREAM)
             try:
@@ -179,7 +180,7 @@ class Login:
         raise tcp.unconnected(f"{destination.hostname} port {destination.port}", errors, timeouts.connect)
 
     def _tunnel(self, via: HostTransport) -> paramiko.Channel:
-        """A channel through the gateway, which serves as a socket."""
+        """A channel through the gateway, used as a socket."""
         self._enter("connect")
         where = f"{self._destination.hostname} port {self._destination.port}"
         try:
@@ -200,7 +201,7 @@ class Login:
     # -- banner, key exchange, host key
 
     def _exchange_keys(self, transport: HostTransport, algorithms: Sequence[str]) -> None:
-        """Up to the moment when the host has shown a key and proved that it has it.
+        """Go on until the host has presented a key, and proved that it has it.
 
         Args:
             algorithms: of host keys, in the order in which to ask for them.
@@ -208,7 +209,7 @@ class Login:
         transport.get_security_options().key_types = algorithms
         done = threading.Event()
         transport.start_client(event=done)
-        self._enter("banner")  # not before: `cancel` can close only what was started
+        self._enter("banner")  # only now: `cancel` can close only what was started
         in_time = transport.banner_read.wait(self._timeouts.banner)
         if not transport.remote_version:
             raise self._no_banner(transport, in_time)
@@ -220,7 +221,7 @@ class Login:
         if not transport.is_active() or not transport.initial_kex_done:
             error = transport.get_exception()
             if error is None or isinstance(error, _CUT_OFF):
-                fix = "read sshd's log on the host: it may be over its MaxStartups, or bar this address"
+                fix = "read sshd's log on the host: it may have reached MaxStartups, or refuse this address"
                 raise self._failure("the host closed the connection", fix=fix, again=True)
             raise self._failure(strerror(error)) from error
 
@@ -230,7 +231,7 @@ class Login:
         if not in_time or isinstance(error, TimeoutError):
             return self._failure(f"no SSH banner within {self._timeouts.banner:g} s", fix=fix)
         if error is None or isinstance(error, _CUT_OFF):
-            fix = "read sshd's log on the host: it may be over its MaxStartups"
+            fix = "read sshd's log on the host: it may have reached MaxStartups"
             return self._failure("the connection was closed before any SSH banner", fix=fix, again=True)
         return self._failure(str(error), fix=fix)
 
@@ -238,17 +239,13 @@ class Login:
         self._enter("host key")
         destination = self._destination
         key = _shown(transport)
-        try:
-            new = judge(known, key, strict=strict)
-        except HostKeyRefused as refusal:
-            raise self._failure(refusal.message, fix=refusal.fix) from None
         file = destination.known_hosts[0]
-        if new and file != "/dev/null":
+        if judge(known, key, strict=strict) and file != "/dev/null":
             try:
                 self._known_hosts.record(destination.key_name, key, file, hashed=destination.hash_names)
             except OSError as error:
                 message = f"it is new, and cannot be recorded in {file}: {error.strerror}"
-                fix = "name a file that can be written: ssh: {known_hosts: ..}"
+                fix = "name a file that you can write to: ssh: {known_hosts: ..}"
                 raise self._failure(message, fix=fix) from None
 
     # -- authentication
@@ -273,13 +270,13 @@ class Login:
         raise self._failure(message, fix=fix)
 
     def _authenticate_by_password(self, transport: HostTransport, password: str) -> None:
-        """By whichever of `password` and `keyboard-interactive` the host offers."""
+        """Use `password` or `keyboard-interactive`, whichever the host offers."""
         self._enter("authentication")
         user = self._destination.user
         try:
             more = transport.auth_password(user, password)
         except paramiko.BadAuthenticationType as error:
-            message = f"the host takes no passwords of {user}, only {', '.join(error.allowed_types)}"
+            message = f"the host accepts no passwords of {user}, only {', '.join(error.allowed_types)}"
             fix = "ask an administrator of the host to add the key to ~/.ssh/authorized_keys there"
             raise self._failure(message, fix=fix) from None
         except (paramiko.SSHException, EOFError, OSError) as error:
@@ -296,33 +293,30 @@ class Login:
         return f"ssh-copy-id {key}-p {destination.port} {destination.user}@{destination.hostname}"
 
     def _try(self, transport: HostTransport, identity: Identity, tried: Sequence[str]) -> bool:
-        """Whether the host lets us in with that key."""
+        """Whether the host accepts that key."""
         user = self._destination.user
         try:
             more = transport.auth_publickey(user, identity.key)
         except paramiko.BadAuthenticationType as error:
             allowed = ", ".join(error.allowed_types)
-            message = f"the host takes no keys of {user}, only {allowed}"
-            raise self._failure(message, fix="PubkeyAuthentication yes in its sshd_config") from None
-        except paramiko.AuthenticationException as error:
-            if transport.is_active() and "timeout" not in str(error).lower():
-                return False
-            raise self._cut_short(transport, error, tried) from None
+            message = f"the host accepts no keys of {user}, only {allowed}"
+            raise self._failure(message, fix="set PubkeyAuthentication yes in its sshd_config") from None
         except (paramiko.SSHException, EOFError, OSError) as error:
-            if transport.is_active():  # an agent that would not sign, a key that is no good for this server
+            late = isinstance(error, paramiko.AuthenticationException) and "timeout" in str(error).lower()
+            if transport.is_active() and not late:  # refused; or the agent or the server cannot use the key
                 return False
-            raise self._cut_short(transport, error, tried) from None
+            raise self._cut_short(transport, tried) from None
         if more:
             message = f"{identity.label} is accepted, but the host wants more: {', '.join(more)}"
             raise self._failure(message)
         return True
 
-    def _cut_short(self, transport: HostTransport, error: Exception, tried: Sequence[str]) -> LoginFailure:
+    def _cut_short(self, transport: HostTransport, tried: Sequence[str]) -> LoginFailure:
         if transport.is_active():
             limit = f"{self._timeouts.authentication:g} s"
             return self._failure(f"no answer within {limit}; tried {', '.join(tried)}")
         message = f"the host closed the connection after {len(tried)} keys: {', '.join(tried)}"
-        fix = "name the right one in the inventory, for sshd allows few tries: ssh: {identity: ..}"
+        fix = "name the right key in the inventory, because sshd allows few tries: ssh: {identity: ..}"
         return self._failure(message, fix=fix if len(tried) > 1 else None)
 
 

@@ -1,4 +1,4 @@
-"""What the logins of one fleet share."""
+"""What all logins of a fleet share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mnt.fleet.login.gateways import Gateways
 from mnt.fleet.login.hostkeys import KnownHosts
 from mnt.fleet.login.identities import Identities
 from mnt.fleet.login.login import Login
-from mnt.fleet.login.masters import Masters
+from mnt.fleet.login.masters import Master
 from mnt.fleet.login.sshconfig import SshConfig
 from mnt.fleet.wire.timeouts import Timeouts
 from mnt.fleet.wire.transport import HostTransport
@@ -20,12 +20,12 @@ _LOGINS_AT_ONCE = 8  # at one server, or through one gateway; sshd's MaxStartups
 
 
 class Shared:
-    """Known hosts, keys, ssh_config, gateways, and a limit on logins at once. For any number of threads."""
+    """Known hosts, keys, ssh_config, gateways, and a limit on simultaneous logins. Thread-safe."""
 
     def __init__(self, timeouts: Timeouts) -> None:
         self.timeouts = timeouts
         self.gateways: Gateways[HostTransport] = Gateways(self.login)
-        self.masters = Masters(timeouts)
+        self.masters = Gateways(lambda destination: Master(destination, timeouts), for_good=True)
         self._known_hosts = KnownHosts()
         self._identities = Identities()
         self._lock = threading.Lock()
@@ -33,7 +33,7 @@ class Shared:
         self._slots: dict[object, threading.BoundedSemaphore] = {}
 
     def destination(self, host: Host) -> Destination:
-        """Where to log in for a host. Raises UsageError for an ssh_config that cannot be used."""
+        """Where and how to log in to a host. Raises UsageError for an ssh_config that cannot be used."""
         with self._lock:
             config = self._ssh_configs.get(host.ssh.config)
             if config is None:
@@ -44,11 +44,11 @@ class Shared:
         return Login(destination, self.timeouts, self._known_hosts, self._identities)
 
     def unlock(self, logins: Iterable[Destination]) -> None:
-        """Ask for the passphrases that these logins need and nobody has; see Identities."""
+        """Ask for the passphrases that these logins need; see Identities."""
         self._identities.unlock(dict.fromkeys(logins))
 
     def slot(self, destination: Destination) -> threading.BoundedSemaphore:
-        """Held while logging in, so that no server and no gateway sees too many logins at once."""
+        """To be held during a login, so that no server and no gateway gets too many logins at once."""
         key = destination.jumps or (destination.hostname, destination.port)
         with self._lock:
             return self._slots.setdefault(key, threading.BoundedSemaphore(_LOGINS_AT_ONCE))

@@ -1,9 +1,9 @@
-"""The user's ssh_config: which settings hold for a host.
+"""The user's ssh_config: the settings for a host.
 
-The rules are those of ssh_config(5) of OpenSSH 9: the first value that is found wins, IdentityFile adds up,
-a `Host` line matches if one of its patterns does and none of its negated ones, an included file stands under
-the condition of the line that includes it. What needs more than names (`Match`, CanonicalizeHostname) is left
-to `ssh -G`, which knows.
+The rules are those of ssh_config(5) of OpenSSH 9: the first value found wins, IdentityFile accumulates, a
+`Host` line matches if one of its patterns does and none of its negated patterns, an included file is under
+the condition of the line that includes it. If a file needs more than names (`Match`, CanonicalizeHostname),
+`ssh -G` is asked instead.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from mnt.errors import UsageError, strerror
 _USER_CONFIG = "~/.ssh/config"
 _SYSTEM_CONFIG = "/etc/ssh/ssh_config"
 _MOST_INCLUDES = 16  # depth, as in OpenSSH
-_SSH_G_TIMEOUT = 20.0  # seconds; a `Match exec` may run anything
+_SSH_G_TIMEOUT = 20.0  # seconds; a `Match exec` may run any command
 
-# Keywords that mnt acts on. Others are ignored, as far as one host is concerned.
+# The keywords that mnt uses. Others are ignored.
 KEYWORDS = frozenset(
     {
         "hostname",
@@ -35,7 +35,7 @@ KEYWORDS = frozenset(
         "identitiesonly",
         "identityagent",
         "proxyjump",
-        "proxycommand",  # that there is one
+        "proxycommand",  # only whether there is one
         "userknownhostsfile",
         "globalknownhostsfile",
         "hostkeyalias",
@@ -44,33 +44,32 @@ KEYWORDS = frozenset(
     }
 )
 
-# The first of these that is found keeps the other from taking effect, even with `none` (ssh_config(5)).
+# The first of these that is found disables the other, even with `none` (ssh_config(5)).
 _PROXIES = {"proxyjump", "proxycommand"}
 
-Settings = Mapping[
-    str, tuple[str, ...]
-]  # keyword in small letters -> its words; IdentityFile: one word a file
+# Keyword in lower case -> its words; IdentityFile: one word per file.
+Settings = Mapping[str, tuple[str, ...]]
 
 
 @dataclass
 class Block:
-    """Lines under one condition. `conditions` are lists of `Host` patterns, all of which have to match."""
+    """Lines under the same conditions: lists of `Host` patterns, all of which must match."""
 
     conditions: tuple[tuple[str, ...], ...]
     lines: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
 
 
 class NeedsSsh(Exception):
-    """The file says something that only ssh itself can evaluate."""
+    """The file has a keyword that only ssh itself can evaluate."""
 
 
 class SshConfig:
-    """What a configuration file says; read once, asked by any number of threads.
+    """A configuration file, read once. Thread-safe.
 
     Args:
-        path: as the inventory's `ssh.config`; None: read none. The user's own file brings the system-wide
-            one with it, as it does for ssh; any other file stands alone, as with `ssh -F`. The user's own
-            need not exist.
+        path: the inventory's `ssh.config`; None: no file. With the user's own file the system-wide file is
+            read too, as ssh does; any other file is read alone, as with `ssh -F`. The user's own file need
+            not exist.
 
     Raises UsageError for a file that cannot be read or parsed.
     """
@@ -91,10 +90,10 @@ class SshConfig:
             self._blocks = None
 
     def lookup(self, name: str, address: str) -> Settings:
-        """The settings for a host that is called `name` and reached at `address` (often the same).
+        """The settings for a host with this name and address (often the same).
 
-        HostName is what the file says of the address alone: the inventory's address wins over a HostName that
-        the file has for the name.
+        HostName is looked up for the address alone: the inventory's address wins over a HostName that the
+        file has for the name.
         """
         if self._blocks is None:
             return ask_ssh(name, address, self._file)
@@ -107,7 +106,7 @@ class SshConfig:
 
 
 def parse(path: str, conditions: tuple[tuple[str, ...], ...] = (), depth: int = 0) -> list[Block]:
-    """The blocks of a file and of those that it includes, in order. Raises NeedsSsh, UsageError."""
+    """The blocks of a file and of the files that it includes, in order. Raises NeedsSsh, UsageError."""
     if depth > _MOST_INCLUDES:
         raise UsageError(f"{path}: too many levels of Include")
     try:
@@ -134,7 +133,7 @@ def parse(path: str, conditions: tuple[tuple[str, ...], ...] = (), depth: int = 
 
 
 def _split(line: str, where: str) -> tuple[str, tuple[str, ...]]:
-    """A line as its keyword, in small letters, and its words; ("", ()) for an empty line or a comment."""
+    """A line as its keyword, in lower case, and its words; ("", ()) for an empty line or a comment."""
     match = re.match(r"\s*([^\s#=]+)(?:\s*=\s*|\s+)(.*)$", line)
     if match is None:
         if line.strip() and not line.lstrip().startswith("#"):
@@ -151,17 +150,17 @@ def _split(line: str, where: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _included(patterns: Sequence[str], path: str) -> Iterator[str]:
-    """The files that an Include line names. Relative ones lie in ~/.ssh, or in /etc/ssh for those there."""
+    """The files of an Include line. Relative names are in ~/.ssh, or in /etc/ssh if the file is there."""
     base = "/etc/ssh" if path.startswith("/etc/ssh/") else os.path.expanduser("~/.ssh")
     for pattern in patterns:
         yield from sorted(glob.glob(os.path.join(base, os.path.expanduser(pattern))))
 
 
 def settings_of(blocks: Sequence[Block], names: Sequence[str]) -> Settings:
-    """What blocks say of a host known by any of `names`."""
+    """The settings in `blocks` for a host known by any of `names`."""
     found: dict[str, tuple[str, ...]] = {}
     for block in blocks:
-        if not all(_matches(patterns, names) for patterns in block.conditions):
+        if not all(matches(patterns, names) for patterns in block.conditions):
             continue
         for keyword, words in block.lines:
             if keyword == "identityfile":
@@ -173,9 +172,11 @@ def settings_of(blocks: Sequence[Block], names: Sequence[str]) -> Settings:
     return found
 
 
-def _matches(patterns: Sequence[str], names: Sequence[str]) -> bool:
+def matches(patterns: Sequence[str], names: Sequence[str]) -> bool:
+    """Whether OpenSSH's patterns (ssh_config(5), PATTERNS) match a host known by any of `names`."""
+
     def fits(pattern: str) -> bool:
-        # `[` is nothing special in a pattern of OpenSSH.
+        # `[` has no special meaning in a pattern of OpenSSH.
         escaped = pattern.replace("[", "[[]").lower()
         return any(fnmatch.fnmatchcase(name.lower(), escaped) for name in names)
 
@@ -185,7 +186,7 @@ def _matches(patterns: Sequence[str], names: Sequence[str]) -> bool:
 
 
 def ask_ssh(name: str, address: str, file: str | None) -> Settings:
-    """What `ssh -G` says. Raises UsageError where ssh refuses."""
+    """The settings by `ssh -G`. Raises UsageError if it fails."""
     command = ["ssh", "-G"]
     if file is not None:
         command += ["-F", os.path.expanduser(file)]
@@ -203,8 +204,8 @@ def ask_ssh(name: str, address: str, file: str | None) -> Settings:
         )
     except FileNotFoundError:
         raise UsageError(
-            "the ssh_config uses Match, which only the OpenSSH client can evaluate, and there is none",
-            fix="apt-get install openssh-client, or leave Match out",
+            "the ssh_config uses Match, which only the OpenSSH client can evaluate, and it is not installed",
+            fix="apt-get install openssh-client, or remove Match",
         ) from None
     except subprocess.TimeoutExpired:
         raise UsageError(f"ssh -G {name}: no answer within {_SSH_G_TIMEOUT:g} s") from None
@@ -221,7 +222,7 @@ def ask_ssh(name: str, address: str, file: str | None) -> Settings:
     return without_defaults(found)
 
 
-# What `ssh -G` prints where nothing is configured (OpenSSH 8.4 to 9.9): no choice of the user's.
+# What `ssh -G` prints if nothing is configured (OpenSSH 8.4 to 9.9).
 _DEFAULT_IDENTITIES = re.compile(r"~/\.ssh/id_(rsa|dsa|ecdsa|ecdsa_sk|ed25519|ed25519_sk|xmss)$")
 _DEFAULTS = {
     "userknownhostsfile": ("~/.ssh/known_hosts", "~/.ssh/known_hosts2"),
@@ -231,7 +232,7 @@ _DEFAULTS = {
 
 
 def without_defaults(found: Settings) -> Settings:
-    """Settings of `ssh -G` less those that it prints for want of any."""
+    """Settings of `ssh -G` without its defaults."""
 
     def is_default(keyword: str, words: tuple[str, ...]) -> bool:
         if keyword == "identityfile":

@@ -1,4 +1,4 @@
-"""The way to a server before SSH: names and addresses, and what a TCP connection is to be like."""
+"""What comes before SSH: the addresses of a server, and the options of a TCP connection."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LIVENESS = (5, 3, 3)  # seconds before TCP's first probe, between probes, and h
 def resolve(hostname: str, port: int, timeout: float) -> list[Address]:
     """The addresses of a host, at least one. Raises LoginFailure.
 
-    getaddrinfo has no timeout, so it gets a thread, which is left alone with a name server that is silent.
+    getaddrinfo has no timeout, so it runs in a thread, which is abandoned if no name server answers.
     """
     try:
         return _addresses(hostname, port, socket.AI_NUMERICHOST)
@@ -54,7 +54,7 @@ def _addresses(hostname: str, port: int, flags: int) -> list[Address]:
 
 
 def set_options(connection: socket.socket) -> None:
-    """No delay for small packets; and the kernel ends a connection whose peer is gone."""
+    """Send small packets without delay, and let the kernel end a connection whose peer is gone."""
     idle, interval, count = _LIVENESS
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -65,12 +65,12 @@ def set_options(connection: socket.socket) -> None:
 
 
 def unconnected(where: str, errors: Sequence[OSError], timeout: float) -> LoginFailure:
-    """What to say of a server, `where`, none of whose addresses could be connected to."""
+    """The failure for a server, `where`, if no connection to any of its addresses was possible."""
     first = errors[0]
     if any(error.errno == errno.ECONNREFUSED for error in errors):
         return LoginFailure("connect", f"refused by {where}", fix="check that sshd runs there, on that port")
     if isinstance(first, TimeoutError):
-        fix = "check that the host is up, and that no firewall stops SSH"
+        fix = "check that the host is up, and that no firewall blocks SSH"
         return LoginFailure("connect", f"no answer from {where} within {timeout:g} s", fix=fix)
     fix = "check the address, and that the host is up"
     return LoginFailure("connect", f"{strerror(first)}: {where}", fix=fix)

@@ -1,4 +1,4 @@
-"""What only a person can give, asked for at the terminal of the process: its standard input may be a file."""
+"""Questions to the user, at the terminal of the process: its standard input may be a file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 
 def has_terminal() -> bool:
-    """Whether somebody can be asked: whatever standard input is, the process has a terminal."""
+    """Whether the process has a terminal, whatever its standard input is."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:
@@ -16,7 +16,7 @@ def has_terminal() -> bool:
 
 
 def ask(question: str) -> str:
-    """The line that is typed at the terminal, without spaces around it; empty where nobody can be asked."""
+    """The line typed at the terminal, without spaces around it; empty if there is no terminal."""
     if not has_terminal():
         return ""
     with open("/dev/tty", "w") as screen:
@@ -26,9 +26,9 @@ def ask(question: str) -> str:
 
 
 def ask_secret(question: str) -> str | None:
-    """What is typed at the terminal, without an echo; None where there is no terminal, or nothing is said.
+    """The line typed at the terminal, without an echo; None if there is no terminal, or the line is empty.
 
-    For the main thread: Ctrl-C then raises KeyboardInterrupt, and the terminal is as it was before.
+    To be called in the main thread: then Ctrl-C raises KeyboardInterrupt, and restores the terminal.
     """
     if not has_terminal():
         return None

@@ -1,1 +1,1 @@
-"""What a login gives: a transport, commands over its channels, and OpenSSH's client in their place."""
+"""Transports, commands over their channels, and OpenSSH's client in place of both."""

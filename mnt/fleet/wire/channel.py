@@ -1,7 +1,7 @@
-"""A command on a host over one SSH channel: both streams drained, standard input streamed, under a deadline.
+"""A command on a host over one SSH channel: it reads both streams, and writes standard input meanwhile.
 
-Paramiko offers blocking reads of one stream at a time, which deadlocks as soon as a command fills the other.
-Here one thread waits for whatever happens first on the channel: output, errors, the exit status, its end.
+Paramiko can only read one stream at a time, which deadlocks as soon as a command fills the other. Here one
+thread waits for any event on the channel: output, errors, the exit status, its end.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from mnt.errors import HostError, strerror
 from mnt.fleet.wire.command import ReadTimeout, RunningCommand, Writer
 
 _READ = 1 << 16  # bytes
-_ERRORS_KEPT = 1 << 16  # bytes of standard error that are kept: its end
-_LINGER = 0.5  # seconds for the rest of the output, once the command has ended but something holds its stdout
+_ERRORS_KEPT = 1 << 16  # bytes of the end of standard error that are kept
+_LINGER = 0.5  # seconds for the rest of the output, if another process still has stdout open at the end
 
 CHANNEL_ERRORS = (paramiko.SSHException, EOFError, OSError)
 
 
 class _Wake(threading.Event):
-    """Set by whatever happens on a channel. Paramiko's pipes clear it when they run empty; here in vain."""
+    """Set by any event on a channel. Paramiko's pipes call `clear` when they are empty; it does nothing."""
 
     def clear(self) -> None:
         pass
@@ -34,7 +34,7 @@ class _Wake(threading.Event):
 
 
 class _StatusEvent(threading.Event):
-    """Stands in for `Channel.status_event`, so that the exit status wakes the reader too."""
+    """Replaces `Channel.status_event`, so that the exit status wakes the reader too."""
 
     def __init__(self, wake: _Wake) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class _StatusEvent(threading.Event):
 
 
 class _Reply(threading.Event):
-    """Stands in for `Channel.event`, for whose answer to a request paramiko would wait for ever."""
+    """Replaces `Channel.event`: without it, paramiko waits for the answer to a request without a limit."""
 
     def __init__(self, limit: float) -> None:
         super().__init__()
@@ -60,9 +60,9 @@ class _Reply(threading.Event):
 
 
 def open_session(transport: paramiko.Transport, limit: float) -> paramiko.Channel:
-    """A new session channel. It is opened, and its requests are answered, within `limit` seconds.
+    """A new session channel. Opening it, and each request, may take `limit` seconds.
 
-    Raises one of CHANNEL_ERRORS; ChannelException where the host allows no further session.
+    Raises one of CHANNEL_ERRORS; ChannelException if the host allows no further session.
     """
     session = transport.open_session(timeout=limit)
     session.event = _Reply(limit)
@@ -74,12 +74,11 @@ class RemoteCommand(RunningCommand):
 
     Args:
         host: the host's name in messages.
-        session: a new channel, as `open_session` gives it.
-        command: what the login shell is given.
-        on_stderr: takes each piece of standard error, in the thread that reads.
+        session: a new channel, from `open_session`.
+        command: for the login shell.
+        on_stderr: called with each piece of standard error, in the thread that reads.
 
-    Raises:
-        HostError: phase `channel`.
+    Raises HostError: phase `channel`.
     """
 
     def __init__(
@@ -101,11 +100,8 @@ class RemoteCommand(RunningCommand):
         self._channel = session
         self._transport = session.get_transport()
         self._writer = Writer(session.sendall, self._end_input, self._wake.set)
-        self._start(command)
-
-    def _start(self, command: str) -> None:
         try:
-            self._channel.exec_command(command)
+            session.exec_command(command)
         except CHANNEL_ERRORS as error:
             self.close()
             if not self._transport.is_active():
@@ -119,7 +115,7 @@ class RemoteCommand(RunningCommand):
 
     @property
     def stderr(self) -> str:
-        """The end of what came on standard error so far."""
+        """The end of standard error, as far as it was read."""
         return self._errors.decode(errors="replace")
 
     @property
@@ -148,7 +144,7 @@ class RemoteCommand(RunningCommand):
                 self._wake.wait(self._next_look(now, deadline))
 
     def _take_errors(self) -> None:
-        """One piece, lest a command that never stops talking keeps the reader here."""
+        """Read one piece only, or a command with endless errors would keep the reader here."""
         if self._channel.recv_stderr_ready():
             data = self._channel.recv_stderr(_READ)
             self._errors += data
@@ -157,7 +153,7 @@ class RemoteCommand(RunningCommand):
                 self._on_stderr(data)
 
     def _at_end(self) -> bool:
-        """Whether nothing can come any more. What has come is looked for after that was decided."""
+        """Whether no more output can come. `_ready` must be called last: output may come in between."""
         channel = self._channel
         if channel.closed:
             if self.exit_code is None and not self._transport.is_active():
@@ -179,7 +175,7 @@ class RemoteCommand(RunningCommand):
         return self._channel.recv_ready() or self._channel.recv_stderr_ready()
 
     def _next_look(self, now: float, deadline: float | None) -> float | None:
-        """Seconds until something is due even if nothing happens."""
+        """Seconds until the next deadline; None: there is none."""
         due = [] if deadline is None else [deadline]
         if self._ended_at is not None:
             due.append(self._ended_at + _LINGER)
@@ -187,5 +183,5 @@ class RemoteCommand(RunningCommand):
 
 
 def cause_of(error: BaseException) -> str:
-    """What one of CHANNEL_ERRORS means."""
+    """A message for one of CHANNEL_ERRORS."""
     return "closed by the host" if isinstance(error, EOFError) else strerror(error)

@@ -1,4 +1,4 @@
-"""A command that runs on a host, whatever client carries it; and who writes its standard input."""
+"""A command that runs on a host, over any client, and the thread that writes its standard input."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from itertools import chain
-from types import TracebackType
 from typing import TypeVar
 
 C = TypeVar("C", bound="RunningCommand")
 
 
 class ReadTimeout(TimeoutError):
-    """Nothing came on standard output in time."""
+    """No standard output came in time."""
 
 
 def remaining(deadline: float) -> float:
@@ -27,12 +26,12 @@ def remaining(deadline: float) -> float:
 
 
 class Writer:
-    """Writes in a thread of its own, so that whoever reads never blocks on a full pipe.
+    """Writes in a thread of its own, so that the reader never blocks on a full pipe.
 
     Args:
-        send: takes a piece. An OSError of it ends the writing: the command has ended, for the reader to see.
+        send: writes a piece. If it raises OSError, the command has ended, and the writing ends.
         end: closes the input.
-        on_error: called when iterating over what is to be written has raised; `check` raises that.
+        on_error: called when iterating over the pieces has raised an exception, which `check` then raises.
     """
 
     def __init__(
@@ -47,20 +46,20 @@ class Writer:
         self._thread.start()
 
     def write(self, chunks: Iterable[bytes]) -> None:
-        """Write them after what was given before."""
+        """Write `chunks` after all earlier ones."""
         self._waiting.put(chunks)
 
     def end(self) -> None:
-        """Close the input after what was given before."""
+        """Close the input after all earlier chunks."""
         self._waiting.put(None)
 
     def close(self, timeout: float) -> None:
-        """End the thread, within `timeout` seconds where what is being written does not hold it up."""
+        """End the thread, and wait up to `timeout` seconds for it: the current piece may block it."""
         self.end()
         self._thread.join(timeout)
 
     def check(self) -> None:
-        """Raise what iterating raised."""
+        """Raise the exception that iterating has raised."""
         if self._error is not None:
             raise self._error
 
@@ -71,7 +70,7 @@ class Writer:
                     self._send(chunk)
                 except OSError:
                     break
-        except BaseException as error:  # noqa: BLE001 - belongs to the thread that reads
+        except BaseException as error:  # noqa: BLE001 - `check` raises it in the thread that reads
             self._error = error
             self._on_error()
         self._end()
@@ -80,8 +79,8 @@ class Writer:
 class RunningCommand(ABC):
     """A command that runs on a host. Leaving the `with` block closes it.
 
-    Standard input stays open until then, or until `end_input`: its end tells programs of mnt.remote that the
-    head is gone.
+    Standard input stays open until then, or until `end_input`: programs of mnt.remote take its end for the
+    loss of the head.
     """
 
     host: str  # its name in messages
@@ -90,28 +89,28 @@ class RunningCommand(ABC):
     def __enter__(self: C) -> C:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
     @abstractmethod
     def exit_code(self) -> int | None:
-        """128+N for a signal, None while it runs or where the host did not say."""
+        """128+N for a signal; None while it runs, or if the host did not report it."""
 
     @property
     @abstractmethod
     def stderr(self) -> str:
-        """The beginning of standard error, as far as it was read."""
+        """What was read of standard error, at least 16 KiB: over a channel its end, else its beginning."""
 
     @abstractmethod
     def read(self, timeout: float | None = None) -> bytes:
         """The next piece of standard output; empty at its end.
 
         Raises:
-            ReadTimeout: nothing came within `timeout` seconds.
-            HostError: phase `channel`: the connection is lost; or what iterating over its input raised.
+            ReadTimeout: no output came within `timeout` seconds.
+            HostError: phase `channel`: the connection is lost.
+
+        Also raises what iterating over the chunks of `write` has raised.
         """
 
     @abstractmethod
@@ -119,12 +118,9 @@ class RunningCommand(ABC):
         """End it. Safe to call from any thread, and again."""
 
     def write(self, chunks: Iterable[bytes]) -> None:
-        """Send `chunks` to standard input in the background, after what was written before.
-
-        What iterating raises is raised by `read`.
-        """
+        """Send `chunks` to standard input in the background, after all earlier ones."""
         self._writer.write(chunks)
 
     def end_input(self) -> None:
-        """Close standard input, after what was written before."""
+        """Close standard input after all chunks."""
         self._writer.end()

@@ -1,4 +1,4 @@
-"""A command that is a process of this machine: OpenSSH's client, or what runs here itself."""
+"""A command that is a process of this machine: OpenSSH's client, or the command itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import select
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import IO, Any
 
 from mnt.errors import HostError, strerror
@@ -16,13 +15,13 @@ from mnt.fleet.wire.command import ReadTimeout, RunningCommand, Writer
 from mnt.fleet.wire.sshwords import NO_SSH_FIX, failure_of
 
 _READ = 1 << 16  # bytes
-_FAILED = 255  # exit status of ssh itself
+_FAILED = 255  # exit status of ssh if ssh itself fails
 _SAID_KEPT = 1 << 14  # bytes
-_END_GRACE = 1.0  # seconds for the process to end once its input is closed and it was told to
+_END_GRACE = 1.0  # seconds for the process to end after SIGTERM
 
 
 class ProcessCommand(RunningCommand):
-    """A process of this machine, in a session of its own. Raises OSError where it cannot be started."""
+    """A process of this machine, in a session of its own. Raises OSError if it cannot be started."""
 
     def __init__(
         self,
@@ -52,9 +51,7 @@ class ProcessCommand(RunningCommand):
             self._poll.register(descriptor, select.POLLIN)
         self._writer = Writer(self._send, self._close_input, self._process.terminate)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
         self._writer.close(_END_GRACE)
         for stream in self._streams.values():
@@ -113,7 +110,7 @@ class ProcessCommand(RunningCommand):
             self._on_stderr(data)
 
     def _check_end(self) -> None:
-        """Raise what went wrong with what was to be written."""
+        """Wait for the end, and raise what writing the input has raised."""
         self._process.wait()
         self._writer.check()
 
@@ -122,7 +119,7 @@ class OpenSshCommand(ProcessCommand):
     """A command over an `ssh` process.
 
     Raises:
-        HostError: there is no ssh. `read` raises one where ssh ends by itself, of the phase it was in.
+        HostError: there is no ssh. If ssh itself fails, `read` raises one, with the phase in which it failed.
     """
 
     def __init__(self, host: str, words: Sequence[str], on_stderr: Callable[[bytes], object] | None) -> None:
@@ -133,12 +130,12 @@ class OpenSshCommand(ProcessCommand):
 
     @property
     def exit_code(self) -> int | None:
-        """As of any command; None, too, where it was ssh itself that failed or was ended."""
+        """None also if ssh itself failed or was ended."""
         code = self._process.poll()
         return code if code is not None and 0 <= code < _FAILED else None
 
     def _check_end(self) -> None:
-        """Raise what went wrong: with what was to be written, or with ssh, before the command or in it."""
+        """Also raise the failure of ssh itself."""
         super()._check_end()
         if self._process.returncode == _FAILED:
             phase, message = failure_of(self.stderr)

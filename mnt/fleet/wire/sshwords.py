@@ -11,19 +11,19 @@ from mnt.inventory.model import Host, Ssh
 
 NO_SSH_FIX = "install OpenSSH's client, or leave --worker ssh out"
 
-# What ssh 9 says, in order: pattern, phase of HostError.
+# Messages of ssh 9, in lower case, in this order: pattern, phase of HostError.
+_NOT_FORWARDED = "stdio forwarding request failed"
 _PHASES = (
-    (re.compile(r"could not resolve", re.I), "resolve"),
-    (re.compile(r"stdio forwarding request failed", re.I), "connect"),
-    (re.compile(r"host key verification failed|host identification has changed", re.I), "host key"),
-    (re.compile(r"permission denied|too many authentication failures", re.I), "authentication"),
-    (re.compile(r"banner exchange", re.I), "banner"),
-    (re.compile(r"kex_exchange|key exchange", re.I), "key exchange"),
-    (re.compile(r"connect to host|connection timed out|no route to host", re.I), "connect"),
+    ("could not resolve", "resolve"),
+    (_NOT_FORWARDED, "connect"),
+    ("host key verification failed|host identification has changed", "host key"),
+    ("permission denied|too many authentication failures", "authentication"),
+    ("banner exchange", "banner"),
+    ("kex_exchange|key exchange", "key exchange"),
+    ("connect to host|connection timed out|no route to host", "connect"),
 )
-_NOT_FORWARDED = re.compile(r"stdio forwarding request failed", re.I)
 
-# A master's own ways, whatever ssh_config says of connections to that host.
+# For a master, whatever ssh_config has for connections to that host.
 _MASTER = {
     "ControlMaster": "yes",
     "ControlPersist": "no",
@@ -34,10 +34,10 @@ _MASTER = {
 
 
 def ssh_argv(host: Host, timeouts: Timeouts, command: str, *, proxy: str | None = None) -> list[str]:
-    """The words that run `command` on a host. What the inventory leaves open is ssh_config's to say.
+    """The words that run `command` on a host. ssh_config decides what the inventory does not.
 
     Args:
-        proxy: gives the connection; None: there is no gateway.
+        proxy: the ProxyCommand; None: there is no gateway.
     """
     words = ["ssh", "-T", *_login(host.ssh, timeouts)]
     if proxy is not None:
@@ -48,16 +48,16 @@ def ssh_argv(host: Host, timeouts: Timeouts, command: str, *, proxy: str | None 
 
 
 def master_argv(host: Host, timeouts: Timeouts, socket: str, *, proxy: str | None = None) -> list[str]:
-    """The words that log in to a gateway, and open connections from there for whom `socket` is told."""
+    """The words that log in to a gateway, and open connections from there for users of `socket`."""
     options = _MASTER if proxy is None else {**_MASTER, "ProxyCommand": proxy}
     words = ["ssh", "-N", "-T", *_login(host.ssh, timeouts), *_options(options), "-S", socket]
     return [*words, "--", host.address.strip("[]")]
 
 
 def proxy_command(socket: str, hostname: str, port: int) -> str:
-    """A ProxyCommand: a connection that the master at `socket` opens. Nothing else is tried where it is gone.
+    """A ProxyCommand: a connection that the master at `socket` opens. If the master is gone, it fails.
 
-    Raises ValueError for what is no name of a host: a shell reads this.
+    Raises ValueError if `hostname` is not the name of a host: a shell reads this.
     """
     if not re.fullmatch(r"[A-Za-z0-9_.:][A-Za-z0-9_.:%-]*", hostname):
         raise ValueError(f"not the name of a host: {hostname!r}")
@@ -89,25 +89,22 @@ def _options(options: dict[str, str]) -> list[str]:
 
 
 def _config(file: str | None) -> list[str]:
-    """ssh reads the user's file, and the system's beside it, without being told."""
+    """The option for the configuration file; none for the user's own, which ssh reads by default."""
     if file == Ssh.config:
         return []
     return ["-F", "none" if file is None else os.path.expanduser(file)]
 
 
 def _file(path: str) -> str:
-    """A path as the value of an option: ssh would split it at spaces, and expand `%`."""
+    """A path as the value of an option, protected because ssh splits at spaces and expands `%`."""
     return '"' + os.path.expanduser(path).replace("%", "%%") + '"'
 
 
-def phase_of(said: str) -> str:
-    """The phase in which ssh failed, by what it said on standard error."""
-    return next((phase for pattern, phase in _PHASES if pattern.search(said)), "channel")
-
-
-def failure_of(said: str) -> tuple[str, str]:
-    """The phase in which ssh failed, and a message, by what it said on standard error."""
-    if _NOT_FORWARDED.search(said):
-        return phase_of(said), "the gateway cannot reach it, or forwards nothing"
-    lines = said.strip().splitlines()
-    return phase_of(said), "ssh: " + (lines[-1].removeprefix("ssh: ") if lines else "it ended")
+def failure_of(stderr: str) -> tuple[str, str]:
+    """The phase in which ssh failed, and a message, from its standard error."""
+    lower = stderr.lower()
+    phase = next((phase for pattern, phase in _PHASES if re.search(pattern, lower)), "channel")
+    if _NOT_FORWARDED in lower:
+        return phase, "the gateway cannot reach it, or forwards nothing"
+    lines = stderr.strip().splitlines()
+    return phase, "ssh: " + (lines[-1].removeprefix("ssh: ") if lines else "it ended")

@@ -1,4 +1,4 @@
-"""Paramiko's transport, with phases that can be told apart, a liveness deadline, and exit signals."""
+"""Paramiko's transport, with separate phases, a check that the peer is alive, and exit signals."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from paramiko.packet import Packetizer
 
 from mnt.fleet.wire.timeouts import Timeouts
 
-# Paramiko logs each failure with a traceback; without a handler Python prints it. Ours are HostErrors.
+# Paramiko logs each failure with a traceback, which Python prints if there is no handler.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
 
     class _Transport(paramiko.Transport):
-        """What the stubs leave out, and is relied on here."""
+        """Members that are used here, but missing in the stubs."""
 
         _channel_handler_table: dict[int, Callable[[Any, paramiko.Message], None]]
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 else:
     _Transport = paramiko.Transport
 
-_UNANSWERED = 3  # questions whether the host is alive, before it counts as lost
-_LOOK_EVERY = 1.0  # seconds; paramiko looks ten times a second whether it is closed, on each connection
+_UNANSWERED = 3  # questions without an answer, after which the host counts as lost
+_LOOK_EVERY = 1.0  # seconds between looks whether it was closed; paramiko looks ten times a second
 
 
 class _Packetizer(Packetizer):
@@ -41,11 +41,11 @@ class _Packetizer(Packetizer):
 
     def read_message(self) -> tuple[int, paramiko.Message]:
         message = super().read_message()
-        self.unanswered = 0  # whatever comes is a sign of life
+        self.unanswered = 0  # any message is a sign of life
         return message
 
     def close(self) -> None:
-        # Closing a channel says goodbye to the gateway, which may be gone: no reason for a thread to die.
+        # Closing a channel sends a message to the gateway, which may be gone: this must not end the thread.
         with contextlib.suppress(EOFError, OSError, paramiko.SSHException):
             super().close()
 
@@ -53,8 +53,8 @@ class _Packetizer(Packetizer):
 class HostTransport(_Transport):
     """An SSH transport over a connected socket, or a channel through a gateway.
 
-    Paramiko does banner, key exchange and everything later in one thread; `banner_read` tells the first from
-    the rest. Its own keepalive asks for no answer, so it cannot notice that nobody is there: this one does.
+    Paramiko does banner, key exchange and everything later in one thread; `banner_read` is set after the
+    first. Paramiko's keepalive does not ask for an answer, so it cannot notice a dead peer: this one does.
     """
 
     packetizer: _Packetizer
@@ -76,7 +76,7 @@ class HostTransport(_Transport):
         try:
             super().run()
         finally:
-            self.banner_read.set()  # there may be none: the connection was lost before ours was sent
+            self.banner_read.set()  # also if the connection was lost before our banner was sent
 
     def _check_banner(self) -> None:
         try:
@@ -87,32 +87,32 @@ class HostTransport(_Transport):
         self.banner_read.set()
 
     def watch_life(self) -> None:
-        """Ask for a sign of life whenever the connection has been silent, from now on."""
+        """From now on, ask for a sign of life whenever the connection is silent."""
         self.packetizer.set_keepalive(self._keepalive, self._ask_for_life)
         self.sock.settimeout(_LOOK_EVERY)
 
     def _ask_for_life(self) -> None:
-        # In the transport's own thread: what is raised here ends the connection.
+        # In the transport's own thread: an exception here ends the connection.
         if self.packetizer.unanswered >= _UNANSWERED:
             silent = self._keepalive * (_UNANSWERED + 1)
             raise paramiko.SSHException(f"no sign of life for {silent:g} s")
         self.packetizer.unanswered += 1
         if not self.clear_to_send_lock.acquire(blocking=False):
-            return  # what another thread sends is as good a question; to wait for its end would end the watch
+            return  # another thread is sending, which is as good; waiting for it would stop this check
         try:
-            if self.clear_to_send.is_set():  # not while keys are exchanged anew
+            if self.clear_to_send.is_set():  # not during a new key exchange
                 self._send_message(_question())
         finally:
             self.clear_to_send_lock.release()
 
     def close(self) -> None:
         super().close()
-        # Its timer is a thread that would keep the process from ending.
+        # Ends the handshake timer, a thread that would keep the process from ending.
         self.packetizer.complete_handshake()
 
 
 def _question() -> paramiko.Message:
-    """A request that any server answers, if only with a refusal (RFC 4254, 4)."""
+    """A request that every server answers, if only with a refusal (RFC 4254, 4)."""
     question = paramiko.Message()
     question.add_byte(common.cMSG_GLOBAL_REQUEST)
     question.add_string("keepalive@openssh.com")
@@ -121,7 +121,7 @@ def _question() -> paramiko.Message:
 
 
 def _on_channel_request(channel: Any, message: paramiko.Message) -> None:
-    """Paramiko drops `exit-signal` (RFC 4254, 6.10): a command that a signal ended would have no status."""
+    """Read `exit-signal` (RFC 4254, 6.10), which paramiko ignores: a killed command would have no status."""
     start = message.packet.tell()
     if message.get_text() == "exit-signal":
         message.get_boolean()

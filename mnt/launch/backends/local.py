@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from mnt.fleet import Fleet
-from mnt.fleet.local import LocalConnection
+from mnt.fleet.processes import LocalConnection
 from mnt.inventory.model import Host, Inventory, Network, Ssh
 from mnt.launch.backends.ssh import SshBackend
 
