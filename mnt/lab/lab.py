@@ -101,8 +101,10 @@ class Lab:
         """
         system.require_lab_support(shaping=request.rate is not None)
         cache = os.environ.get("MNT_CACHE", _CACHE)
+        trained = f"{cache}/train-venv/bin/python"
+        python = python or (trained if os.access(trained, os.X_OK) else _PYTHON)
         with ExitStack() as held:
-            while (record := _claim(request, python or _training_python(cache), held)) is None:
+            while (record := _claim(request, python, held)) is None:
                 _clear_the_way(request.name)
             try:
                 return cls(boot.boot(record, cache=cache))
@@ -218,8 +220,3 @@ def _await_end_of_link(link: str) -> None:
         if time.monotonic() > deadline:
             raise MntError(f"link {link} of the lab is still there", fix=f"ip link del {link}")
         time.sleep(0.01)
-
-
-def _training_python(cache: str) -> str:
-    python = f"{cache}/train-venv/bin/python"
-    return python if os.access(python, os.X_OK) else _PYTHON

@@ -84,7 +84,7 @@ def draft(
     *,
     preflight: bool = True,
 ) -> Draft:
-    """Gather facts from the hosts, and plan. If the job cannot start, not this but `Draft.launch` raises.
+    """Gather facts from the hosts, and plan. If the job cannot start, only `Draft.launch` raises.
 
     Args:
         fleet: over the reservation's hosts.

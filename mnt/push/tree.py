@@ -147,7 +147,8 @@ def _entry(entry: os.DirEntry[str], path: str, notes: list[str]) -> Entry | None
         return Entry(path, "file", _mode(status, path))
     if stat.S_ISLNK(status.st_mode):
         target = os.readlink(entry.path)
-        if _points_outside(path, target):
+        landing = os.path.normpath(os.path.join(os.path.dirname(path), target))
+        if os.path.isabs(landing) or landing.split("/")[0] == "..":
             notes.append(
                 f"{printable(path)}: a link to {printable(target)}, outside the tree; pushed unchanged"
             )
@@ -157,11 +158,6 @@ def _entry(entry: os.DirEntry[str], path: str, notes: list[str]) -> Entry | None
 
 
 _SPECIAL = {stat.S_IFSOCK: "socket", stat.S_IFIFO: "fifo", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
-
-
-def _points_outside(path: str, target: str) -> bool:
-    landing = os.path.normpath(os.path.join(os.path.dirname(path), target))
-    return os.path.isabs(landing) or landing.split("/")[0] == ".."
 
 
 def _mode(status: os.stat_result, path: str) -> int:

@@ -33,7 +33,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Reservation:
-    """The hosts of a job, or the fact that it waits for them."""
+    """The hosts of a job, or why it has none yet."""
 
     hosts: tuple[Host, ...] | None  # in rank order; None: pending
     outside_id: str | None = None  # its id in an outside scheduler (a Slurm job id); None: it has none
@@ -62,7 +62,7 @@ class Backend(Protocol):
         """A fleet for the hosts of its jobs."""
 
     def reserve(self, hosts: Sequence[Host], request: Request) -> Reservation:
-        """Request hosts for a job, out of `hosts`. Called again with the same request: how far it is.
+        """Request hosts for a job, out of `hosts`; call it again with the same request to see how far it is.
 
         Raises NeverStarted: the job will get no hosts.
         """
