@@ -106,7 +106,7 @@ def _staged(fleet: Fleet, hosts: Sequence[Host]) -> Iterator[dict[str, str]]:
     holder = threading.Thread(
         target=fleet.run_each,
         args=(hold, {host.name: () for host in hosts}),
-        kwargs={"timeout": None, "fanout": len(hosts)},
+        kwargs={"fanout": len(hosts)},
     )
     holder.start()
     try:

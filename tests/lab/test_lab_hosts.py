@@ -228,7 +228,9 @@ def _receive_all(pairs: list[tuple[LabHost, LabHost]], receivers: list[LabHost],
 
 def _start(host: LabHost, program: str, *args: str) -> subprocess.Popen[str]:
     command = host.command(["/usr/bin/python3", "-c", program, *args])
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=host.environment()
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     return process

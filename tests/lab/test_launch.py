@@ -289,7 +289,7 @@ def test_logs_of_a_node_and_of_a_rank(pushed: Mnt) -> None:
     assert '"RANK": "3"' in of_rank.stdout
     nobody = pushed("logs", "--rank", "4")
     assert nobody.returncode == 2
-    assert "ranks are 0 to 3" in nobody.stderr
+    assert "a rank from 0 to 3" in nobody.stderr
 
 
 def test_a_dropped_connection_does_not_end_an_attached_job(pushed: Mnt, lab: Lab) -> None:
