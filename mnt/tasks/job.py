@@ -13,6 +13,7 @@ from typing import Any, TypedDict
 
 from mnt.fleet import HostConnection
 from mnt.remote.job.entry import list_entries
+from mnt.remote.job.failures import Failure
 from mnt.tasks.bundle import script_source
 from mnt.tasks.program import run_program
 from mnt.tasks.shape import granted, shaped
@@ -64,19 +65,6 @@ class NodeSpec(_RequiredSpec, total=False):
     peer: SocketAddress | None
     secret: str
     created: float  # epoch seconds, the head's clock
-
-
-class Failure(TypedDict):
-    """Why a node's part of a job failed, as far as the node itself can tell."""
-
-    rank: int | None  # global rank of the first process that failed
-    local_rank: int | None
-    exit_code: int | None  # of that process; 128+N for a signal; None: nobody saw it
-    signal: str | None  # "SIGKILL"
-    message: str  # one line: the last line of the exception, or what torchrun said
-    traceback: str | None  # its end, at most 8 KiB
-    time: float | None  # epoch seconds by the host's clock, best estimate
-    victim: bool  # it died of another's death: SIGTERM, a closed connection, a collective's timeout
 
 
 class JobEntry(TypedDict):
@@ -152,7 +140,12 @@ def stage_node(connection: HostConnection, spec: NodeSpec) -> Staged:
     interpreter missing, job name in use, no place for its files; on node 0 also if anything LISTENs on the
     master port (the holder is named). Nothing is left then.
     """
-    args = {**_staging("stage", spec), "check_port": spec["node_rank"] == 0}
+    args = {
+        "action": "stage",
+        "spec": spec,
+        "supervisor": script_source("job.supervisor"),
+        "check_port": spec["node_rank"] == 0,
+    }
     answer = _ask(connection, args, timeout=60.0)
     return shaped(connection.target.name, answer, Staged)
 
@@ -166,13 +159,11 @@ def spawn_node(
     peer: SocketAddress | None = None,
     wait_for_port: bool = False,
     timeout: float = 60.0,
-    on_frame: OnFrame | None = None,
 ) -> Started:
     """Start a staged node of a job under its own supervisor, which outlives this connection.
 
     With `wait_for_port` (node 0): return as soon as a process of the job LISTENs on the master port, or the
-    job has ended, or `timeout` seconds are over; `listening` tells. Frames: `{"started": {"pid", "peer"}}`,
-    then `{"listening": true}`.
+    job has ended, or `timeout` seconds are over; `listening` tells which.
 
     Args:
         peer: what node 0's start answered as its `peer`; None on node 0.
@@ -188,29 +179,8 @@ def spawn_node(
         "wait_for_port": wait_for_port,
         "timeout": timeout,
     }
-    answer = _ask(connection, args, timeout=timeout + 30, on_frame=on_frame)
+    answer = _ask(connection, args, timeout=timeout + 30)
     return shaped(connection.target.name, answer, Started)
-
-
-def start_node(
-    connection: HostConnection,
-    spec: NodeSpec,
-    *,
-    wait_for_port: bool = False,
-    timeout: float = 60.0,
-    on_frame: OnFrame | None = None,
-) -> Started:
-    """Stage one node and start it, in one visit: see `stage_node` and `spawn_node`.
-
-    `wait_for_port` also refuses a master port that is taken.
-    """
-    args = {**_staging("start", spec), "wait_for_port": wait_for_port, "timeout": timeout}
-    answer = _ask(connection, args, timeout=timeout + 30, on_frame=on_frame)
-    return shaped(connection.target.name, answer, Started)
-
-
-def _staging(action: str, spec: NodeSpec) -> dict[str, Any]:
-    return {"action": action, "spec": spec, "supervisor": script_source("job.supervisor")}
 
 
 def stop_node(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from mnt.errors import HostError
@@ -88,18 +89,20 @@ def run_program(
     try:
         try:
             return attempt(python)
-        except _Stuck as stuck:
+        except _TimedOut as late:
+            if not late.starting:
+                raise
             why = f"did not start within {patience:g} s: {' '.join(python)}"
-            return attempt((), why, stuck.group)
-    except _Stuck as stuck:
-        _kill(connection, stuck.group)
-        raise HostError(host, "command", "no Python starts there: each takes too long") from None
-    except _NoShell as silent:
-        raise runs_nothing(connection, silent.exit_code, silent.said) from None
-    except _TooLate as late:
+            return attempt((), why, late.group)
+    except _TimedOut as late:
         if late.group is not None:
             _kill(connection, late.group)
-        raise HostError(host, "command", f"{name}: no answer within {timeout:g} s") from None
+        problem = f"{name}: no answer within {timeout:g} s"
+        if late.starting:
+            problem = "no Python starts there: each takes too long"
+        raise HostError(host, "command", problem) from None
+    except _NoShell as silent:
+        raise runs_nothing(connection, silent.exit_code, silent.said) from None
     except BadFrame as error:
         raise HostError(host, "answer", f"{name}: {error}") from None
 
@@ -109,29 +112,23 @@ class _Error(TypedDict):
     traceback: str
 
 
-class _Stuck(Exception):
-    """The login shell is through, but no interpreter starts; `group` is their process group."""
+@dataclass(eq=False)
+class _TimedOut(Exception):
+    """The deadline has passed, or (`starting`) the time that an interpreter has to start.
 
-    def __init__(self, group: int) -> None:
-        super().__init__(group)
-        self.group = group
+    `group` is the process group of the interpreters; None once a program has started, which ends by itself.
+    """
+
+    group: int | None
+    starting: bool
 
 
+@dataclass(eq=False)
 class _NoShell(Exception):
     """The login shell has ended, and never ran what it was given."""
 
-    def __init__(self, exit_code: int | None, said: str) -> None:
-        super().__init__(exit_code)
-        self.exit_code = exit_code
-        self.said = said
-
-
-class _TooLate(Exception):
-    """The deadline has passed; `group` as in _Stuck, None once a program has started (it ends by itself)."""
-
-    def __init__(self, group: int | None) -> None:
-        super().__init__(group)
-        self.group = group
+    exit_code: int | None
+    said: str
 
 
 class _Run:
@@ -199,15 +196,13 @@ class _Run:
         raise self._ended()
 
     def _frames(self) -> Iterator[Frame]:
-        """Frames until the command ends. Raises _Stuck, _TooLate."""
+        """Frames until the command ends. Raises _TimedOut."""
         while True:
             due = [limit for limit in (self._deadline, self._impatient) if limit is not None]
             try:
                 data = self._command.read(remaining(min(due)) if due else None)
             except ReadTimeout:
-                if self._impatient is not None and self._group is not None and min(due) == self._impatient:
-                    raise _Stuck(self._group) from None
-                raise _TooLate(self._group) from None
+                raise _TimedOut(self._group, starting=min(due) == self._impatient) from None
             if not data:
                 return
             for frame in self._reader.feed(data):
@@ -226,11 +221,8 @@ class _Run:
 
     def _died(self, code: str) -> HostError:
         """The program ended without a word: sh goes on to the next interpreter, which nobody wants."""
-        return HostError(
-            self._host,
-            "command",
-            f"{self._name}: it died, exit code {code}{_last_line(self._command.stderr)}",
-        )
+        said = _last_line(self._command.stderr)
+        return HostError(self._host, "command", f"{self._name}: it died, exit code {code}{said}")
 
     def _ended(self) -> Exception:
         code = self._command.exit_code

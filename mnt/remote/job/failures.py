@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TypedDict
 
 TRACEBACK_BYTES = 8 * 1024
 MESSAGE_CHARACTERS = 500
@@ -28,21 +27,61 @@ VICTIM = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Failure:
-    """See `mnt.tasks.job.Failure`, which is this as a document."""
+class Failure(TypedDict):
+    """Why a node's part of a job failed, as far as the node itself can tell."""
 
-    rank: int | None
+    rank: int | None  # global rank of the first process that failed
     local_rank: int | None
-    exit_code: int | None
-    signal: str | None
-    message: str
-    traceback: str | None
-    time: float | None
-    victim: bool
+    exit_code: int | None  # of that process; 128+N for a signal; None: nobody saw it
+    signal: str | None  # "SIGKILL"
+    message: str  # one line: the last line of the exception, or what torchrun said
+    traceback: str | None  # its end, at most 8 KiB
+    time: float | None  # epoch seconds by the host's clock, best estimate
+    victim: bool  # it died of another's death: SIGTERM, a closed connection, a collective's timeout
 
-    def document(self) -> dict[str, Any]:
-        return asdict(self)
+
+def failure_of_process(
+    message: str,
+    code: int,
+    *,
+    traceback: str | None = None,
+    stderr: str = "",
+    rank: int | None = None,
+    local_rank: int | None = None,
+    time: float | None = None,
+) -> Failure:
+    """The failure of a process.
+
+    Args:
+        code: as Python's subprocess has it, -N for a signal.
+        stderr: the end of its output. NCCL's watchdog aborts a process whose collective failed, and writes
+            the reason there.
+    """
+    words = message + stderr if code == -signal.SIGABRT else message
+    return {
+        "rank": rank,
+        "local_rank": local_rank,
+        "exit_code": exit_code_of(code),
+        "signal": signal_of(code),
+        "message": message[:MESSAGE_CHARACTERS],
+        "traceback": None if traceback is None else traceback[-TRACEBACK_BYTES:],
+        "time": time,
+        "victim": code == -signal.SIGTERM or bool(VICTIM.search(words)),
+    }
+
+
+def failure_of_node(message: str, time: float) -> Failure:
+    """The failure of a node of which no process is to blame."""
+    return {
+        "rank": None,
+        "local_rank": None,
+        "exit_code": None,
+        "signal": None,
+        "message": message,
+        "traceback": None,
+        "time": time,
+        "victim": False,
+    }
 
 
 def last_exception(stderr: str) -> tuple[str, str] | None:
@@ -79,16 +118,7 @@ def failure_of_program(output: str, code: int) -> Failure:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     said = exception[0] if exception else lines[-1] if lines else ""
     message = f"killed by {signal_of(code)}" if code < 0 else said or f"exit code {code}"
-    return Failure(
-        rank=None,
-        local_rank=None,
-        exit_code=exit_code_of(code),
-        signal=signal_of(code),
-        message=message[:MESSAGE_CHARACTERS],
-        traceback=exception[1][-TRACEBACK_BYTES:] if exception else None,
-        time=None,
-        victim=code == -signal.SIGTERM or bool(VICTIM.search(message)),
-    )
+    return failure_of_process(message, code, traceback=exception[1] if exception else None)
 
 
 def tail(path: str, size: int = TAIL_BYTES) -> str:

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from mnt.remote.common.files import read
@@ -25,21 +25,18 @@ HANDSHAKE = 30.0  # seconds: a slow disk, not a slow job
 LOOK_EVERY = 0.05
 
 
-def start_node(args: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """See `mnt.tasks.job.start_node`. Raises Refused; then nothing is left."""
-    spec = args["spec"]
-    _stage(spec, args["supervisor"], check_port=args["wait_for_port"])
-    names = {name: spec[name] for name in ("jobs_dir", "job", "host")}
-    return spawn_node({**args, **names, "peer": spec.get("peer")}, emit)
-
-
 def stage_node(args: dict[str, Any]) -> dict[str, Any]:
     """See `mnt.tasks.job.stage_node`. Raises Refused; then nothing is left."""
-    paths = _stage(args["spec"], args["supervisor"], check_port=args["check_port"])
+    spec = args["spec"]
+    _check(spec, _session_environment())
+    if args["check_port"]:
+        _check_port(int(spec["master"]["port"]))
+    paths = JobPaths(spec["jobs_dir"], spec["job"], spec["host"])
+    _write_files(paths, spec, args["supervisor"])
     return {"spec": paths.spec, "program": paths.program}
 
 
-def spawn_node(args: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+def spawn_node(args: dict[str, Any]) -> dict[str, Any]:
     """See `mnt.tasks.job.spawn_node`. Raises Refused; then nothing is left."""
     deadline = time.monotonic() + float(args["timeout"])
     paths = JobPaths(args["jobs_dir"], args["job"], args["host"])
@@ -57,24 +54,12 @@ def spawn_node(args: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> 
     except Refused:
         remove_files(paths)
         raise
-    emit({"started": started})
     if args["wait_for_port"]:
         _await_port(paths, deadline)
     entry = describe(paths)
     if entry is None:
         raise Refused(f"{paths.directory} vanished")
-    if entry["listening"]:
-        emit({"listening": True})
-    return {**started, "listening": bool(entry["listening"]), "node": entry}
-
-
-def _stage(spec: Mapping[str, Any], program: str, *, check_port: bool) -> JobPaths:
-    _check(spec, _session_environment())
-    if check_port:
-        _check_port(int(spec["master"]["port"]))
-    paths = JobPaths(spec["jobs_dir"], spec["job"], spec["host"])
-    _write_files(paths, spec, program)
-    return paths
+    return {**started, "listening": entry["listening"], "node": entry}
 
 
 # --- before ------------------------------------------------------------------------------------------------

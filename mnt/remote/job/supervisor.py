@@ -19,14 +19,13 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from mnt.remote.common.files import strerror
 from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.channel import Event
-from mnt.remote.job.failures import Failure, tail
+from mnt.remote.job.failures import Failure, failure_of_node, tail
 from mnt.remote.job.files import FORMAT, JobPaths, read_json, write_json
 from mnt.remote.job.peers import Hub, Spoke
 from mnt.remote.job.procs import (
@@ -153,8 +152,8 @@ class Supervisor:
         ending = Ending(self._look, 0.0, time.monotonic(), self._sweep)
         while not ending.step(time.monotonic()):
             time.sleep(_TICK_ENDING)
-        lost = Failure(None, None, None, None, f"the supervisor failed: {message}", None, time.time(), False)
-        self._state.update(state="failed", failure=lost.document(), ended=time.time(), left=ending.left)
+        failure = failure_of_node(f"the supervisor failed: {message}", time.time())
+        self._state.update(state="failed", failure=failure, ended=time.time(), left=ending.left)
         self._save()
         self._paths.remove_local()
 
@@ -271,7 +270,8 @@ class Supervisor:
             0 if self._code is None else self._code,
             before,
         )
-        return failure if failure.time is not None else replace(failure, time=before or time.time())
+        failure["time"] = failure["time"] or before or time.time()
+        return failure
 
     def _tell(self, now: float) -> None:
         """Tell the other nodes that this one's part ends."""
@@ -282,7 +282,7 @@ class Supervisor:
         else:
             kind = "stopped" if "request" in self._reason and "peer" not in self._reason else "ended"
         # Without the traceback a message has a bounded size; this node's own state keeps it.
-        failure = replace(self._failure, traceback=None).document() if self._failure else None
+        failure = {**self._failure, "traceback": None} if self._failure else None
         self._link.report(Event(self._spec["host"], kind, failure), now)
 
     # --- helpers

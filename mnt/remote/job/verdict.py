@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mnt.remote.job.channel import Event
-from mnt.remote.job.failures import Failure, exit_code_of
+from mnt.remote.job.failures import Failure, exit_code_of, failure_of_node
 
 
 def verdict(code: int, reason: Mapping[str, Any] | None, failure: Failure | None) -> dict[str, Any]:
@@ -20,16 +20,16 @@ def verdict(code: int, reason: Mapping[str, Any] | None, failure: Failure | None
     if reason is None and code == 0:
         return {"state": "finished", "exit_code": 0, "signal": None, "failure": None}
     # Once it was told to end, only a process that had failed before, and by itself, makes this a failure.
-    if failure is not None and (reason is None or (failure.rank is not None and not failure.victim)):
+    if failure is not None and (reason is None or (failure["rank"] is not None and not failure["victim"])):
         return {
             "state": "failed",
-            "exit_code": exit_code_of(code) if failure.exit_code is None else failure.exit_code,
-            "signal": failure.signal,
-            "failure": failure.document(),
+            "exit_code": exit_code_of(code) if failure["exit_code"] is None else failure["exit_code"],
+            "signal": failure["signal"],
+            "failure": failure,
         }
     if reason is not None and "lost" in reason:
-        lost = Failure(None, None, None, None, str(reason["message"]), None, reason["time"], False)
-        return {"state": "failed", "exit_code": None, "signal": None, "failure": lost.document()}
+        lost = failure_of_node(str(reason["message"]), reason["time"])
+        return {"state": "failed", "exit_code": None, "signal": None, "failure": lost}
     return {"state": "stopped", "exit_code": None, "signal": None, "failure": None}
 
 

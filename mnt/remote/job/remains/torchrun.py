@@ -10,17 +10,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import time
 from dataclasses import dataclass
 
 from mnt.remote.job.failures import (
     LINE_PREFIX,
-    MESSAGE_CHARACTERS,
-    TRACEBACK_BYTES,
-    VICTIM,
     Failure,
-    exit_code_of,
+    failure_of_process,
     failure_of_program,
     last_exception,
     signal_of,
@@ -76,7 +72,7 @@ def find_failure(
             candidates.append(failure)
     if not candidates:
         return failure_of_program(output, code)
-    return min(candidates, key=lambda failure: (failure.victim, failure.time or float("inf")))
+    return min(candidates, key=lambda failure: (failure["victim"], failure["time"] or float("inf")))
 
 
 def parse_summary(output: str) -> list[Reported]:
@@ -122,20 +118,19 @@ def _of_rank(report: Reported | None, files: RankFiles, local_rank: int, first_r
     code = 1 if report is None else report.code
     rank = first_rank + local_rank if report is None else report.rank
     if exception is not None and code > 0:
-        message, traceback = exception[0], exception[1][-TRACEBACK_BYTES:]
+        message, traceback = exception
         when = files.error_time if recorded else files.stderr_time
     else:
         message, traceback = _last_words(rank, code, files.stderr), None
         when = report.time if report else None
-    return Failure(
+    return failure_of_process(
+        message,
+        code,
+        traceback=traceback,
+        stderr=files.stderr,
         rank=rank,
         local_rank=local_rank,
-        exit_code=exit_code_of(code),
-        signal=signal_of(code),
-        message=message[:MESSAGE_CHARACTERS],
-        traceback=traceback,
         time=when,
-        victim=code == -signal.SIGTERM or bool(VICTIM.search(message)) or _aborted(code, files.stderr),
     )
 
 
@@ -146,11 +141,6 @@ def _last_words(rank: int, code: int, stderr: str) -> str:
     # Other signals come from outside: the process had no say in them.
     said = f": {LINE_PREFIX.sub('', lines[-1])}" if lines and name in (None, "SIGABRT") else ""
     return f"rank {rank} {how}{said}"
-
-
-def _aborted(code: int, stderr: str) -> bool:
-    """NCCL's watchdog aborts a process whose collective failed: the reason is in its stderr."""
-    return code == -signal.SIGABRT and bool(VICTIM.search(stderr))
 
 
 def _until(files: RankFiles, before: float | None) -> RankFiles:
