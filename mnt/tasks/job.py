@@ -119,18 +119,10 @@ class Jobs(TypedDict):
     jobs: list[JobEntry]  # newest first
 
 
-class _StateFrame(TypedDict):
-    state: JobEntry
-
-
 class _DataFrame(TypedDict):
     data: str
     offset: int
     stream: str
-
-
-class _Node(TypedDict):
-    node: JobEntry
 
 
 def stage_node(connection: HostConnection, spec: NodeSpec) -> Staged:
@@ -239,11 +231,14 @@ def read_logs(
     name = connection.target.name
 
     def take(frame: dict[str, Any]) -> None:
-        shaped(name, frame, _StateFrame if "state" in frame else _DataFrame, "frame")
+        if "state" in frame:
+            shaped(name, frame["state"], JobEntry, "state")
+        else:
+            shaped(name, frame, _DataFrame, "frame")
         on_frame(frame)
 
     answer = _ask(connection, args, timeout=None, on_frame=take)
-    return shaped(name, answer, _Node)["node"]
+    return shaped(name, answer.get("node"), JobEntry, "node")
 
 
 def _ask(

@@ -20,10 +20,6 @@ class PeerLogin(TypedDict):
     error: str | None
 
 
-class _Answer(TypedDict):
-    results: dict[str, PeerLogin]
-
-
 def mesh(
     connection: HostConnection, workers: Iterable[Host], *, timeout: float = 10.0
 ) -> dict[str, PeerLogin]:
@@ -45,4 +41,4 @@ def mesh(
         {"workers": wanted, "timeout": timeout, "at_once": _AT_ONCE},
         timeout=30.0 + rounds * 2 * timeout,
     )
-    return shaped(connection.target.name, answer, _Answer)["results"]
+    return shaped(connection.target.name, answer.get("results"), dict[str, PeerLogin], "results")

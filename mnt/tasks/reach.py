@@ -23,14 +23,6 @@ class Listening(TypedDict):
     master: bool
 
 
-class _Listens(TypedDict):
-    listening: Listening
-
-
-class _Saw(TypedDict):
-    reached: dict[str, dict[str, Any]]  # by target, in the shape of mnt.facts.reach.Reached
-
-
 class Target(TypedDict):
     """A peer to connect to. `master` is None where that port is not to be tried."""
 
@@ -40,6 +32,7 @@ class Target(TypedDict):
     ports: list[int]
 
 
+_Reached = dict[str, dict[str, Any]]  # by target, in the shape of mnt.facts.reach.Reached
 Plan = Callable[[Mapping[str, Listening]], Mapping[str, Sequence[Target]]]
 
 
@@ -53,7 +46,7 @@ class Meeting:
     """
 
     def __init__(self, hosts: Sequence[str], plan: Plan, *, patience: float) -> None:
-        self.reached: dict[str, dict[str, dict[str, Any]]] = {}
+        self.reached: dict[str, _Reached] = {}
         self._plan = plan
         self._patience = patience
         self._start = time.monotonic()
@@ -66,9 +59,9 @@ class Meeting:
         """Take a frame of the program's. Raises HostError where it is none."""
         with self._changed:
             if "listening" in frame:
-                self._listening[host] = shaped(host, frame, _Listens, "frame")["listening"]
+                self._listening[host] = shaped(host, frame["listening"], Listening, "listening")
             else:
-                self.reached[host] = shaped(host, frame, _Saw, "frame")["reached"]
+                self.reached[host] = shaped(host, frame.get("reached"), _Reached, "reached")
             self._changed.notify_all()
 
     def leave(self, host: str) -> None:

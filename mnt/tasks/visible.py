@@ -26,14 +26,6 @@ class Seen(TypedDict):
     error: str | None
 
 
-class _Wrote(TypedDict):
-    written: dict[str, Written]
-
-
-class _Looked(TypedDict):
-    seen: dict[str, Seen]
-
-
 @contextmanager
 def write_nonce(
     connection: HostConnection, nonce: str, places: Mapping[str, Sequence[str]], *, deadline: float
@@ -49,7 +41,7 @@ def write_nonce(
     """
     args = {"nonce": nonce, "write": places, "deadline": deadline}
     with held(connection, "probe.visible", args) as first:
-        yield shaped(connection.target.name, first, _Wrote, "frame")["written"]
+        yield shaped(connection.target.name, first.get("written"), dict[str, Written], "written")
 
 
 def read_nonce(
@@ -58,4 +50,4 @@ def read_nonce(
     """Look for the files, by name, until they hold `nonce`, at most `deadline` seconds. Raises HostError."""
     args = {"nonce": nonce, "read": files, "deadline": deadline}
     answer = run_program(connection, "probe.visible", args)
-    return shaped(connection.target.name, answer, _Looked)["seen"]
+    return shaped(connection.target.name, answer.get("seen"), dict[str, Seen], "seen")

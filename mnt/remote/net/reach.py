@@ -15,7 +15,7 @@ Arguments:
     master: int      the master port
     samples: int     ports of the range to listen on
     timeout: float   seconds for each connection; default 2
-    at_once: int     connections in the making at the same time; default 64
+    at_once: int     connections at the same time; default 64
 
 A result is {"route": interface | None, "no_route": why | None, "latency": seconds | None,
 "mtu": bytes | None, "full": bool | None, "master": outcome | None, "ports": {PORT: outcome}}. An outcome is
@@ -35,6 +35,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO
 
 from mnt.remote.common.files import read
@@ -150,113 +151,68 @@ def _receive(peer: socket.socket, missing: dict[socket.socket, int | None]) -> b
 # --- reaching others -------------------------------------------------------------------------------------
 
 
-class _Attempt:
-    """One connection. A target's first also sends a packet of full size, and waits for the answer."""
-
-    def __init__(self, target: dict[str, Any], port: int, result: dict[str, Any], full: bool) -> None:
-        self.target = (target["address"], port)
-        self.port = port
-        self.is_master = port == target["master"]
-        self.result = result
-        self.full = full
-        self.connected = False
-        self.deadline = 0.0
-        self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-
-    def start(self, address: str, timeout: float) -> None:
-        """Raises OSError where it has failed already."""
-        self.deadline = time.monotonic() + timeout
-        self.socket.setblocking(False)
-        # Closed by RST: thousands of connections in TIME_WAIT would take ports away from jobs.
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 18)  # the largest packet fits in
-        self.socket.bind((address, 0))
-        code = self.socket.connect_ex(self.target)
-        if code not in (0, errno.EINPROGRESS):
-            raise OSError(code, "")
-
-    def go_on(self, timeout: float) -> bool:
-        """Whether there is more to wait for. Raises OSError: not connected."""
-        if not self.connected:
-            code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if code:
-                raise OSError(code, "")
-            self._note()
-            if self.full:
-                self.result["full"] = False
-                self.deadline = time.monotonic() + 2 * timeout  # the peer's program has to answer
-                size = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
-                self.socket.send(_HEADER.pack(size) + bytes(size - _HEADER.size))
-            return self.full
-        try:
-            self.result["full"] = self.socket.recv(len(_ANSWER)) == _ANSWER
-        except OSError:  # closed by the peer: nobody knows whether the packet came
-            self.result["full"] = None
-        return False
-
-    def _note(self) -> None:
-        self.connected = True
-        self.end("ok")
-        information = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCPI_RTT + 4)
-        latency = struct.unpack_from("=I", information, _TCPI_RTT)[0] / 1e6
-        known = self.result["latency"]
-        self.result["latency"] = latency if known is None else min(known, latency)
-        self.result["mtu"] = self.socket.getsockopt(socket.IPPROTO_IP, _IP_MTU)
-
-    def end(self, outcome: str) -> None:
-        if self.connected and outcome != "ok":
-            return  # it is the full packet that did not come through
-        if self.is_master:
-            self.result["master"] = outcome
-        else:
-            self.result["ports"][self.port] = outcome
-
-
 def _reach(targets: list[dict[str, Any]], address: str, timeout: float, at_once: int) -> dict[str, Any]:
     """Results by name. The targets are tried in the order given, which differs from host to host."""
     results = {target["name"]: _about_route(target["address"]) for target in targets}
-    waiting = [
-        (target, port, results[target["name"]], port in target["ports"][:1])
-        for target in reversed(targets)
+    attempts = [
+        (target, port)
+        for target in targets
         for port in (*target["ports"], target["master"])
         if port is not None
     ]
-    selector = selectors.DefaultSelector()
-    active: set[_Attempt] = set()
-
-    def finish(attempt: _Attempt) -> None:
-        active.remove(attempt)
-        selector.unregister(attempt.socket)
-        attempt.socket.close()
-
-    while waiting or active:
-        while waiting and len(active) < at_once:
-            attempt = _Attempt(*waiting.pop())
-            try:
-                attempt.start(address, timeout)
-            except OSError as error:
-                attempt.end(_outcome(error))
-                attempt.socket.close()
+    with ThreadPoolExecutor(max_workers=at_once) as pool:
+        found = pool.map(lambda attempt: _connect(attempt[0], attempt[1], address, timeout), attempts)
+        for (target, port), (outcome, measured) in zip(attempts, found):
+            result = results[target["name"]]
+            if result["latency"] is not None and measured:
+                measured["latency"] = min(measured["latency"], result["latency"])
+            result.update(measured)
+            if port == target["master"]:
+                result["master"] = outcome
             else:
-                active.add(attempt)
-                selector.register(attempt.socket, selectors.EVENT_WRITE, attempt)
-        now = time.monotonic()
-        next_deadline = min((attempt.deadline for attempt in active), default=now)
-        for key, _ in selector.select(max(0.0, next_deadline - now)):
-            attempt = key.data
-            try:
-                if attempt.go_on(timeout):
-                    selector.modify(attempt.socket, selectors.EVENT_READ, attempt)
-                    continue
-            except OSError as error:
-                attempt.end(_outcome(error))
-            finish(attempt)
-        # By the time before the look: on a busy host what is late may have come by now.
-        for attempt in [attempt for attempt in active if attempt.deadline <= now]:
-            attempt.end("timeout")
-            finish(attempt)
+                result["ports"][port] = outcome
     return results
+
+
+def _connect(target: dict[str, Any], port: int, address: str, timeout: float) -> tuple[str, dict[str, Any]]:
+    """The outcome of one connection, and what was measured.
+
+    A target's first also sends a packet of full size, and waits for the answer.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as connection:
+        connection.settimeout(timeout)
+        # Closed by RST: thousands of connections in TIME_WAIT would take ports away from jobs.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 18)  # the largest packet fits in
+        try:
+            connection.bind((address, 0))
+            connection.connect((target["address"], port))
+        except socket.timeout:
+            return "timeout", {}
+        except OSError as error:
+            return _OUTCOMES.get(error.errno or 0) or reason(error), {}
+        information = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCPI_RTT + 4)
+        measured = {
+            "latency": struct.unpack_from("=I", information, _TCPI_RTT)[0] / 1e6,
+            "mtu": connection.getsockopt(socket.IPPROTO_IP, _IP_MTU),
+        }
+        if port in target["ports"][:1]:
+            connection.settimeout(2 * timeout)  # the peer's program has to answer
+            measured["full"] = _full_packet(connection)
+        return "ok", measured
+
+
+def _full_packet(connection: socket.socket) -> bool | None:
+    """Whether a packet of full size gets through; None: the peer closed the connection, so nobody knows."""
+    size = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+    try:
+        connection.sendall(_HEADER.pack(size) + bytes(size - _HEADER.size))
+        return connection.recv(len(_ANSWER)) == _ANSWER
+    except socket.timeout:
+        return False
+    except OSError:
+        return None
 
 
 def _about_route(address: str) -> dict[str, Any]:
@@ -274,7 +230,3 @@ def _about_route(address: str) -> dict[str, Any]:
         "master": None,
         "ports": {},
     }
-
-
-def _outcome(error: OSError) -> str:
-    return _OUTCOMES.get(error.errno or 0) or reason(error)

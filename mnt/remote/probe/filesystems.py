@@ -1,4 +1,7 @@
-"""Paths and mounts, whatever hangs. Runs on a host: Python 3.8, standard library."""
+"""Paths and mounts, even those that hang. Runs on a host: Python 3.8, standard library.
+
+The answers have the shapes of `PathFacts`, `Space`, `Mounted` and `MountPoint` in `mnt.facts.host`.
+"""
 
 from __future__ import annotations
 
@@ -8,37 +11,11 @@ import re
 import stat
 from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any, Dict
 
 from mnt.remote.probe.children import run_in_children
 
-
-class Space(TypedDict):
-    size: int  # bytes
-    free: int  # bytes
-    inodes: int  # 0: the file system does not count them
-    inodes_free: int
-
-
-class Seen(TypedDict):
-    kind: str  # dir, file, other, missing, unreadable or hung
-    real: str | None  # the path without symbolic links; None: it hangs
-    error: str | None
-    code: str | None  # the error's name: ESTALE
-    space: Space | None
-    write: str | None  # ok, or the error's name; None: not tried
-
-
-class Mount(TypedDict):
-    point: str
-    source: str
-    type: str
-    options: list[str]
-
-
-class Described(TypedDict):
-    stack: list[Mount]  # the mounts at that very path, the last on top
-    inside: Mount | None  # the mount that holds the path
+Answer = Dict[str, Any]
 
 
 def look_at(
@@ -46,7 +23,7 @@ def look_at(
     deadline: float,
     write: Container[str] = (),
     others: Mapping[str, Callable[[], Any]] | None = None,
-) -> tuple[dict[str, Seen], dict[str, Any]]:
+) -> tuple[dict[str, Answer], Answer]:
     """What each path is, and what the other jobs return; all of them together within `deadline` seconds.
 
     Args:
@@ -57,7 +34,7 @@ def look_at(
     """
     others = others or {}
     jobs = {path: partial(look, path, path in write) for path in paths}
-    hung: Seen = {
+    hung = {
         "kind": "hung",
         "real": None,
         "error": f"no answer in {deadline:g} s",
@@ -69,7 +46,7 @@ def look_at(
     return {path: answers[path] or hung for path in jobs}, {name: answers[name] for name in others}
 
 
-def look(path: str, write: bool = False) -> Seen:
+def look(path: str, write: bool = False) -> Answer:
     """One path, with nothing between us and a file system that hangs."""
     path = os.path.expanduser(path)
     space, code = None, None
@@ -94,7 +71,7 @@ def look(path: str, write: bool = False) -> Seen:
     }
 
 
-def measure(status: os.statvfs_result) -> Space:
+def measure(status: os.statvfs_result) -> Answer:
     """How much there is, and how much of it an ordinary user can still have."""
     return {
         "size": status.f_blocks * status.f_frsize,
@@ -125,9 +102,9 @@ def _name(error: OSError) -> str:
     return errno.errorcode.get(error.errno or 0, "EIO")
 
 
-def parse_mounts(text: str) -> list[Mount]:
+def parse_mounts(text: str) -> list[Answer]:
     """/proc/self/mounts, oldest first. Its fields are octal-escaped: proc(5)."""
-    found: list[Mount] = []
+    found: list[Answer] = []
     for line in text.splitlines():
         fields = [
             re.sub(r"\\([0-7]{3})", lambda code: chr(int(code.group(1), 8)), f) for f in line.split(" ")
@@ -139,10 +116,10 @@ def parse_mounts(text: str) -> list[Mount]:
 
 
 def describe_mounts(
-    paths: Iterable[str], looked_at: Mapping[str, Seen], mounts: list[Mount]
-) -> dict[str, Described]:
+    paths: Iterable[str], looked_at: Mapping[str, Answer], mounts: list[Answer]
+) -> dict[str, Answer]:
     """What is mounted at each path, or around it. A symbolic link counts as what it leads to."""
-    described: dict[str, Described] = {}
+    described: dict[str, Answer] = {}
     for path in paths:
         real = looked_at[path]["real"]
         points = [os.path.normpath(path), real or path]

@@ -6,7 +6,7 @@ import os
 import re
 
 from mnt.remote.common.files import read
-from mnt.remote.probe.filesystems import Space, measure
+from mnt.remote.probe.filesystems import measure
 
 
 def memory() -> dict[str, object]:
@@ -19,7 +19,7 @@ def memory() -> dict[str, object]:
     }
 
 
-def _shm(path: str) -> Space | None:
+def _shm(path: str) -> dict[str, int] | None:
     """The room for POSIX shared memory; None where nothing is mounted, so that it would lie on a disk."""
     try:
         return measure(os.statvfs(path)) if os.path.ismount(path) else None
