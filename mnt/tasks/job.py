@@ -60,7 +60,6 @@ class NodeSpec(_RequiredSpec, total=False):
     remains: str  # what reads what its processes leave (mnt/remote/job/remains); default torchrun
     path_prepend: list[str]  # directories put first on PATH
     script: str | None  # a file relative to cwd that must exist; None where there is none (`-m MODULE`)
-    ranks: list[int]  # [first global rank of this node, count]; default: counted from `nodes`
     grace: float  # seconds between TERM and KILL; default 10
     peer: SocketAddress | None
     secret: str

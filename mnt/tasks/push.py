@@ -17,9 +17,7 @@ from mnt.tasks.shape import Refusal, granted, shaped
 class FoundRelease(TypedDict):
     current: str | None  # the release that `current` leads to; None: nothing was pushed here
     has: bool  # the release that was asked for (`current` if none was) is here, with its manifest
-    path: (
-        str | None
-    )  # absolute path of that release on the host, whether it is there or not; None: no release
+    path: str | None  # absolute path of that release, whether it is there or not; None: no release
     manifest_sha: str | None  # SHA-256 (hex) of its manifest; the same on every host that holds the same tree
 
 

@@ -139,29 +139,31 @@ def members(
 
 def send_signal(process: Process, signum: int) -> bool:
     """Signal this very process. False: it is gone, or not ours."""
-    pidfd_open = getattr(os, "pidfd_open", None)  # Python 3.9 and Linux 5.3: no gap between look and signal
-    try:
-        if pidfd_open is None:
-            return _signal_pid(process, signum)
-        descriptor = pidfd_open(process.pid)
-    except OSError:
-        return False
+    descriptor = _open_process(process.pid)
     try:
         if find(identify(process)) is None:
             return False
-        signal.pidfd_send_signal(descriptor, signum)  # type: ignore[attr-defined, unused-ignore]
+        if descriptor is None:
+            os.kill(process.pid, signum)
+        else:
+            signal.pidfd_send_signal(descriptor, signum)  # type: ignore[attr-defined, unused-ignore]
         return True
     except OSError:
         return False
     finally:
-        os.close(descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
-def _signal_pid(process: Process, signum: int) -> bool:
-    if find(identify(process)) is None:
-        return False
-    os.kill(process.pid, signum)
-    return True
+def _open_process(pid: int) -> int | None:
+    """A descriptor that stands for this process, whoever gets its pid later.
+
+    None before Python 3.9 and Linux 5.3, or if the process is gone.
+    """
+    try:
+        return os.pidfd_open(pid)  # type: ignore[attr-defined, unused-ignore]
+    except (AttributeError, OSError):
+        return None
 
 
 def kill_children(reap: Callable[[], bool], seconds: float) -> bool:

@@ -32,13 +32,9 @@ def encode(text: str) -> bytes:
 
 def first_rank(spec: Mapping[str, Any]) -> int:
     """The global rank of local rank 0."""
-    if "ranks" in spec:
-        return int(spec["ranks"][0])
     return sum(int(node["nproc"]) for node in spec["nodes"] if node["node_rank"] < spec["node_rank"])
 
 
 def rank_count(spec: Mapping[str, Any]) -> int:
     """How many ranks this node has."""
-    if "ranks" in spec:
-        return int(spec["ranks"][1])
     return sum(int(node["nproc"]) for node in spec["nodes"] if node["node_rank"] == spec["node_rank"])

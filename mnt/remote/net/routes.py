@@ -20,7 +20,7 @@ def leaves_by(address: str) -> str:
     """
     packed = socket.inet_aton(address)
     message = struct.pack("=BBBBBBBBI", socket.AF_INET, 32, 0, 0, 0, 0, 0, 0, 0)  # struct rtmsg
-    answer = ask(_RTM_GETROUTE, message + struct.pack("=HH", 4 + len(packed), _RTA_DST) + packed)
+    (answer,) = ask(_RTM_GETROUTE, message + struct.pack("=HH", 4 + len(packed), _RTA_DST) + packed)
     found = dict(attributes(answer[len(message) :]))
     if _RTA_OIF not in found:  # a blackhole, say
         raise OSError("the route leads to no interface")

@@ -19,23 +19,32 @@ def run_in_children(jobs: Mapping[str, Callable[[], Any]], deadline: float) -> d
     """
     end = time.monotonic() + deadline
     children = {name: _fork(job) for name, job in jobs.items()}
-    name_of = {descriptor: name for name, (_, descriptor) in children.items()}
-    output = dict.fromkeys(jobs, b"")
-    waiting = set(name_of)
-    while waiting:
-        ready, _, _ = select.select(waiting, [], [], max(0.0, end - time.monotonic()))
+    output, _ = read_all({name: descriptor for name, (_, descriptor) in children.items()}, end)
+    for pid, descriptor in children.values():
+        os.close(descriptor)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, os.WNOHANG)
+    return {name: json.loads(text) if text.endswith(b"\n") else None for name, text in output.items()}
+
+
+def read_all(pipes: Mapping[str, int], end: float) -> tuple[dict[str, bytes], set[str]]:
+    """What comes out of each pipe until it is closed, and the names of those that are still open at `end`.
+
+    Args:
+        end: on time.monotonic()'s clock.
+    """
+    output = dict.fromkeys(pipes, b"")
+    name_of = {descriptor: name for name, descriptor in pipes.items()}
+    while name_of:
+        ready, _, _ = select.select(list(name_of), [], [], max(0.0, end - time.monotonic()))
         if not ready:
             break
         for descriptor in ready:
             data = os.read(descriptor, 1 << 16)
             output[name_of[descriptor]] += data
             if not data:
-                waiting.remove(descriptor)
-    for pid, descriptor in children.values():
-        os.close(descriptor)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, os.WNOHANG)
-    return {name: json.loads(text) if text.endswith(b"\n") else None for name, text in output.items()}
+                del name_of[descriptor]
+    return output, set(name_of.values())
 
 
 def _fork(job: Callable[[], Any]) -> tuple[int, int]:

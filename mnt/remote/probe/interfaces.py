@@ -10,7 +10,7 @@ import socket
 import struct
 
 from mnt.remote.common.files import read
-from mnt.remote.common.netlink import attributes, dump
+from mnt.remote.common.netlink import ask, attributes
 
 # linux/rtnetlink.h
 RTM_GETLINK, RTM_GETADDR = 18, 22
@@ -24,11 +24,11 @@ IFF_UP, IFF_LOOPBACK = 0x1, 0x8
 def interfaces() -> list[dict[str, object]]:
     """All interfaces of this network namespace, in the kernel's order; none where netlink is forbidden."""
     try:
-        links = dump(RTM_GETLINK, struct.pack("=B15x", socket.AF_UNSPEC))
+        links = ask(RTM_GETLINK, struct.pack("=B15x", socket.AF_UNSPEC), dump=True)
         addresses = [
             payload
             for family in (socket.AF_INET, socket.AF_INET6)
-            for payload in dump(RTM_GETADDR, struct.pack("=B7x", family))
+            for payload in ask(RTM_GETADDR, struct.pack("=B7x", family), dump=True)
         ]
     except OSError:
         return []

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import os
-import pwd
 
 # A configuration file holds a few lines; whatever is longer is not one.
 MAX_BYTES = 16384
 
 
-def conf_files(home: str | None = None, system: str = "/etc/nccl.conf") -> list[dict[str, object]]:
+def conf_files(home: str | None, system: str = "/etc/nccl.conf") -> list[dict[str, object]]:
     """[{"path", "text"}, ..] of those that there are, in NCCL's order: the first that sets a variable wins.
 
     `$NCCL_CONF_FILE` is not looked at: jobs get no such variable from the session.
     """
-    directory = _home() if home is None else home
-    paths = [os.path.join(directory, ".nccl.conf"), system] if directory else [system]
+    paths = [os.path.join(home, ".nccl.conf"), system] if home else [system]
     found = ((path, _head(path)) for path in paths)
     return [{"path": path, "text": text} for path, text in found if text is not None]
-
-
-def _home() -> str:
-    """As NCCL asks for it: the user database's, whatever $HOME says."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:
-        return ""
 
 
 def _head(path: str) -> str | None:

@@ -84,7 +84,8 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
         "gpus": gpus(float(args.get("gpu_deadline", 10.0))),
         "rdma": rdma.gather(),
         "ofed": ofed(),
-        "nccl_conf": conf_files(),
+        # NCCL, too, asks the user database for the home, not $HOME.
+        "nccl_conf": conf_files(user["home"] if user["user"] else None),
         "listeners": listeners(args["port"]) if "port" in args else None,
         "memory": memory(),
         "processes": own_processes(),

@@ -254,16 +254,9 @@ class Push:
         return {"pruned": self._releases.prune(keep, protected)}
 
 
+_AFTER_OPEN = (Push.look, Push.survey, Push.stage, Push.copy, Push.adopt, Push.wait, Push.switch)
 _STEPS: dict[str, Callable[..., Answer]] = {
-    "look": Push.look,
-    "survey": Push.survey,
-    "stage": Push.stage,
-    "copy": Push.copy,
-    "adopt": Push.adopt,
-    "wait": Push.wait,
-    "switch": Push.switch,
-    "commit": Push.commit,
-    "prune": Push.prune,
+    step.__name__: step for step in (*_AFTER_OPEN, Push.commit, Push.prune)
 }
 
 
