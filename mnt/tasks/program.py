@@ -18,7 +18,7 @@ from mnt.tasks.shape import shaped
 
 OnFrame = Callable[[dict[str, Any]], None]
 
-_MOST_REMARKS = 100  # of boot.sh, which makes some 15
+_MOST_REMARKS = 100  # frames of boot.sh, which sends about 15
 
 
 class ProgramError(HostError):
@@ -32,8 +32,8 @@ class ProgramError(HostError):
 class NoPython(HostError):
     """The host has no Python >= 3.8.
 
-    `tried` names the interpreters that were tried, with what became of them; `facts` is what plain `sh` can
-    tell of the host: `hostname`, `os`, `kernel`, as far as they are known.
+    `tried` lists the interpreters that were tried, each with its result; `facts` is what plain `sh` knows
+    about the host: `hostname`, `os`, `kernel`, as far as available.
     """
 
     def __init__(self, host: str, tried: Sequence[str], facts: dict[str, str]) -> None:
@@ -62,17 +62,17 @@ def run_program(
     Args:
         args: JSON-serialisable; `main` gets them with `_boot` added.
         stdin: bytes for the program's `stdin`; iterated in another thread, once the program has started.
-        timeout: seconds for all of it; None: as long as it takes.
-        on_frame: takes each frame that the program emits, in this thread.
-        on_noise: takes what came on standard output before the program, its end: what start-up files print.
+        timeout: seconds for everything; None: no limit.
+        on_frame: called in this thread with each frame that the program emits.
+        on_noise: called with the end of the output before the program: what start-up files print.
 
-    Closing the connection, from any thread, ends the call, and the program with it.
+    Closing the connection, from any thread, ends the call and the program.
 
     Raises:
         NoPython: no interpreter.
         ProgramError: the program raised.
-        HostError: phase `command`: the program died, or took too long; `answer`: what came is no answer;
-            `channel`: the connection was lost; or one from logging in.
+        HostError: phase `command`: the program died, or took too long; `answer`: the answer is not valid;
+            `channel`: the connection was lost; or a phase of the login.
     """
     host, python, patience = connection.target.name, connection.target.python, connection.timeouts.interpreter
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -150,8 +150,8 @@ class _Run:
         self._deadline = deadline
         self._patience = patience
         self._heard = False  # whether any frame has come
-        self._group: int | None = None  # of sh, while no program has started
-        self._impatient: float | None = None  # when to give the interpreter up that is being started
+        self._group: int | None = None  # process group of sh, until a program has started
+        self._impatient: float | None = None  # when to give up the interpreter that is being started
 
     def answer(
         self,
@@ -210,7 +210,7 @@ class _Run:
                 yield frame
 
     def _note(self, frame: Frame) -> None:
-        """Follow what is being started: interpreters from `sh` on, none any more after `hello`."""
+        """Keep track of what is being started: interpreters after `sh`, nothing after `hello`."""
         self._heard = True
         if frame.kind == "sh" and frame.value.isdecimal():
             self._group = int(frame.value)
@@ -220,7 +220,7 @@ class _Run:
             self._impatient = self._group = None
 
     def _died(self, code: str) -> HostError:
-        """The program ended without a word: sh goes on to the next interpreter, which nobody wants."""
+        """The error if the program ended without an answer, so that sh tries the next interpreter."""
         said = _last_line(self._command.stderr)
         return HostError(self._host, "command", f"{self._name}: it died, exit code {code}{said}")
 
@@ -239,7 +239,7 @@ def _last_line(text: str) -> str:
 
 
 def _told(tried: Sequence[str]) -> list[str]:
-    """The attempts, which boot.sh reports as `CODE WORDS`, for people: what was configured or was there."""
+    """For people: boot.sh's `CODE WORDS` of the configured interpreter and of those that exist."""
     meanings = {"97": "too old", "126": "cannot be run", "127": "not found"}
     told = []
     for index, attempt in enumerate(tried):
@@ -258,7 +258,7 @@ def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _kill(connection: HostConnection, group: int) -> None:
-    """Kill the processes of an attempt that hangs, if the host lets us; sh does it before anything else."""
+    """Kill the processes of an attempt that hangs, if possible; boot.sh does so before anything else."""
     opening = bootstrap.opening(bootstrap.new_mark(), (), stale=group)
     with (
         contextlib.suppress(HostError, ReadTimeout),
