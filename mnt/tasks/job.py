@@ -210,9 +210,9 @@ def read_logs(
     """Read a node's output, or one global rank's, from byte `offset`; with `follow` until the job is over.
 
     Frames, in order: `{"state": JobEntry}` first and at every change, and
-    `{"data": str, "offset": int, "stream": "output" | "stdout" | "stderr"}`. There `data` is at most 256 KiB of
-    the log (UTF-8, other bytes as surrogate escapes, no character cut), and `offset` is the byte of its stream
-    at which it ends: pass it to continue after a dropped connection (only without `rank`: a rank has two
+    `{"data": str, "offset": int, "stream": "output" | "stdout" | "stderr"}`. `data` is at most 256 KiB of the
+    log (UTF-8, other bytes as surrogate escapes, no character cut); `offset` is the byte of its stream at
+    which it ends: pass it to continue after a dropped connection (only without `rank`: a rank has two
     streams).
 
     Returns the node's entry after everything was sent. Raises HostError if the host has no such job or rank.

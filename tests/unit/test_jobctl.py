@@ -505,7 +505,11 @@ def test_logs_of_a_rank(host: JobHost) -> None:
                     file.write(stream + " of " + rank)
         """
     )
-    spec = host.spec(node_rank=1, ranks=[4, 2])
+    nodes = [
+        {"host": "node0", "node_rank": 0, "nproc": 4},
+        {"host": host.name, "node_rank": 1, "nproc": 2},
+    ]
+    spec = host.spec(node_rank=1, nodes=nodes)
     spec["env"]["RANKS"] = os.path.join(host.jobs_dir, spec["job"], host.name, "ranks")
     host.start(spec)
     host.ended(spec["job"])

@@ -11,7 +11,14 @@ from mnt.remote.common.refusal import Refused
 from mnt.remote.job.channel import Event
 from mnt.remote.job.failures import Failure, failure_of_process, last_exception, tail
 from mnt.remote.job.remains.readers import READERS, remains_of
-from mnt.remote.job.remains.torchrun import RankFiles, error_time, find_failure, parse_summary, read_ranks
+from mnt.remote.job.remains.torchrun import (
+    RankFiles,
+    Written,
+    error_time,
+    find_failure,
+    parse_summary,
+    read_ranks,
+)
 from mnt.remote.job.verdict import reason_of, verdict
 
 SAMPLES = Path(__file__).parent.parent / "data" / "torchrun"
@@ -66,18 +73,18 @@ def error_file(message: str) -> str:
 
 def test_a_rank_that_exits_without_an_exception_has_its_last_words() -> None:
     summary = "ChildFailedError:\n[0]:\n  rank      : 5 (local_rank: 1)\n  exitcode  : 2 (pid: 9)\n"
-    said = RankFiles(
-        stderr="usage: train.py [--lr LR]\n[rank5]: train.py: error: --lr: expected one argument\n"
-    )
-    message = find_failure(summary, {1: said}, first_rank=4, code=1)["message"]
+    said = "usage: train.py [--lr LR]\n[rank5]: train.py: error: --lr: expected one argument\n"
+    message = find_failure(summary, {1: RankFiles(stderr=Written(said, 1.0))}, first_rank=4, code=1)[
+        "message"
+    ]
     assert message == "rank 5 exited with code 2: train.py: error: --lr: expected one argument"
 
 
 def test_without_a_summary_the_error_files_tell() -> None:
     """The agent was ended before it could say anything."""
     ranks = {
-        0: RankFiles(error=error_file(GLOO), error_time=10.5),
-        1: RankFiles(error=error_file("KeyError: 'x'"), error_time=10.9),
+        0: RankFiles(Written(error_file(GLOO), 10.5)),
+        1: RankFiles(Written(error_file("KeyError: 'x'"), 10.9)),
     }
     failure = find_failure("", ranks, first_rank=6, code=-15)
     assert (failure["rank"], failure["local_rank"], failure["exit_code"]) == (7, 1, 1)
@@ -85,7 +92,7 @@ def test_without_a_summary_the_error_files_tell() -> None:
 
 
 def test_what_comes_after_the_order_to_end_does_not_count() -> None:
-    ranks = {0: RankFiles(error=error_file("KeyError: 'x'"), error_time=20.0)}
+    ranks = {0: RankFiles(Written(error_file("KeyError: 'x'"), 20.0))}
     assert find_failure("", ranks, 0, 1, before=21.0)["rank"] == 0
     assert find_failure("", ranks, 0, 1, before=19.0)["rank"] is None
 
@@ -107,8 +114,8 @@ def test_when_an_error_file_was_written(modified: float, when: float) -> None:
 
 def test_of_two_culprits_the_first() -> None:
     ranks = {
-        0: RankFiles(error=error_file("ValueError: late"), error_time=10.9),
-        1: RankFiles(error=error_file("ValueError: early"), error_time=10.5),
+        0: RankFiles(Written(error_file("ValueError: late"), 10.9)),
+        1: RankFiles(Written(error_file("ValueError: early"), 10.5)),
     }
     assert find_failure("", ranks, 0, 1)["message"] == "ValueError: early"
 
@@ -125,7 +132,7 @@ def test_of_two_culprits_the_first() -> None:
     ],
 )
 def test_victims(message: str, victim: bool) -> None:
-    failure = find_failure("", {0: RankFiles(error=error_file(message), error_time=1.0)}, 0, 1)
+    failure = find_failure("", {0: RankFiles(Written(error_file(message), 1.0))}, 0, 1)
     assert failure["victim"] is victim
 
 
@@ -135,10 +142,10 @@ def test_an_abort_by_nccls_watchdog_is_a_victims() -> None:
         "  exitcode  : -6 (pid: 12)  (SIGABRT)\n"
     )
     said = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)\nterminate called\n"
-    failure = find_failure(output, {0: RankFiles(stderr=said, stderr_time=1.0)}, 0, 1)
+    failure = find_failure(output, {0: RankFiles(stderr=Written(said, 1.0))}, 0, 1)
     assert (failure["exit_code"], failure["victim"]) == (134, True)
     assert failure["message"] == "rank 0 was killed by SIGABRT: terminate called"
-    assert not find_failure(output, {0: RankFiles(stderr="Aborted\n", stderr_time=1.0)}, 0, 1)["victim"]
+    assert not find_failure(output, {0: RankFiles(stderr=Written("Aborted\n", 1.0))}, 0, 1)["victim"]
 
 
 def test_torchrun_itself_may_fail() -> None:
@@ -171,7 +178,7 @@ def test_the_last_of_chained_exceptions() -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"message": 3}', "null"])
 def test_error_files_that_are_none(text: str) -> None:
-    assert find_failure("", {0: RankFiles(error=text, error_time=1.0)}, 0, 5)["exit_code"] == 5
+    assert find_failure("", {0: RankFiles(Written(text, 1.0))}, 0, 5)["exit_code"] == 5
 
 
 # --- the node's verdict ------------------------------------------------------------------------------------
@@ -212,7 +219,7 @@ def test_the_nodes_verdict(
 
 def test_what_an_unknown_engine_left_is_not_guessed_at() -> None:
     assert remains_of({}) is READERS["torchrun"]  # an older mnt's jobs name no reader
-    with pytest.raises(Refused, match="what mpirun leaves"):
+    with pytest.raises(Refused, match="cannot read what mpirun leaves"):
         remains_of({"remains": "mpirun"})
 
 

@@ -1,4 +1,4 @@
-"""Why a process failed, and what its own words tell of that, whatever started it. Pure, but for `tail`."""
+"""Why a process failed, from its output, whatever started it. Pure, except for `tail`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ TAIL_BYTES = 256 * 1024
 LINE_PREFIX = re.compile(r"^(?:\[\w+\]:? ?)+")  # "[rank1]: " of torch's excepthook, "[default1]:" of --tee
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:: |$)")
 
-# What a process says that dies of another's death. Plain "Connection reset by peer" is no sign of it: it may
-# be the reading of the data that failed.
+# The output of a process that fails because another one has ended. A plain "Connection reset by peer" does
+# not count: it may have failed while reading data.
 VICTIM = re.compile(
     r"gloo.*(?:Connection closed by peer|Connection reset by peer|Connection refused|Broken pipe|Timed out)"
     r"|gloo.*(?:Read|Write) error|Gloo connectFullMesh failed"
@@ -34,10 +34,10 @@ class Failure(TypedDict):
     local_rank: int | None
     exit_code: int | None  # of that process; 128+N for a signal; None: nobody saw it
     signal: str | None  # "SIGKILL"
-    message: str  # one line: the last line of the exception, or what torchrun said
+    message: str  # one line: the last line of the exception, or of torchrun's output
     traceback: str | None  # its end, at most 8 KiB
     time: float | None  # epoch seconds by the host's clock, best estimate
-    victim: bool  # it died of another's death: SIGTERM, a closed connection, a collective's timeout
+    victim: bool  # it failed because another had ended: SIGTERM, closed connection, timeout of a collective
 
 
 def failure_of_process(
@@ -71,7 +71,7 @@ def failure_of_process(
 
 
 def failure_of_node(message: str, time: float) -> Failure:
-    """The failure of a node of which no process is to blame."""
+    """The failure of a node without a failed process."""
     return {
         "rank": None,
         "local_rank": None,
@@ -98,7 +98,7 @@ def last_exception(stderr: str) -> tuple[str, str] | None:
 
 
 def exit_code_of(code: int) -> int:
-    """A code of Python's subprocess as a shell has it: 128+N for signal N."""
+    """The exit code as in a shell, 128+N for signal N, from that of Python's subprocess."""
     return code if code >= 0 else 128 - code
 
 
@@ -113,7 +113,7 @@ def signal_of(code: int) -> str | None:
 
 
 def failure_of_program(output: str, code: int) -> Failure:
-    """A program that failed itself, by the end of its output: the last exception, or its last words."""
+    """The failure of the engine itself, from the end of its output: the last exception, or the last line."""
     exception = last_exception(output)
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     said = exception[0] if exception else lines[-1] if lines else ""
@@ -122,7 +122,7 @@ def failure_of_program(output: str, code: int) -> Failure:
 
 
 def tail(path: str, size: int = TAIL_BYTES) -> str:
-    """The last `size` bytes of a file as text; empty where there is none."""
+    """The last `size` bytes of a file as text; empty if there is no such file."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - size))

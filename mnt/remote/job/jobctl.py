@@ -1,7 +1,7 @@
-"""Stage, start, stop and read one host's part of jobs. The head calls it through `mnt.tasks.job`.
+"""Stage, start and stop one host's part of a job, and read its logs. Called through `mnt.tasks.job`.
 
-Arguments: `action` and that action's own, as `mnt.tasks.job` sends them. What cannot be done is answered as
-`{"refused": {"message", "fix"}}`.
+Arguments: `action` and the arguments of that action, as `mnt.tasks.job` sends them. The answer to an action
+that is not possible is `{"refused": {"message", "fix"}}`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ACTIONS = {"stage": stage_node, "spawn": spawn_node, "stop": stop_node}
 
 
 def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, Any]:
-    """Do one action on this host's jobs."""
+    """Carry out one action on this host's jobs."""
     try:
         if args["action"] == "logs":
             return read_logs(args, emit)
