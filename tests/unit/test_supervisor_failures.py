@@ -74,9 +74,8 @@ def error_file(message: str) -> str:
 def test_a_rank_that_exits_without_an_exception_has_its_last_words() -> None:
     summary = "ChildFailedError:\n[0]:\n  rank      : 5 (local_rank: 1)\n  exitcode  : 2 (pid: 9)\n"
     said = "usage: train.py [--lr LR]\n[rank5]: train.py: error: --lr: expected one argument\n"
-    message = find_failure(summary, {1: RankFiles(stderr=Written(said, 1.0))}, first_rank=4, code=1)[
-        "message"
-    ]
+    failure = find_failure(summary, {1: RankFiles(stderr=Written(said, 1.0))}, first_rank=4, code=1)
+    message = failure["message"]
     assert message == "rank 5 exited with code 2: train.py: error: --lr: expected one argument"
 
 

@@ -167,10 +167,8 @@ def _spawn(paths: JobPaths, spec: Mapping[str, Any], environment: dict[str, str]
         stop_node({"jobs_dir": spec["jobs_dir"], "job": spec["job"], "host": spec["host"], "grace": 0.0})
         supervisor.wait()
         refused = answer.get("refused") or {}
-        last_words = read(paths.supervisor_log).strip().rpartition("\n")[2]
-        message = (
-            refused.get("message") or f"the supervisor did not start: {last_words or 'it printed nothing'}"
-        )
+        last_line = read(paths.supervisor_log).strip().rpartition("\n")[2] or "it printed nothing"
+        message = refused.get("message") or f"the supervisor did not start: {last_line}"
         raise Refused(message, refused.get("fix"))
     return {"pid": answer["pid"], "peer": answer["peer"]}
 

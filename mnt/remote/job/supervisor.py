@@ -182,7 +182,7 @@ class Supervisor:
             self._begin_ending(now, self._grace)
 
     def _reap_all(self) -> bool:
-        """Collect every child that has ended: the job's first process, and orphans. True: no child is left."""
+        """Collect all children that have ended, orphans too. True: no child is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
