@@ -9,7 +9,7 @@ import pytest
 from mnt.launch.engines import ENGINES
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job.channel import Event
-from mnt.remote.job.failures import Failure, failure_of_process, last_exception, tail
+from mnt.remote.job.failures import Failure, last_exception, make_failure, tail
 from mnt.remote.job.remains.readers import READERS, remains_of
 from mnt.remote.job.remains.torchrun import (
     RankFiles,
@@ -184,7 +184,7 @@ def test_error_files_that_are_none(text: str) -> None:
 
 
 def failure_of(rank: int | None, *, victim: bool) -> Failure:
-    failure = failure_of_process("why", 3, rank=rank, local_rank=0, time=10.0)
+    failure = make_failure("why", 3, rank=rank, local_rank=0, time=10.0)
     return {**failure, "victim": victim}
 
 

@@ -40,9 +40,9 @@ class Failure(TypedDict):
     victim: bool  # it failed because another had ended: SIGTERM, closed connection, timeout of a collective
 
 
-def failure_of_process(
+def make_failure(
     message: str,
-    code: int,
+    code: int | None = None,
     *,
     traceback: str | None = None,
     stderr: str = "",
@@ -50,10 +50,10 @@ def failure_of_process(
     local_rank: int | None = None,
     time: float | None = None,
 ) -> Failure:
-    """The failure of a process.
+    """The failure of a process, or of a node.
 
     Args:
-        code: as Python's subprocess has it, -N for a signal.
+        code: of the process, as Python's subprocess has it, -N for a signal; None: no process has failed.
         stderr: the end of its output. NCCL's watchdog aborts a process whose collective failed, and writes
             the reason there.
     """
@@ -61,26 +61,12 @@ def failure_of_process(
     return {
         "rank": rank,
         "local_rank": local_rank,
-        "exit_code": exit_code_of(code),
-        "signal": signal_of(code),
+        "exit_code": None if code is None else exit_code_of(code),
+        "signal": None if code is None else signal_of(code),
         "message": message[:MESSAGE_CHARACTERS],
         "traceback": None if traceback is None else traceback[-TRACEBACK_BYTES:],
         "time": time,
-        "victim": code == -signal.SIGTERM or bool(VICTIM.search(words)),
-    }
-
-
-def failure_of_node(message: str, time: float) -> Failure:
-    """The failure of a node without a failed process."""
-    return {
-        "rank": None,
-        "local_rank": None,
-        "exit_code": None,
-        "signal": None,
-        "message": message,
-        "traceback": None,
-        "time": time,
-        "victim": False,
+        "victim": code is not None and (code == -signal.SIGTERM or bool(VICTIM.search(words))),
     }
 
 
@@ -118,7 +104,7 @@ def failure_of_program(output: str, code: int) -> Failure:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     said = exception[0] if exception else lines[-1] if lines else ""
     message = f"killed by {signal_of(code)}" if code < 0 else said or f"exit code {code}"
-    return failure_of_process(message, code, traceback=exception[1] if exception else None)
+    return make_failure(message, code, traceback=exception[1] if exception else None)
 
 
 def tail(path: str, size: int = TAIL_BYTES) -> str:

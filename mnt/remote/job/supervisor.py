@@ -25,7 +25,7 @@ from mnt.remote.common.files import strerror
 from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.channel import Event
-from mnt.remote.job.failures import Failure, failure_of_node, tail
+from mnt.remote.job.failures import Failure, make_failure, tail
 from mnt.remote.job.files import FORMAT, JobPaths, read_json, write_json
 from mnt.remote.job.peers import Hub, Spoke
 from mnt.remote.job.procs import (
@@ -152,7 +152,7 @@ class Supervisor:
         ending = Ending(self._look, 0.0, time.monotonic(), self._sweep)
         while not ending.step(time.monotonic()):
             time.sleep(_TICK_ENDING)
-        failure = failure_of_node(f"the supervisor failed: {message}", time.time())
+        failure = make_failure(f"the supervisor failed: {message}", time=time.time())
         self._state.update(state="failed", failure=failure, ended=time.time(), left=ending.left)
         self._save()
         self._paths.remove_local()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mnt.remote.job.channel import Event
-from mnt.remote.job.failures import Failure, exit_code_of, failure_of_node
+from mnt.remote.job.failures import Failure, exit_code_of, make_failure
 
 
 def verdict(code: int, reason: Mapping[str, Any] | None, failure: Failure | None) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def verdict(code: int, reason: Mapping[str, Any] | None, failure: Failure | None
             "failure": failure,
         }
     if reason is not None and "lost" in reason:
-        lost = failure_of_node(str(reason["message"]), reason["time"])
+        lost = make_failure(str(reason["message"]), time=reason["time"])
         return {"state": "failed", "exit_code": None, "signal": None, "failure": lost}
     return {"state": "stopped", "exit_code": None, "signal": None, "failure": None}
 

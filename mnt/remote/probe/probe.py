@@ -41,7 +41,6 @@ from mnt.remote.probe.logind import logind
 from mnt.remote.probe.memory import memory
 from mnt.remote.probe.nccl import conf_files
 from mnt.remote.probe.nvidia import gpus
-from mnt.remote.probe.ofed import ofed
 from mnt.remote.probe.ownprocs import own_processes
 from mnt.remote.probe.session import session
 
@@ -83,7 +82,7 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
         "mounts": describe_mounts(mounts, looked_at, parse_mounts(read("/proc/self/mounts"))),
         "gpus": gpus(float(args.get("gpu_deadline", 10.0))),
         "rdma": rdma.gather(),
-        "ofed": ofed(),
+        "ofed": rdma.ofed(),
         # NCCL, too, asks the user database for the home, not $HOME.
         "nccl_conf": conf_files(user["home"] if user["user"] else None),
         "listeners": listeners(args["port"]) if "port" in args else None,

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from mnt.remote.job.failures import (
     LINE_PREFIX,
     Failure,
-    failure_of_process,
     failure_of_program,
     last_exception,
+    make_failure,
     signal_of,
     tail,
 )
@@ -126,7 +126,7 @@ def _of_rank(
     else:
         message, traceback = _last_words(rank, code, output), None
         when = report.time if report else None
-    return failure_of_process(
+    return make_failure(
         message,
         code,
         traceback=traceback,
