@@ -2,13 +2,11 @@
 
 Runs on a host: standard library only, Python 3.8 and newer. All hosts run it at the same time:
 
-1. It listens on `address`: on the master port, unless another process does so already, and on `samples` ports
-of
-   the range from which the kernel takes local ports, because NCCL and gloo use those. It emits
+1. It listens on `address`: on the master port, unless another process does so already, and on `samples`
+   ports of the range from which the kernel takes local ports, because NCCL and gloo use those. It emits
    {"listening": {"ports": [int, ..], "master": bool}}; `master` is false if another process holds that port.
 2. It reads one line of standard input, {"targets": [`mnt.tasks.reach.Target`, ..]}, connects to all of them,
-and
-   emits {"reached": {NAME: result}}.
+   and emits {"reached": {NAME: result}}.
 3. It serves its peers until its standard input ends, or the connection to the head.
 
 Arguments:

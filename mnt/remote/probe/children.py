@@ -1,4 +1,4 @@
-"""Functions that may hang, each in a child process. Runs on a host: Python 3.8, standard library."""
+"""Run functions that may hang, each in a child process. Runs on a host: Python 3.8, standard library."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 
 def run_in_children(jobs: Mapping[str, Callable[[], Any]], deadline: float) -> dict[str, Any]:
-    """What each job returns, as JSON carries it, in their order; None where it died, or said nothing in time.
+    """The results of all jobs, converted by JSON, in their order; None if a job died, or did not end in time.
 
-    All of them run at once, and take at most `deadline` seconds: a dead file server hangs the child that
-    asked it, and nobody else. That one dies now, or when its file server comes back: nobody waits for it.
+    All jobs run at once, and take at most `deadline` seconds: a dead file server blocks only the child that
+    asked it. That child ends now, or when its file server comes back: nothing waits for it.
     """
     end = time.monotonic() + deadline
     children = {name: _fork(job) for name, job in jobs.items()}
@@ -28,7 +28,7 @@ def run_in_children(jobs: Mapping[str, Callable[[], Any]], deadline: float) -> d
 
 
 def read_all(pipes: Mapping[str, int], end: float) -> tuple[dict[str, bytes], set[str]]:
-    """What comes out of each pipe until it is closed, and the names of those that are still open at `end`.
+    """The data from each pipe until it is closed, and the names of the pipes that are still open at `end`.
 
     Args:
         end: on time.monotonic()'s clock.
@@ -48,12 +48,12 @@ def read_all(pipes: Mapping[str, int], end: float) -> tuple[dict[str, bytes], se
 
 
 def _fork(job: Callable[[], Any]) -> tuple[int, int]:
-    """A child that does the job: its pid, and where its answer comes, a line."""
+    """Start a child that does the job; its pid, and the descriptor from which its answer comes, a line."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            # Only the pipe stays open: who is left behind must not keep the SSH session's streams.
+            # Only the pipe stays open: a child that hangs must not keep the SSH session's streams open.
             null = os.open(os.devnull, os.O_RDWR)
             for source, target in ((null, 0), (null, 1), (null, 2), (writing, 3)):
                 os.dup2(source, target)

@@ -1,4 +1,4 @@
-"""Commands of the host, side by side and under a deadline. Runs on a host: Python 3.8, standard library."""
+"""Run commands of the host in parallel, with a deadline. Runs on a host: Python 3.8, standard library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mnt.remote.probe.children import read_all
 
 
 def find(program: str) -> str | None:
-    """The program's path; a non-interactive PATH may lack some of these directories."""
+    """The path of a program; a non-interactive PATH may lack some of these directories."""
     directories = [*os.environ.get("PATH", "").split(":"), "/usr/bin", "/usr/local/bin", "/usr/sbin"]
     for directory in filter(None, directories):
         path = os.path.join(directory, program)
@@ -21,9 +21,9 @@ def find(program: str) -> str | None:
 
 
 def run_all(commands: Mapping[str, Sequence[str]], deadline: float) -> dict[str, tuple[int, str]]:
-    """(exit code, output and errors) of each command, by its key; all of them together within the deadline.
+    """(exit code, output and errors) of each command, by its key; all of them within the deadline.
 
-    One that does not end in time is killed, and not waited for: 124 and why.
+    A command that does not end in time is killed, without waiting for its end: 124 and the reason.
     """
     end = time.monotonic() + deadline
     answers: dict[str, tuple[int, str]] = {}

@@ -24,34 +24,26 @@ def look_at(
     write: Container[str] = (),
     others: Mapping[str, Callable[[], Any]] | None = None,
 ) -> tuple[dict[str, Answer], Answer]:
-    """What each path is, and what the other jobs return; all of them together within `deadline` seconds.
+    """The state of each path, and the results of the other jobs; all of them within `deadline` seconds.
 
     Args:
-        paths: `~` is the home of the user who logged in.
-        deadline: seconds; a path that takes longer hangs.
-        write: those of them that are directories to create a file in, and remove it.
-        others: further functions that may hang, by names that are no paths; None is what such a one returns.
+        paths: `~` is the home of the user who logged in. deadline: seconds; a path that takes longer counts
+        as hung. write: those of the paths in which to create a file, and remove it. others: further functions
+        that may hang, by names that are not paths; None is the result of such a one.
     """
     others = others or {}
     jobs = {path: partial(look, path, path in write) for path in paths}
-    hung = {
-        "kind": "hung",
-        "real": None,
-        "error": f"no answer in {deadline:g} s",
-        "code": None,
-        "space": None,
-        "write": None,
-    }
+    hung = {"kind": "hung", "real": None, "error": f"no answer in {deadline:g} s"}
     answers = run_in_children({**jobs, **others}, deadline)
     return {path: answers[path] or hung for path in jobs}, {name: answers[name] for name in others}
 
 
 def look(path: str, write: bool = False) -> Answer:
-    """One path, with nothing between us and a file system that hangs."""
+    """The state of one path. It may hang with the file system."""
     path = os.path.expanduser(path)
     space, code = None, None
     try:
-        # statfs asks the server where stat may answer from the cache, and it makes an automount appear.
+        # statfs asks the server, while stat may answer from the cache; it also triggers automounts.
         space = measure(os.statvfs(path))
         mode = os.stat(path).st_mode
         if not os.access(path, os.R_OK | (os.X_OK if stat.S_ISDIR(mode) else 0)):
@@ -72,7 +64,7 @@ def look(path: str, write: bool = False) -> Answer:
 
 
 def measure(status: os.statvfs_result) -> Answer:
-    """How much there is, and how much of it an ordinary user can still have."""
+    """The size of a file system, and the space left for an ordinary user."""
     return {
         "size": status.f_blocks * status.f_frsize,
         "free": status.f_bavail * status.f_frsize,
@@ -82,7 +74,7 @@ def measure(status: os.statvfs_result) -> Answer:
 
 
 def try_to_write(directory: str) -> str:
-    """`ok`, or the name of the error: only a write tells what the server of a mount lets us do."""
+    """`ok`, or the name of the error: only a write shows what the server of a mount allows."""
     path = os.path.join(directory, f".mnt-write-{os.urandom(8).hex()}")
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -90,7 +82,7 @@ def try_to_write(directory: str) -> str:
             try:
                 os.write(descriptor, b"written by mnt preflight\n")
             finally:
-                os.close(descriptor)  # only now does NFS tell of a full file system
+                os.close(descriptor)  # only now does NFS report a full file system
         finally:
             os.unlink(path)
     except OSError as error:
@@ -103,7 +95,7 @@ def _name(error: OSError) -> str:
 
 
 def parse_mounts(text: str) -> list[Answer]:
-    """/proc/self/mounts, oldest first. Its fields are octal-escaped: proc(5)."""
+    """The mounts of /proc/self/mounts, oldest first. Its fields are octal-escaped: proc(5)."""
     found: list[Answer] = []
     for line in text.splitlines():
         fields = [
@@ -118,7 +110,7 @@ def parse_mounts(text: str) -> list[Answer]:
 def describe_mounts(
     paths: Iterable[str], looked_at: Mapping[str, Answer], mounts: list[Answer]
 ) -> dict[str, Answer]:
-    """What is mounted at each path, or around it. A symbolic link counts as what it leads to."""
+    """The mounts at each path, and the one that contains it. A symbolic link stands for its target."""
     described: dict[str, Answer] = {}
     for path in paths:
         real = looked_at[path]["real"]
@@ -127,7 +119,7 @@ def describe_mounts(
         holders = [mount for mount in mounts if _holds(mount["point"], real or path)]
         described[path] = {
             "stack": stacks[0] or stacks[1],
-            # Of several with the longest path, the last mounted.
+            # Of several mounts with the longest path, the last one.
             "inside": max(reversed(holders), key=lambda mount: len(mount["point"]), default=None),
         }
     return described
