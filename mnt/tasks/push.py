@@ -1,4 +1,4 @@
-"""Releases on one host: the current one, whether a release exists, and the host's part of a push.
+"""Releases on one host: the current one, and the host's part of a push.
 
 Each task runs `mnt/remote/push/receive.py` on the host, which knows where releases are
 (docs/architecture.md).
@@ -16,17 +16,16 @@ from mnt.tasks.shape import Refusal, granted, shaped
 
 class FoundRelease(TypedDict):
     current: str | None  # the release that `current` points to; None: nothing was pushed here
-    has: bool  # whether the release in question (by default the current one) exists, with its manifest
-    path: str | None  # its absolute path, whether it exists or not; None: no release
-    manifest_sha: str | None  # SHA-256 (hex) of its manifest; the same on all hosts that have the same tree
+    path: str | None  # its absolute path, whether it exists or not
+    manifest_sha: str | None  # SHA-256 (hex) of its manifest, the same on all hosts that have the same tree
 
 
-def find_release(connection: HostConnection, release: str | None = None) -> FoundRelease:
-    """Look for a release in the host's workdir: `release`, or the current one. Hashes no files.
+def find_release(connection: HostConnection) -> FoundRelease:
+    """Look for the current release in the host's workdir. Hashes no files.
 
     Raises HostError (phase `command`) if the workdir cannot be read, or `current` is not a link to a release.
     """
-    args = {"action": "find", "workdir": connection.target.workdir, "release": release}
+    args = {"action": "find", "workdir": connection.target.workdir}
     answer = run_program(connection, "push.receive", args)
     return shaped(connection.target.name, granted(connection.target.name, answer), FoundRelease)
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import pwd
-import selectors
+import select
 import shutil
 import subprocess
 import sys
@@ -177,9 +177,8 @@ def _hear(reading: int) -> dict[str, Any]:
     """The JSON that comes through the pipe until its other end is closed; empty if that takes too long."""
     deadline = time.monotonic() + HANDSHAKE
     text = b""
-    with open(reading, "rb", buffering=0) as pipe, selectors.DefaultSelector() as selector:
-        selector.register(pipe, selectors.EVENT_READ)
-        while selector.select(max(0.0, deadline - time.monotonic())):
+    with open(reading, "rb", buffering=0) as pipe:
+        while select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
             data = pipe.read(65536)
             if not data:
                 return json.loads(text) if text else {}

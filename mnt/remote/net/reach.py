@@ -111,23 +111,17 @@ def _serve(listeners: list[socket.socket]) -> None:
             for key, _ in selector.select():
                 peer: Any = key.fileobj
                 if peer in listeners:
-                    _take(peer, selector, missing)
+                    try:
+                        new, _ = peer.accept()
+                    except OSError:  # it has closed already, or too many files are open: then it waits
+                        time.sleep(0.01)
+                    else:
+                        missing[new] = None
+                        selector.register(new, selectors.EVENT_READ)
                 elif not _receive(peer, missing):
                     selector.unregister(peer)
                     del missing[peer]
                     peer.close()
-
-
-def _take(
-    listener: socket.socket, selector: selectors.BaseSelector, missing: dict[socket.socket, int | None]
-) -> None:
-    try:
-        peer, _ = listener.accept()
-    except OSError:  # it has closed already, or there are too many open files: it waits in the backlog
-        time.sleep(0.01)
-        return
-    missing[peer] = None
-    selector.register(peer, selectors.EVENT_READ)
 
 
 def _receive(peer: socket.socket, missing: dict[socket.socket, int | None]) -> bool:

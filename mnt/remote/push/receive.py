@@ -20,7 +20,7 @@ for hosts that share the workdir of another host: that host receives and switche
 
 The program answers when the input ends: {"current": id} after a commit; otherwise, after everything was
 undone, {"refused": {"message", "fix"}, "called_off": bool, "current": id}. The program's arguments are
-{"action": "push", "workdir", "keep", "nonce", "who"}, or {"action": "find", "workdir", "release"}, which only
+{"action": "push", "workdir", "keep", "nonce", "who"}, or {"action": "find", "workdir"}, which only
 looks: see mnt/tasks/push.py.
 """
 
@@ -62,7 +62,7 @@ def main(args: dict[str, Any], emit: Emit, stdin: IO[bytes]) -> Answer:
     try:
         releases = Releases(args["workdir"], args.get("keep", ()))
         if args["action"] == "find":
-            return _find(releases, args["release"])
+            return _find(releases)
         return _push(Push(releases, args["nonce"], args["who"], stdin), emit)
     except Refused as refusal:
         return _refusal(refusal, releases)
@@ -83,15 +83,12 @@ def _filename(error: OSError) -> str:
     return shown(error.filename) if isinstance(error.filename, bytes) else str(error.filename)
 
 
-def _find(releases: Releases, release: str | None) -> Answer:
+def _find(releases: Releases) -> Answer:
     current = releases.current()
-    wanted = release or current
-    sha = None if wanted is None else releases.manifest_sha(wanted)
     return {
         "current": current,
-        "has": sha is not None,
-        "path": None if wanted is None else os.fsdecode(releases.path(wanted)),
-        "manifest_sha": sha,
+        "path": None if current is None else os.fsdecode(releases.path(current)),
+        "manifest_sha": None if current is None else releases.manifest_sha(current),
     }
 
 
