@@ -62,8 +62,8 @@ def run_command(
     streams = Streams(mark)
 
     def on_stderr(data: bytes) -> None:
-        if said := streams.stderr(data):
-            sink.stderr(said)
+        if output := streams.stderr(data):
+            sink.stderr(output)
 
     login_line = wrapper.login_line(command)
     try:
@@ -116,8 +116,8 @@ class _Output:
                 if rest := self._streams.rest():
                     self._sink.stderr(rest)
                 return False
-            if said := self._streams.stdout(data):
-                self._sink.stdout(said)
+            if output := self._streams.stdout(data):
+                self._sink.stdout(output)
         return True
 
     def _next(self) -> bytes:
@@ -186,9 +186,9 @@ def _not_started(
     return runs_nothing(connection, running.exit_code, streams.noise)
 
 
-def _sudo_refused(host: str, said: str) -> HostError:
-    lines = said.strip().splitlines()
+def _sudo_refused(host: str, output: str) -> HostError:
+    lines = output.strip().splitlines()
     if lines and "password" in lines[-1]:
         fix = "a NOPASSWD rule in the host's sudoers(5), for the user who logs in"
         return HostError(host, "command", "sudo wants a password", fix=fix)
-    return HostError(host, "command", f"sudo refuses: {lines[-1] if lines else 'it said nothing'}")
+    return HostError(host, "command", f"sudo refuses: {lines[-1] if lines else 'no message'}")

@@ -61,7 +61,7 @@ class _Clock:
         yield from ()
 
     def hear(self, frame: dict[str, Any]) -> None:
-        heard, told = time.time(), frame.get("time")
-        if isinstance(told, float):
-            self.offset = told - (self._asked + heard) / 2
+        heard, host_time = time.time(), frame.get("time")
+        if isinstance(host_time, float):
+            self.offset = host_time - (self._asked + heard) / 2
             self.uncertainty = (heard - self._asked) / 2

@@ -102,7 +102,7 @@ def run_program(
             problem = "no Python starts there: each takes too long"
         raise HostError(host, "command", problem) from None
     except _NoShell as silent:
-        raise runs_nothing(connection, silent.exit_code, silent.said) from None
+        raise runs_nothing(connection, silent.exit_code, silent.output) from None
     except BadFrame as error:
         raise HostError(host, "answer", f"{name}: {error}") from None
 
@@ -125,10 +125,10 @@ class _TimedOut(Exception):
 
 @dataclass(eq=False)
 class _NoShell(Exception):
-    """The login shell has ended, and never ran what it was given."""
+    """The login shell has ended, and did not run COMMAND."""
 
     exit_code: int | None
-    said: str
+    output: str
 
 
 class _Run:
@@ -169,8 +169,8 @@ class _Run:
                 answer: dict[str, Any] = frame.value
                 return answer
             if frame.kind == "error":
-                said = shaped(self._host, frame.value, _Error)
-                raise ProgramError(self._host, f"{self._name}: {said['error']}", said["traceback"])
+                raised = shaped(self._host, frame.value, _Error)
+                raise ProgramError(self._host, f"{self._name}: {raised['error']}", raised["traceback"])
             if frame.kind == "frame":
                 if on_frame is not None:
                     on_frame(frame.value)
@@ -190,7 +190,7 @@ class _Run:
                 key, _, value = frame.value.partition(" ")
                 facts[key] = value
             elif frame.kind == "none":
-                raise NoPython(self._host, _told(tried), facts)
+                raise NoPython(self._host, _attempts(tried), facts)
             if len(tried) + len(facts) > _MOST_REMARKS:
                 raise BadFrame("too many remarks of a shell")
         raise self._ended()
@@ -221,16 +221,16 @@ class _Run:
 
     def _died(self, code: str) -> HostError:
         """The error if the program ended without an answer, so that sh tries the next interpreter."""
-        said = _last_line(self._command.stderr)
-        return HostError(self._host, "command", f"{self._name}: it died, exit code {code}{said}")
+        last_line = _last_line(self._command.stderr)
+        return HostError(self._host, "command", f"{self._name}: it died, exit code {code}{last_line}")
 
     def _ended(self) -> Exception:
         code = self._command.exit_code
-        said = self._command.stderr.strip() or self._reader.noise
+        output = self._command.stderr.strip() or self._reader.noise
         if not self._heard:
-            return _NoShell(code, said)
+            return _NoShell(code, output)
         ended = "ended without an answer" + ("" if code is None else f", exit code {code}")
-        return HostError(self._host, "answer", f"{self._name}: {ended}{_last_line(said)}")
+        return HostError(self._host, "answer", f"{self._name}: {ended}{_last_line(output)}")
 
 
 def _last_line(text: str) -> str:
@@ -238,15 +238,15 @@ def _last_line(text: str) -> str:
     return f": {lines[-1]}" if lines else ""
 
 
-def _told(tried: Sequence[str]) -> list[str]:
+def _attempts(tried: Sequence[str]) -> list[str]:
     """For people: boot.sh's `CODE WORDS` of the configured interpreter and of those that exist."""
     meanings = {"97": "too old", "126": "cannot be run", "127": "not found"}
-    told = []
+    attempts = []
     for index, attempt in enumerate(tried):
         code, _, words = attempt.partition(" ")
         if index == 0 or code != "127":
-            told.append(f"{words} ({meanings.get(code, f'exit code {code}')})")
-    return [*told, "the usual names and places"]
+            attempts.append(f"{words} ({meanings.get(code, f'exit code {code}')})")
+    return [*attempts, "the usual names and places"]
 
 
 def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -104,10 +104,10 @@ class Streams:
             return data
         noise += data
         _, mark, rest = noise.partition(self._mark)
-        said, newline, rest = rest.partition(b"\n")
+        group, newline, rest = rest.partition(b"\n")
         if newline:
             del self._noise[stream]
-            self.group = int(said) if said.strip().isdigit() else self.group
+            self.group = int(group) if group.strip().isdigit() else self.group
         elif not mark:
             del noise[: -_NOISE_KEPT - len(self._mark)]
         return bytes(rest)

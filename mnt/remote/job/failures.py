@@ -28,11 +28,11 @@ VICTIM = re.compile(
 
 
 class Failure(TypedDict):
-    """Why a node's part of a job failed, as far as the node itself can tell."""
+    """Why a node's part of a job failed, as far as the node itself knows."""
 
     rank: int | None  # global rank of the first process that failed
     local_rank: int | None
-    exit_code: int | None  # of that process; 128+N for a signal; None: nobody saw it
+    exit_code: int | None  # of that process; 128+N for a signal; None: unknown
     signal: str | None  # "SIGKILL"
     message: str  # one line: the last line of the exception, or of torchrun's output
     traceback: str | None  # its end, at most 8 KiB
@@ -102,8 +102,8 @@ def failure_of_program(output: str, code: int) -> Failure:
     """The failure of the engine itself, from the end of its output: the last exception, or the last line."""
     exception = last_exception(output)
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    said = exception[0] if exception else lines[-1] if lines else ""
-    message = f"killed by {signal_of(code)}" if code < 0 else said or f"exit code {code}"
+    last_line = exception[0] if exception else lines[-1] if lines else ""
+    message = f"killed by {signal_of(code)}" if code < 0 else last_line or f"exit code {code}"
     return make_failure(message, code, traceback=exception[1] if exception else None)
 
 

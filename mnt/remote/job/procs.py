@@ -210,14 +210,14 @@ class Ending:
     ) -> None:
         self._look, self._sweep = look, sweep
         self._kill_at = now + grace
-        self._told: set[tuple[int, int]] = set()
+        self._signalled: set[tuple[int, int]] = set()
         self._empty_looks = 0
         self.left: list[int] = []
 
     @property
     def ended(self) -> int:
         """The number of processes that were signalled and are gone."""
-        return len(self._told) - len(self.left)
+        return len(self._signalled) - len(self.left)
 
     def hurry(self, kill_at: float) -> None:
         """KILL at this time, or earlier if that was due."""
@@ -235,7 +235,7 @@ class Ending:
             identity = (process.pid, process.start_time)
             if killing:
                 send_signal(process, signal.SIGKILL)
-            elif identity not in self._told:
+            elif identity not in self._signalled:
                 send_signal(process, signal.SIGTERM)
-            self._told.add(identity)
+            self._signalled.add(identity)
         return killing and now >= self._kill_at + self.PATIENCE

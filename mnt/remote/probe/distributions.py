@@ -58,8 +58,8 @@ def torch_cuda(search: Iterable[str]) -> str | None:
     annotation before 1.12. The metadata of a wheel from PyPI does not contain it.
     """
     text = _first(search, "torch/version.py", 4096)
-    said = re.search(r"^cuda\b[^=\n]*=[ \t]*(?:None|['\"]([^'\"]+)['\"])", text, re.MULTILINE)
-    return (said.group(1) or "none") if said else None
+    match = re.search(r"^cuda\b[^=\n]*=[ \t]*(?:None|['\"]([^'\"]+)['\"])", text, re.MULTILINE)
+    return (match.group(1) or "none") if match else None
 
 
 def nccl_library(search: Iterable[str]) -> str | None:

@@ -20,7 +20,7 @@ def memory() -> dict[str, object]:
 
 
 def _shm(path: str) -> dict[str, int] | None:
-    """The room for POSIX shared memory; None where nothing is mounted, so that it would lie on a disk."""
+    """The space for POSIX shared memory; None if nothing is mounted there, so that it would be on disk."""
     try:
         return measure(os.statvfs(path)) if os.path.ismount(path) else None
     except OSError:

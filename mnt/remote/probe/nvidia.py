@@ -84,14 +84,14 @@ def _ask(tool: str, deadline: float) -> dict[str, object]:
         fields.remove(unknown.group(1))
         again = {"gpus": _query(tool, fields)}
         code, output = run_all(again, max(0.0, end - time.monotonic()))["gpus"]
-    said = {key: "" if code else text for key, (code, text) in answers.items()}
+    outputs = {key: "" if code else text for key, (code, text) in answers.items()}
     return {
         "found": [] if code else parse_csv(output, "index"),
         "error": (" ".join(output.split()) or f"exit status {code}") if code else None,
         # Not every GPU and driver reports these.
-        "rows": parse_csv(said["rows"], "gpu_uuid"),
-        "processes": parse_csv(said["processes"], "gpu_uuid"),
-        "links": said["links"],
+        "rows": parse_csv(outputs["rows"], "gpu_uuid"),
+        "processes": parse_csv(outputs["processes"], "gpu_uuid"),
+        "links": outputs["links"],
     }
 
 

@@ -146,7 +146,7 @@ class Push:
         if not os.access(self._releases.workdir, os.W_OK | os.X_OK):
             raise Refused(f"you may not write to {shown(self._releases.workdir)}")
         path = self._nonce_path(self._nonce)
-        self._undo.callback(_remove_file, path)  # before the directory that it lies in
+        self._undo.callback(_remove_file, path)  # before the directory that contains it
         self._always.callback(_remove_file, path)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         return {"mark": _mark(self._releases.directory), "in_use": self._releases.in_use()}

@@ -58,7 +58,7 @@ def _authorize(args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_home(home: str) -> None:
-    """sshd heeds no authorized_keys where others may write (StrictModes of sshd_config(5))."""
+    """sshd ignores authorized_keys in a home that others may write to (StrictModes of sshd_config(5))."""
     mode = os.stat(home).st_mode
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise Refused(
@@ -191,8 +191,8 @@ def _keygen(*words: str) -> str:
     except FileNotFoundError:
         raise Refused("this host has no ssh-keygen", "apt-get install openssh-client") from None
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["it failed"])[-1]
-        raise Refused(f"ssh-keygen: {said}", "check ~/.ssh/mnt on the host")
+        message = (done.stderr.strip().splitlines() or ["it failed"])[-1]
+        raise Refused(f"ssh-keygen: {message}", "check ~/.ssh/mnt on the host")
     return done.stdout
 
 

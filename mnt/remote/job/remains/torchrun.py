@@ -142,8 +142,8 @@ def _last_words(rank: int, code: int, stderr: str) -> str:
     how = f"exited with code {code}" if name is None else f"was killed by {name}"
     lines = [line for line in stderr.splitlines() if line.strip()]
     # Other signals come from outside: the process's output does not explain them.
-    said = f": {LINE_PREFIX.sub('', lines[-1])}" if lines and name in (None, "SIGABRT") else ""
-    return f"rank {rank} {how}{said}"
+    last_line = f": {LINE_PREFIX.sub('', lines[-1])}" if lines and name in (None, "SIGABRT") else ""
+    return f"rank {rank} {how}{last_line}"
 
 
 def _until(file: Written | None, before: float | None) -> Written | None:
