@@ -173,4 +173,4 @@ def test_routes_and_what_the_kernel_says_of_them() -> None:
 
 
 def test_the_route_to_this_host_itself() -> None:
-    assert reach.leaves_by("127.0.0.1") == "lo"
+    assert reach.interface_to("127.0.0.1") == "lo"

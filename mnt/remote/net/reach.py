@@ -210,12 +210,12 @@ def _full_packet(connection: socket.socket) -> bool | None:
 
 def _about_route(address: str) -> dict[str, Any]:
     try:
-        return {"route": leaves_by(address), "ports": {}}
+        return {"route": interface_to(address), "ports": {}}
     except OSError as error:
         return {"no_route": _reason(error), "ports": {}}
 
 
-def leaves_by(address: str) -> str:
+def interface_to(address: str) -> str:
     """The interface of the route to an IPv4 address, as in `ip route get`.
 
     Without a source address, because NCCL and gloo connect without one. Raises OSError if there is no route.

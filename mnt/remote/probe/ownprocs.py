@@ -54,16 +54,12 @@ def _own_pids() -> list[int]:
 
 def _job(pid: int) -> tuple[str, str] | None:
     """(job, host) from the environment variables of `mnt.remote.job.spec.marks`."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
-            text = file.read()
-    except OSError:  # it has ended
+    text = read(f"/proc/{pid}/environ")
+    if "MNT_JOB=" not in text:
         return None
-    if b"MNT_JOB=" not in text:
-        return None
-    variables = dict(entry.partition(b"=")[::2] for entry in text.split(b"\0"))
-    job, host = (variables.get(name, b"").decode("utf-8", "replace") for name in (b"MNT_JOB", b"MNT_HOST"))
-    return (job, host) if job else None
+    variables = dict(entry.partition("=")[::2] for entry in text.split("\0"))
+    job = variables.get("MNT_JOB")
+    return (job, variables.get("MNT_HOST", "")) if job else None
 
 
 def _unsupervised(marked: dict[tuple[str, str], list[int]], pids: list[int]) -> list[dict[str, object]]:
