@@ -52,7 +52,7 @@ def launch_facts(
     Raises NeverStarted: a host cannot be reached, or did not answer.
     """
     found, network = first_look(fleet, inventory, hosts)
-    releases = fleet.run(find_release, None)
+    releases = fleet.run(find_release)
     _require_answers({**found.errors, **releases.errors(), **_without_home(found)})
     held = releases.values_by_host()
     nodes = {host.name: _node(found, host, _tree(held[host.name])) for host in hosts}

@@ -80,7 +80,6 @@ class NodePlan:
     host: str
     node_rank: int
     nproc: int
-    first_rank: int  # global rank of this node's local rank 0
     cwd: str
     env: dict[str, str]
     argv: tuple[str, ...]
@@ -209,7 +208,6 @@ def plan_job(
     master_addr = networks[hosts[0].name][0].address
     warnings: list[str] = []
     nodes: list[NodePlan] = []
-    first_rank = 0
     for rank, host in enumerate(hosts):
         nproc = work.nproc or host.slots
         nic, variables = networks[host.name]
@@ -240,7 +238,6 @@ def plan_job(
                 host=host.name,
                 node_rank=rank,
                 nproc=nproc,
-                first_rank=first_rank,
                 cwd=place.cwd,
                 env=env,
                 argv=tuple(work.argv(role)),
@@ -248,7 +245,6 @@ def plan_job(
                 jobs_dir=place.jobs_dir,
             )
         )
-        first_rank += nproc
     return LaunchPlan(
         record=record,
         engine=work.engine,

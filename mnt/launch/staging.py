@@ -80,7 +80,6 @@ def _spec(plan: LaunchPlan, node: NodePlan, secret: str, created: float) -> Node
         "env": node.env,
         "path_prepend": list(node.path_prepend),
         "script": plan.script,
-        "ranks": [node.first_rank, node.nproc],
         "jobs_dir": node.jobs_dir,
         "master": {"addr": plan.master_addr, "port": plan.master_port},
         "grace": plan.grace,
