@@ -24,7 +24,7 @@ from runs import Run, in_turn, run
 from mnt.fleet import Fleet, HostConnection
 from mnt.inventory import loader
 from mnt.lab.lab import Lab, LabRequest
-from mnt.tasks.job import NodeSpec, start_node
+from mnt.tasks.job import NodeSpec, spawn_node, stage_node
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULT = ROOT / "benchmarks" / "results" / "head.json"
@@ -136,7 +136,8 @@ def start_sleeper(connection: HostConnection) -> None:
         "jobs_dir": connection.target.jobs_dir,
         "master": {"addr": "127.0.0.1", "port": 29500},
     }
-    start_node(connection, spec)
+    stage_node(connection, spec)
+    spawn_node(connection, spec["jobs_dir"], spec["job"], host)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def launch_facts(
     Raises NeverStarted: a host cannot be reached, or did not answer.
     """
     found, network = first_look(fleet, inventory, hosts)
-    releases = fleet.run(find_release, None)
+    releases = fleet.run(find_release)
     _require_answers(found, releases.errors())
     trees = {name: _tree(release) for name, release in releases.values_by_host().items()}
     nodes = {

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from mnt.errors import UsageError
 
 if TYPE_CHECKING:
-    from mnt.tasks.job import Failure, JobEntry, Jobs
+    from mnt.remote.job.failures import Failure
+    from mnt.tasks.job import JobEntry, Jobs
 
 ACTIVE = frozenset({"starting", "running"})
 

@@ -62,7 +62,6 @@ class NodePlan:
     host: str
     node_rank: int
     nproc: int
-    first_rank: int  # global rank of this node's local rank 0
     cwd: str
     env: dict[str, str]
     argv: tuple[str, ...]
@@ -144,7 +143,6 @@ def plan_launch(
     master_port = inventory.network.master_port
     warnings: list[str] = []
     nodes: list[NodePlan] = []
-    first_rank = 0
     for rank, host in enumerate(hosts):
         home, gpus = facts[host.name].home, facts[host.name].gpus
         nproc = options.nproc or (host if gpus is None else replace(host, gpus=gpus)).slots
@@ -177,7 +175,6 @@ def plan_launch(
                 host=host.name,
                 node_rank=rank,
                 nproc=nproc,
-                first_rank=first_rank,
                 cwd=trees[host.name].path,
                 env=env,
                 argv=tuple(options.engine.argv(role)),
@@ -185,7 +182,6 @@ def plan_launch(
                 jobs_dir=jobs_dir,
             )
         )
-        first_rank += nproc
     return LaunchPlan(
         record=record,
         engine=options.engine.name,

@@ -77,7 +77,6 @@ def node_specs(plan: LaunchPlan, *, secret: str, created: float) -> dict[str, No
             "env": node.env,
             "path_prepend": list(node.path_prepend),
             "script": plan.script,
-            "ranks": [node.first_rank, node.nproc],
             "jobs_dir": node.jobs_dir,
             "master": {"addr": plan.master_addr, "port": plan.master_port},
             "grace": plan.grace,

@@ -1,4 +1,4 @@
-"""Who may log in to an account on one host; `mnt/remote/ssh/authorize.py` does it there."""
+"""Set who may log in to an account on one host, with `mnt/remote/ssh/authorize.py` there."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mnt.tasks.shape import granted, shaped
 
 class Authorized(TypedDict):
     key: str  # "ssh-ed25519 AAAA..", without a comment
-    comment: str  # one that begins with `mnt:` stands for one key at a time
+    comment: str  # one that begins with `mnt:` replaces the key that had it before
     options: str  # of sshd(8), AUTHORIZED_KEYS FILE FORMAT; may be empty
 
 
 class Peer(TypedDict):
-    """A node as the others log in to it."""
+    """A node that the other nodes log in to."""
 
     names: list[str]
     address: str
@@ -27,8 +27,8 @@ class Peer(TypedDict):
 
 
 class Account(TypedDict):
-    changes: list[str]  # what was changed; with dry_run, what would be
-    public: str | None  # the node's own key
+    changes: list[str]  # that were made; with dry_run, that would be made
+    public: str | None  # the node's own public key
 
 
 def authorize(
@@ -40,11 +40,11 @@ def authorize(
     peers: Sequence[Peer] = (),
     dry_run: bool = False,
 ) -> Account:
-    """Let keys in, and have the host ready to log in to `peers`.
+    """Let the owners of keys log in to the host, and prepare it to log in to `peers`.
 
     Args:
-        cluster: names a directory: letters, digits, `.`, `-` and `_`.
-        node_key: make a key of the node's own if there is none.
+        cluster: the name of a directory: letters, digits, `.`, `-` and `_`.
+        node_key: make a key pair for the node if it has none.
 
     Raises HostError.
     """

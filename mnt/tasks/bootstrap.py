@@ -1,7 +1,7 @@
-"""The head's half of starting a program on a host: the bytes that go there, and the frames that come back.
+"""The head's side of starting a program on a host: the bytes that are sent, and the frames that come back.
 
-Runs on the head. What runs on the host is `boot.sh` (finds a Python), then `boot.py` (runs the program); both
-travel on standard input, since the login shell may be anything: it is only ever given COMMAND.
+On the host `boot.sh` finds a Python, then `boot.py` runs the program. Both are sent on standard input: the
+login shell may be any shell, and gets nothing but COMMAND.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-# Passed on unharmed by sh, bash, zsh, ksh, fish and tcsh: no backslash, `!` or newline in the quotes.
+# sh, bash, zsh, ksh, fish and tcsh pass this on unchanged: no backslash, `!` or newline in the quotes.
 COMMAND = "exec sh -c 'IFS= read -r line; eval \"$line\"'"
 
 # The largest frame, in bytes of JSON.
 FRAME_LIMIT = 64 * 1024 * 1024
 
-# Valid Python 2 too: an old interpreter has to say that it is old. Standard input moves to a descriptor of
-# its own, so that nothing that the program starts can read from it.
+# Also valid Python 2: an old interpreter must be able to report that it is old. Standard input moves to
+# another descriptor, so that no process that the program starts can read from it.
 _STUB = """\
 import os, sys
 if sys.version_info < (3, 8):
@@ -52,27 +52,21 @@ def _text(name: str) -> str:
 
 @cache
 def shell_line(name: str) -> str:
-    """A text of `sh` in this package as the one line that COMMAND reads first: no comments, no newline."""
+    """A shell script of mnt.remote as the single line that COMMAND reads first: no comments, no newlines."""
     lines = (line.strip() for line in _text(name).splitlines())
     return " ".join(line for line in lines if line and not line.startswith("#"))
 
 
-def opening(
-    mark: str,
-    python: Sequence[str],
-    *,
-    why: str = "",
-    stale: int | None = None,
-) -> bytes:
+def opening(mark: str, python: Sequence[str], *, why: str = "", stale: int | None = None) -> bytes:
     """What COMMAND reads before the request.
 
     Args:
         mark: see `new_mark`.
         python: words of the configured interpreter; empty: only the usual places are tried.
-        why: why the configured interpreter is left out.
+        why: why the configured interpreter is not used.
         stale: process group of an earlier run that hangs, to be killed first.
 
-    Raises ValueError where a word of `python` holds a newline or NUL.
+    Raises ValueError if a word of `python` is empty or contains a newline or NUL.
     """
     for word in python:
         if "\n" in word or "\0" in word or not word:
@@ -90,35 +84,26 @@ def opening(
 
 
 def pack(modules: Sequence[tuple[str, str]]) -> bytes:
-    """A program as the stub reads it, behind boot.py: the same for every host.
+    """A program as the stub reads it, after boot.py: the same for every host.
 
     Args:
-        modules: (full name, source), each behind those that it imports.
+        modules: (full name, source), each after those that it imports.
     """
     files = [("mnt.remote.boot.boot", _text("boot/boot.py")), *modules]
     return _block(zlib.compress(json.dumps(files).encode()))
 
 
-def request(
-    mark: str,
-    name: str,
-    args: dict[str, Any],
-) -> bytes:
-    """What boot.py reads of the program that is packed before it; the program's own stream follows.
+def request(mark: str, name: str, args: dict[str, Any]) -> bytes:
+    """The request that boot.py reads after the packed program; the program's own stream follows.
 
     Args:
-        mark: that of the opening.
+        mark: the same as in the opening.
         name: the program; `job.jobctl` is mnt/remote/job/jobctl.py.
         args: JSON-serialisable arguments of its `main`.
 
-    Raises TypeError or ValueError where `args` is not JSON.
+    Raises TypeError or ValueError if `args` is not JSON.
     """
-    document = {
-        "mark": mark,
-        "limit": FRAME_LIMIT,
-        "name": name,
-        "args": args,
-    }
+    document = {"mark": mark, "limit": FRAME_LIMIT, "name": name, "args": args}
     return _block(json.dumps(document, allow_nan=False).encode())
 
 
@@ -127,7 +112,7 @@ def _block(data: bytes) -> bytes:
 
 
 END_OF_STREAM = b"%08x" % 0
-PIECE = 1 << 18  # bytes of the stream that travel as one piece
+PIECE = 1 << 18  # bytes of the largest piece of the stream
 
 
 def piece(data: bytes) -> bytes:
@@ -140,7 +125,7 @@ class Frame:
     """A message from the host.
 
     `kind` is one of `sh`, `tried`, `fact`, `none` (from boot.sh, `value` is text) or `hello`, `frame`,
-    `answer`, `error` (from boot.py, `value` is what the JSON said).
+    `answer`, `error` (from boot.py, `value` is the decoded JSON).
     """
 
     kind: str
@@ -148,18 +133,18 @@ class Frame:
 
 
 class BadFrame(ValueError):
-    """What carries the mark is not a frame: cut short, too large, or not JSON."""
+    """Data with the mark that is not a frame: cut short, too large, or not JSON."""
 
 
 _TEXT_KINDS = frozenset({"sh", "tried", "fact", "none"})
 _JSON_KINDS = frozenset({"hello", "frame", "answer", "error"})
 _LINE_LIMIT = 65536
 _NOISE_KEPT = 4096
-_DIGITS = 40  # of an integer; the largest that any program sends has 20
+_DIGITS = 40  # of an integer; the largest integer of any program has 20
 
 
 class FrameReader:
-    """Finds frames in a standard output that may hold anything else before and between them."""
+    """Finds frames in a standard output that may contain other text before and between them."""
 
     def __init__(self, mark: str, limit: int = FRAME_LIMIT) -> None:
         self._mark = mark.encode() + b" "
@@ -170,16 +155,16 @@ class FrameReader:
 
     @property
     def noise(self) -> str:
-        """The end of what was not a frame."""
+        """The end of the text outside frames."""
         return (self._noise + self._buffer)[-_NOISE_KEPT:].decode(errors="replace")
 
     @property
     def skipped(self) -> str:
-        """The end of what was not a frame, as far as frames have followed it."""
+        """The end of the text outside frames, up to the last frame."""
         return self._noise.decode(errors="replace")
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Take a piece of output; the frames that it completes. Raises BadFrame."""
+        """Take a piece of output, and return the frames that it completes. Raises BadFrame."""
         self._buffer += data
         while self._skip_to_mark():
             end = self._buffer.find(b"\n")
@@ -208,7 +193,7 @@ class FrameReader:
     def _skip_to_mark(self) -> bool:
         start = self._buffer.find(self._mark)
         found = start >= 0
-        if not found:  # the mark may have begun
+        if not found:  # the buffer may end with the beginning of a mark
             start = max(0, len(self._buffer) - len(self._mark) + 1)
         if start:
             self._noise += self._buffer[:start]
@@ -233,7 +218,7 @@ class FrameReader:
 
 
 def parse(text: str) -> Any:
-    """JSON from a host, without NaN and the like, and without endless numbers. Raises BadFrame."""
+    """Decode JSON from a host. Raises BadFrame, also for NaN, Infinity and numbers of too many digits."""
     try:
         return _DECODER.decode(text)
     except json.JSONDecodeError as error:

@@ -1,7 +1,4 @@
-"""Gather a program of `mnt/remote/` and the modules there that it imports.
-
-A host gets a single standard-library program, whatever the number of files it is written in here.
-"""
+"""Collect a program of `mnt/remote/` and the modules there that it imports, to send it as one file."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ _reading = threading.Lock()
 
 
 def _once(read: Callable[[str], T]) -> Callable[[str], T]:
-    """Read a program once for all hosts; the others wait for the first."""
+    """Read a program once for all hosts; the threads of the other hosts wait for the first."""
     cached = cache(read)
 
     @wraps(read)
@@ -48,7 +45,7 @@ def _once(read: Callable[[str], T]) -> Callable[[str], T]:
 
 @_once
 def script_source(name: str) -> str:
-    """The program as a script that needs no `mnt`: exits with what `main(arguments)` returns."""
+    """The program as a script that does not need `mnt`; its exit code is what `main(arguments)` returns."""
     loads = [f"_load({full_name!r}, {source!r})\n" for full_name, source in program_modules(name)]
     run = f"sys.exit(sys.modules[{f'{_PACKAGE}.{name}'!r}].main(sys.argv[1:]))\n"
     return "".join([_LOADER, *loads, run])
@@ -56,7 +53,7 @@ def script_source(name: str) -> str:
 
 @_once
 def packed(name: str) -> bytes:
-    """The program as it travels to every host: see `bootstrap.pack`."""
+    """The program as it is sent to every host: see `bootstrap.pack`."""
     return bootstrap.pack(program_modules(name))
 
 
@@ -66,7 +63,7 @@ def program_modules(name: str) -> list[tuple[str, str]]:
 
 
 def _parts(name: str) -> list[str]:
-    """`name` after everything that it imports, directly or not, each once."""
+    """`name`, after all modules that it imports directly or indirectly, each once."""
     order: list[str] = []
 
     def visit(part: str) -> None:
@@ -80,7 +77,7 @@ def _parts(name: str) -> list[str]:
 
 
 def _imports(source: str) -> list[str]:
-    """The modules of `mnt.remote` that a source imports, by `from mnt.remote.x[.y] import z`, as `x.y`."""
+    """The modules that a source imports with `from mnt.remote.x[.y] import z`, as `x.y`."""
     found: list[str] = []
     for place, names in _IMPORT.findall(source):
         whole = _file(place).is_file()
@@ -94,5 +91,5 @@ def _read(name: str) -> str:
 
 
 def _file(name: str) -> Traversable:
-    """Of `job.supervisor` it is mnt/remote/job/supervisor.py."""
+    """`job.supervisor` is mnt/remote/job/supervisor.py."""
     return resources.files(_PACKAGE).joinpath(f"{name.replace('.', '/')}.py")

@@ -20,23 +20,23 @@ from mnt.tasks.program import run_program
 
 
 def collection() -> Collection:
-    """All of them."""
+    """All tasks of this module."""
     return Collection(*map(Task, (probe, mesh, program)))
 
 
 def probe(connection: Connection, args: str = "{}") -> None:
-    """Print the host's facts. ARGS is a JSON object; mnt/remote/probe/probe.py lists what may be in it."""
+    """Print the host's facts. ARGS is a JSON object; mnt/remote/probe/probe.py lists its keys."""
     _print_answer(connection, lambda host: run_program(host, "probe.probe", json.loads(args)))
 
 
 def mesh(connection: Connection, workers: str) -> None:
-    """Print whether the host can log in to WORKERS (addresses with commas) without a question."""
+    """Print whether the host can log in to WORKERS (addresses with commas between) unattended."""
     hosts = [Host(name=address, address=address) for address in workers.split(",")]
     _print_answer(connection, lambda host: mesh_task.mesh(host, hosts))
 
 
 def program(connection: Connection, name: str, args: str = "{}", timeout: float = 60.0) -> None:
-    """Run the program NAME of mnt/remote/ (`probe.probe`) with ARGS, a JSON object; print what it says."""
+    """Run the program NAME of mnt/remote/ (`probe.probe`) with ARGS, a JSON object; print what it sends."""
     _print_answer(
         connection,
         lambda host: run_program(host, name, json.loads(args), timeout=timeout, on_frame=_print),
@@ -44,7 +44,7 @@ def program(connection: Connection, name: str, args: str = "{}", timeout: float 
 
 
 class _FabricLogin(HostConnection):
-    """A connection that Fabric opens, by its own rules."""
+    """A connection that Fabric opens, with its own rules."""
 
     def __init__(self, connection: Connection) -> None:
         ssh = Ssh(user=connection.user, port=connection.port, config=None)
@@ -59,7 +59,7 @@ class _FabricLogin(HostConnection):
 
 def _print_answer(connection: Any, ask: Callable[[HostConnection], Any]) -> None:
     if not isinstance(connection, Connection):
-        raise Exit("on which host? fab .. -H user@host TASK", code=2)
+        raise Exit("no host: fab .. -H user@host TASK", code=2)
     try:
         _print(ask(_FabricLogin(connection)))
     except MntError as error:

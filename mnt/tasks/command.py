@@ -1,12 +1,11 @@
-"""Run a command of the user's on a host: its bytes to a sink as they come, its exit code at the end."""
+"""Run a user's command on a host: pass its output to a sink as it comes, and return its exit code."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
-from types import TracebackType
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Protocol
 
 from mnt.errors import HostError
@@ -16,13 +15,13 @@ from mnt.fleet.wire.command import ReadTimeout, RunningCommand
 from mnt.tasks import bootstrap, wrapper
 from mnt.tasks.wrapper import Command, Streams
 
-# A command has ended, and something that it started holds its streams: what is on its way still counts.
-_QUIET = 0.5  # seconds of silence that end the waiting
-_PATIENCE = 5.0  # seconds that it lasts at most
+# If a command has ended and a process that it started keeps its streams open, output may still be on its way.
+_QUIET = 0.5  # seconds without output after which we stop waiting
+_PATIENCE = 5.0  # seconds that we wait at most
 
 
 class Sink(Protocol):
-    """Where a host's output goes."""
+    """Takes the output of a host."""
 
     def stdout(self, data: bytes) -> None: ...
 
@@ -30,7 +29,7 @@ class Sink(Protocol):
 
 
 class Feed(Protocol):
-    """A standard input: iterating waits for more of it; `close`, from another thread, ends that."""
+    """A standard input. Iterating waits for more input; `close`, from another thread, ends the iteration."""
 
     def __iter__(self) -> Iterator[bytes]: ...
 
@@ -45,26 +44,26 @@ def run_command(
     stdin: Feed | None = None,
     timeout: float | None = None,
 ) -> int:
-    """Run `command` and return its exit code, 128+N for a signal. The connection is closed in the end.
+    """Run `command` and return its exit code, 128+N for a signal. Closes the connection at the end.
 
-    What it leaves running in the background stays, and is not waited for. When the connection ends before
-    the command does, the host ends it: TERM, and KILL after two seconds, to its process group.
+    Processes that the command leaves in the background keep running; this does not wait for them. If the
+    connection ends before the command, the host ends its process group: TERM, then KILL after two seconds.
 
     Args:
         sink: called in this thread.
-        stdin: what its standard input is; closed in the end. None: it has none.
-        timeout: seconds for the command, which has `Timeouts.channel` more to start; None: no limit.
+        stdin: the command's standard input, closed at the end. None: it has none.
+        timeout: seconds for the command, after at most `Timeouts.channel` seconds to start; None: no limit.
 
     Raises:
-        HostError: phase `command`: it could not be started, or was not done in time; `channel` or an earlier
-            one for want of a connection.
+        HostError: phase `command`: it could not be started, or did not end in time; `channel` or an earlier
+            phase: there is no connection.
     """
     mark = bootstrap.new_mark()
     streams = Streams(mark)
 
     def on_stderr(data: bytes) -> None:
-        if said := streams.stderr(data):
-            sink.stderr(said)
+        if output := streams.stderr(data):
+            sink.stderr(output)
 
     login_line = wrapper.login_line(command)
     try:
@@ -78,8 +77,8 @@ def run_command(
             if timeout is not None:
                 output.limit(timeout)
             if stdin is not None:
-                started.enter_context(_Leash(connection, login_line, streams.group))
-                started.callback(stdin.close)  # the thread that waits for more of it ends
+                started.enter_context(_leash(connection, login_line, streams.group))
+                started.callback(stdin.close)  # this ends the thread that waits for more of it
                 running.write([wrapper.GO])
                 running.write(stdin)
                 running.end_input()
@@ -93,7 +92,7 @@ def run_command(
 
 
 class _Output:
-    """A command's output on its way to the sink."""
+    """Passes a command's output on to the sink."""
 
     def __init__(self, running: RunningCommand, streams: Streams, sink: Sink) -> None:
         self._running = running
@@ -103,11 +102,11 @@ class _Output:
         self._ended = False
 
     def limit(self, seconds: float) -> None:
-        """How long it may last, from now on."""
+        """Allow it this long, from now on."""
         self._deadline = time.monotonic() + seconds
 
     def follow(self, until: Callable[[], bool] = lambda: False) -> bool:
-        """Pass it on until nothing comes any more, or `until` holds; whether that is so.
+        """Pass output on until it ends or `until()` is true; returns False if it ended.
 
         Raises TimeoutError, HostError.
         """
@@ -117,12 +116,12 @@ class _Output:
                 if rest := self._streams.rest():
                     self._sink.stderr(rest)
                 return False
-            if said := self._streams.stdout(data):
-                self._sink.stdout(said)
+            if output := self._streams.stdout(data):
+                self._sink.stdout(output)
         return True
 
     def _next(self) -> bytes:
-        """The next piece; empty at the end, which does not wait for what the command has left running."""
+        """The next piece of output; empty at the end, even if background processes keep the streams open."""
         while True:
             if self._streams.exit_code is not None and not self._ended:
                 self._ended = True
@@ -137,73 +136,59 @@ class _Output:
             except ReadTimeout:
                 if self._ended:
                     return b""
-                # The exit code may have come meanwhile, on standard error.
+                # The exit code may have arrived on standard error in the meantime.
             except HostError:
                 if self._streams.exit_code is None:
                     raise
-                return b""  # the command had ended before the connection did
+                return b""  # the command ended before the connection did
 
 
-class _Leash:
-    """Holds a process group of the host: it is ended unless this is left without an exception."""
+@contextmanager
+def _leash(connection: HostConnection, login_line: str, group: int | None) -> Iterator[None]:
+    """Guard a process group of the host: the host ends it unless the block ends without an exception.
 
-    def __init__(self, connection: HostConnection, login_line: str, group: int | None) -> None:
-        """Raises HostError."""
-        host = connection.target.name
-        if group is None:
-            raise HostError(host, "command", "the host has no /proc, by which to end the command later")
-        self._limit = connection.timeouts.channel
-        self._running = connection.start(login_line)
-        try:
-            self._hold(group)
-        except BaseException as error:
-            self._running.close()
-            if isinstance(error, ReadTimeout):
-                message = f"no second session within {self._limit:g} s"
-                raise HostError(host, "channel", message) from None
-            raise
-
-    def _hold(self, group: int) -> None:
+    Raises HostError.
+    """
+    host, limit = connection.target.name, connection.timeouts.channel
+    if group is None:
+        raise HostError(host, "command", "the host has no /proc, which is needed to end the command later")
+    with connection.start(login_line) as running:
         mark = bootstrap.new_mark()
-        self._running.write([wrapper.leash_opening(mark, group)])
-        said = b""
-        while mark.encode() not in said:
-            data = self._running.read(self._limit)
-            if not data:
-                raise HostError(self._running.host, "channel", "the second session ended at once")
-            said += data
-
-    def __enter__(self) -> _Leash:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._running, suppress(HostError, TimeoutError):
-            if kind is None:
-                self._running.write([wrapper.DONE])
-                self._running.read(self._limit)  # its end
+        running.write([wrapper.leash_opening(mark, group)])
+        answer = b""
+        try:
+            while mark.encode() not in answer:
+                data = running.read(limit)
+                if not data:
+                    raise HostError(host, "channel", "the second session ended at once")
+                answer += data
+        except ReadTimeout:
+            raise HostError(host, "channel", f"no second session within {limit:g} s") from None
+        yield
+        with suppress(HostError, TimeoutError):
+            running.write([wrapper.DONE])
+            running.read(limit)  # its end
 
 
 def _exit_code(running: RunningCommand, streams: Streams) -> int:
     code = running.exit_code if streams.exit_code is None else streams.exit_code
     if code is None:
-        raise HostError(running.host, "command", "it ended, and the host did not say how")
+        raise HostError(running.host, "command", "it ended, and the host did not report its exit code")
     return code
 
 
 def _not_started(
     connection: HostConnection, running: RunningCommand, streams: Streams, command: Command
 ) -> HostError:
-    """The login shell, or sudo, has not let it through."""
+    """The error if the login shell, or sudo, did not run the command."""
     if command.sudo:
         return _sudo_refused(running.host, streams.noise)
     return runs_nothing(connection, running.exit_code, streams.noise)
 
 
-def _sudo_refused(host: str, said: str) -> HostError:
-    lines = said.strip().splitlines()
+def _sudo_refused(host: str, output: str) -> HostError:
+    lines = output.strip().splitlines()
     if lines and "password" in lines[-1]:
         fix = "a NOPASSWD rule in the host's sudoers(5), for the user who logs in"
         return HostError(host, "command", "sudo wants a password", fix=fix)
-    return HostError(host, "command", f"sudo refuses: {lines[-1] if lines else 'it said nothing'}")
+    return HostError(host, "command", f"sudo refuses: {lines[-1] if lines else 'no message'}")

@@ -1,4 +1,4 @@
-"""Programs that do something, say so, and undo it when they are let go."""
+"""Programs that set something up on a host, report it, and undo it at the end."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from mnt.tasks.program import run_program
 
 @contextmanager
 def held(connection: HostConnection, name: str, args: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Run a program of `mnt/remote/` for as long as the block does; gives the first frame that it emits.
+    """Run a program of `mnt/remote/` while the block runs; yields the first frame that it emits.
 
-    The program ends with its standard input, at the end of the block or when the host loses us.
+    The program ends with its standard input: at the end of the block, or if the connection is lost.
 
-    Raises HostError where it fails before that frame.
+    Raises HostError if the program fails before that frame.
     """
     done = threading.Event()
     heard: queue.SimpleQueue[dict[str, Any] | HostError] = queue.SimpleQueue()
@@ -43,6 +43,6 @@ def held(connection: HostConnection, name: str, args: dict[str, Any]) -> Iterato
 
 
 def _until(done: threading.Event) -> Iterator[bytes]:
-    """A stream without bytes that ends with `done`."""
+    """An empty stream that ends when `done` is set."""
     done.wait()
     yield from ()

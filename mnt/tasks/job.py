@@ -1,8 +1,8 @@
 """Jobs on one host: stage, start, list, read the logs, stop.
 
-Each task runs `mnt/remote/job/jobctl.py` on the host, or `list.py` beside it. The files of a job lie in
-`<jobs_dir>/<job>/<host>/` (docs/architecture.md). The documents below are what travels; readers ignore keys
-that they do not know, so a newer `mnt` can stop an older one's jobs.
+Each task runs `mnt/remote/job/jobctl.py` or `list.py` on the host. The files of a job are in
+`<jobs_dir>/<job>/<host>/` (docs/architecture.md). The documents below are what is sent. Readers ignore
+unknown keys, so that a newer `mnt` can stop jobs of an older one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, TypedDict
 
 from mnt.fleet import HostConnection
 from mnt.remote.job.entry import list_entries
+from mnt.remote.job.failures import Failure
 from mnt.tasks.bundle import script_source
 from mnt.tasks.program import run_program
 from mnt.tasks.shape import granted, shaped
@@ -41,42 +42,27 @@ class _RequiredSpec(TypedDict):
     release: str | None
     cwd: str
     argv: list[str]
-    env: dict[str, str]  # added to the session's HOME, USER, LOGNAME, SHELL, PATH, LANG; nothing else is kept
+    env: dict[str, str]  # added to HOME, USER, LOGNAME, SHELL, PATH and LANG of the session, and nothing else
     jobs_dir: str  # may begin with "~"
     master: SocketAddress
 
 
 class NodeSpec(_RequiredSpec, total=False):
-    """What one node has to run.
+    """What one node runs.
 
-    `peer` is None on node 0, and on the others the `peer` that node 0's start answered (None there, too, if
-    it answered None). `secret` is any random text of the job; it authenticates the nodes' supervisors to each
-    other.
+    `peer` is the `peer` of node 0's `Started`; None on node 0 itself. `secret` is a random text, the same for
+    all nodes of the job: their supervisors authenticate each other with it.
     """
 
     backend: str  # what starts the job; default ssh
-    outside_id: str | None  # what the job is called there: a Slurm job's id; None: nothing
-    remains: str  # what reads what its processes leave (mnt/remote/job/remains); default torchrun
+    outside_id: str | None  # the job's id there, e.g. of Slurm; None: it has none
+    remains: str  # the reader of its processes' remains (mnt/remote/job/remains); default torchrun
     path_prepend: list[str]  # directories put first on PATH
-    script: str | None  # a file relative to cwd that must exist; None where there is none (`-m MODULE`)
-    ranks: list[int]  # [first global rank of this node, count]; default: counted from `nodes`
+    script: str | None  # a file relative to cwd that must exist; None: there is none (`-m MODULE`)
     grace: float  # seconds between TERM and KILL; default 10
     peer: SocketAddress | None
     secret: str
     created: float  # epoch seconds, the head's clock
-
-
-class Failure(TypedDict):
-    """Why a node's part of a job failed, as far as the node itself can tell."""
-
-    rank: int | None  # global rank of the first process that failed
-    local_rank: int | None
-    exit_code: int | None  # of that process; 128+N for a signal; None: nobody saw it
-    signal: str | None  # "SIGKILL"
-    message: str  # one line: the last line of the exception, or what torchrun said
-    traceback: str | None  # its end, at most 8 KiB
-    time: float | None  # epoch seconds by the host's clock, best estimate
-    victim: bool  # it died of another's death: SIGTERM, a closed connection, a collective's timeout
 
 
 class JobEntry(TypedDict):
@@ -88,21 +74,21 @@ class JobEntry(TypedDict):
     nodes: list[NodeOfJob]
     engine: str | None
     release: str | None
-    backend: str | None  # None: that of a job of an mnt that had but one, ssh
+    backend: str | None  # None: ssh, of a job of an older mnt, which had no other
     outside_id: str | None
     master: SocketAddress | None
     created: float | None
     state: str  # pending (staged) | starting | running | finished | failed | stopped | lost
-    exit_code: int | None  # of the culprit on this node, 128+N for a signal; None: it runs, or nobody knows
+    exit_code: int | None  # of the culprit on this node, 128+N for a signal; None: it runs, or is unknown
     signal: str | None
     failure: Failure | None
-    # Why mnt ended it, None if it ended itself: {"request": true} (with "peer" if it was asked of that host),
+    # Why mnt ended it; None: it ended by itself. {"request": true} (with "peer": stopped on that host),
     # {"peer": host, "failure": Failure | None}, or {"lost": host, "message", "time"}.
     reason: dict[str, Any] | None
     started: float | None  # epoch seconds, the host's clock
     ended: float | None
     listening: bool  # node 0: a process of the job listens on the master port
-    peer: str | None  # the link between the supervisors, in words: "connected", "unreachable: ...", ...
+    peer: str | None  # the state of the link between the supervisors: "connected", "unreachable: ...", ...
 
 
 class Staged(TypedDict):
@@ -115,13 +101,13 @@ class Staged(TypedDict):
 class Started(TypedDict):
     pid: int  # of the supervisor
     listening: bool
-    peer: SocketAddress | None  # node 0 of several: where the other nodes' supervisors report; for their spec
-    node: JobEntry  # as of the answer; a job that ended at once says so here
+    peer: SocketAddress | None  # node 0 of several: where the supervisors of the other nodes connect to
+    node: JobEntry  # at the time of the answer: the job may have ended already
 
 
 class Stopped(TypedDict):
-    status: str  # "stopped" (it ran, and is gone) | "left" (processes remain) | "none" (nothing of it ran)
-    killed: int  # processes that were ended
+    status: str  # "stopped" (it ran, and has ended) | "left" (processes remain) | "none" (it did not run)
+    killed: int  # number of processes that were ended
     left: list[int]  # pids that could not be ended
     port_free: bool  # no socket LISTENs on the master port
 
@@ -131,28 +117,25 @@ class Jobs(TypedDict):
     jobs: list[JobEntry]  # newest first
 
 
-class _StateFrame(TypedDict):
-    state: JobEntry
-
-
 class _DataFrame(TypedDict):
     data: str
     offset: int
     stream: str
 
 
-class _Node(TypedDict):
-    node: JobEntry
-
-
 def stage_node(connection: HostConnection, spec: NodeSpec) -> Staged:
-    """Put the files of one node of a job on its host, to be started by `spawn_node`, or from outside.
+    """Write the files of one node of a job on its host, to be started by `spawn_node`, or from outside.
 
-    Raises HostError (phase `command`) when the job cannot start there: working directory, script or
-    interpreter missing, job name in use, no place for its files; on node 0 also if anything LISTENs on the
-    master port (the holder is named). Nothing is left then.
+    Raises HostError (phase `command`) if the job cannot start there: working directory, script or interpreter
+    missing, job name in use, no place for its files; on node 0 also if a process LISTENs on the master port
+    (the message names it). No file is left then.
     """
-    args = {**_staging("stage", spec), "check_port": spec["node_rank"] == 0}
+    args = {
+        "action": "stage",
+        "spec": spec,
+        "supervisor": script_source("job.supervisor"),
+        "check_port": spec["node_rank"] == 0,
+    }
     answer = _ask(connection, args, timeout=60.0)
     return shaped(connection.target.name, answer, Staged)
 
@@ -166,18 +149,16 @@ def spawn_node(
     peer: SocketAddress | None = None,
     wait_for_port: bool = False,
     timeout: float = 60.0,
-    on_frame: OnFrame | None = None,
 ) -> Started:
     """Start a staged node of a job under its own supervisor, which outlives this connection.
 
-    With `wait_for_port` (node 0): return as soon as a process of the job LISTENs on the master port, or the
-    job has ended, or `timeout` seconds are over; `listening` tells. Frames: `{"started": {"pid", "peer"}}`,
-    then `{"listening": true}`.
+    With `wait_for_port` (node 0): return as soon as a process of the job LISTENs on the master port (then
+    `listening` is true), the job has ended, or `timeout` seconds have passed.
 
     Args:
-        peer: what node 0's start answered as its `peer`; None on node 0.
+        peer: the `peer` of node 0's `Started`; None on node 0.
 
-    Raises HostError (phase `command`) when it was not started. Nothing is left then.
+    Raises HostError (phase `command`) if it was not started. No file is left then.
     """
     args = {
         "action": "spawn",
@@ -188,51 +169,30 @@ def spawn_node(
         "wait_for_port": wait_for_port,
         "timeout": timeout,
     }
-    answer = _ask(connection, args, timeout=timeout + 30, on_frame=on_frame)
+    answer = _ask(connection, args, timeout=timeout + 30)
     return shaped(connection.target.name, answer, Started)
-
-
-def start_node(
-    connection: HostConnection,
-    spec: NodeSpec,
-    *,
-    wait_for_port: bool = False,
-    timeout: float = 60.0,
-    on_frame: OnFrame | None = None,
-) -> Started:
-    """Stage one node and start it, in one visit: see `stage_node` and `spawn_node`.
-
-    `wait_for_port` also refuses a master port that is taken.
-    """
-    args = {**_staging("start", spec), "wait_for_port": wait_for_port, "timeout": timeout}
-    answer = _ask(connection, args, timeout=timeout + 30, on_frame=on_frame)
-    return shaped(connection.target.name, answer, Started)
-
-
-def _staging(action: str, spec: NodeSpec) -> dict[str, Any]:
-    return {"action": action, "spec": spec, "supervisor": script_source("job.supervisor")}
 
 
 def stop_node(
     connection: HostConnection, jobs_dir: str, job: str, host: str, *, grace: float = 10.0
 ) -> Stopped:
-    """End one node's part of a job: TERM, then KILL after `grace` seconds; and prove that nothing is left.
+    """End one node's part of a job: TERM, then KILL after `grace` seconds; and verify that nothing is left.
 
-    Works with the supervisor alive, dead or frozen. Touches no process that is not of this job. Where it was
-    only staged, its files are removed: "none".
+    Works whether the supervisor is alive, dead or stopped. Touches no process of anything else. If the job
+    was only staged, its files are removed, and the status is "none".
     """
     args = {"action": "stop", "jobs_dir": jobs_dir, "job": job, "host": host, "grace": grace}
     return shaped(connection.target.name, _ask(connection, args, timeout=grace + 60), Stopped)
 
 
 def list_jobs(connection: HostConnection, jobs_dir: str, host: str, *, timeout: float = 30.0) -> Jobs:
-    """The jobs that have a directory for this host. A job whose supervisor died is "lost"."""
+    """The jobs that have a directory for this host. A job whose supervisor has died is "lost"."""
     answer = run_program(connection, "job.list", {"jobs_dir": jobs_dir, "host": host}, timeout=timeout)
     return shaped(connection.target.name, answer, Jobs)
 
 
 def list_jobs_here(jobs_dir: str, host: str) -> Jobs:
-    """The same of this very machine, by its own eyes."""
+    """The same for this machine, without a connection."""
     return shaped(host, {"now": time.time(), "jobs": list_entries(jobs_dir, host)}, Jobs)
 
 
@@ -250,9 +210,9 @@ def read_logs(
     """Read a node's output, or one global rank's, from byte `offset`; with `follow` until the job is over.
 
     Frames, in order: `{"state": JobEntry}` first and at every change, and
-    `{"data": str, "offset": int, "stream": "output" | "stdout" | "stderr"}`, where `data` is at most 256 KiB
-    of the log (UTF-8, other bytes as surrogate escapes, no character cut) and `offset` the byte at which it
-    ends in its stream: give it again to go on after a dropped connection (`rank` None only; a rank has two
+    `{"data": str, "offset": int, "stream": "output" | "stdout" | "stderr"}`. `data` is at most 256 KiB of the
+    log (UTF-8, other bytes as surrogate escapes, no character cut); `offset` is the byte of its stream at
+    which it ends: pass it to continue after a dropped connection (only without `rank`: a rank has two
     streams).
 
     Returns the node's entry after everything was sent. Raises HostError if the host has no such job or rank.
@@ -269,11 +229,14 @@ def read_logs(
     name = connection.target.name
 
     def take(frame: dict[str, Any]) -> None:
-        shaped(name, frame, _StateFrame if "state" in frame else _DataFrame, "frame")
+        if "state" in frame:
+            shaped(name, frame["state"], JobEntry, "state")
+        else:
+            shaped(name, frame, _DataFrame, "frame")
         on_frame(frame)
 
     answer = _ask(connection, args, timeout=None, on_frame=take)
-    return shaped(name, answer, _Node)["node"]
+    return shaped(name, answer.get("node"), JobEntry, "node")
 
 
 def _ask(

@@ -1,4 +1,4 @@
-"""Passwordless SSH between hosts, as a launcher on one of them needs it."""
+"""Unattended SSH logins from one host to others, which a launcher on that host needs."""
 
 from __future__ import annotations
 
@@ -10,29 +10,25 @@ from mnt.inventory.model import Host
 from mnt.tasks.program import run_program
 from mnt.tasks.shape import shaped
 
-_AT_ONCE = 16  # logins at the same time from the one host
+_AT_ONCE = 16  # simultaneous logins from the host
 
 
 class PeerLogin(TypedDict):
-    """Whether a host can log in to another; if not, the line in which its ssh says why."""
+    """Whether a host can log in to another; if not, the line in which its ssh reports why."""
 
     ok: bool
     error: str | None
 
 
-class _Answer(TypedDict):
-    results: dict[str, PeerLogin]
-
-
 def mesh(
     connection: HostConnection, workers: Iterable[Host], *, timeout: float = 10.0
 ) -> dict[str, PeerLogin]:
-    """Whether this host can log in to each of `workers` without a question, by the worker's name.
+    """By name of the worker, whether this host can log in to it without being asked anything.
 
-    The host's own ssh does it, with its user's configuration, keys and known hosts; user and port are the
-    inventory's where it names any. Logins go in parallel, each within `timeout` seconds.
+    It uses the host's own ssh, with its user's configuration, keys and known hosts, and the user and port of
+    the inventory, if set there. Logins run in parallel, each within `timeout` seconds.
 
-    Raises HostError where this host itself cannot be asked.
+    Raises HostError if this host itself cannot be reached.
     """
     wanted = [
         {"name": host.name, "address": host.address, "user": host.ssh.user, "port": host.ssh.port}
@@ -45,4 +41,4 @@ def mesh(
         {"workers": wanted, "timeout": timeout, "at_once": _AT_ONCE},
         timeout=30.0 + rounds * 2 * timeout,
     )
-    return shaped(connection.target.name, answer, _Answer)["results"]
+    return shaped(connection.target.name, answer.get("results"), dict[str, PeerLogin], "results")

@@ -13,15 +13,15 @@ from mnt.tasks.program import run_program
 def probe(connection: HostConnection, args: dict[str, Any], *, timeout: float = 45.0) -> dict[str, Any]:
     """The facts, as `mnt.facts.host.HostFacts.parse` reads them.
 
-    What only the head can tell is added here: `clock_offset` and `clock_uncertainty`, and `noise`, what
-    start-up files have printed.
+    This adds what only the head knows: `clock_offset` and `clock_uncertainty`, and `noise`, the output of
+    start-up files.
 
     Args:
-        args: what depends on the inventory; `mnt/remote/probe/probe.py` lists it.
-        timeout: seconds; what may hang on the host has shorter limits there.
+        args: the arguments that `mnt/remote/probe/probe.py` lists.
+        timeout: seconds; operations that may hang have shorter limits on the host.
 
     Raises:
-        NoPython: the host has no Python >= 3.8; the error holds what plain sh could tell.
+        NoPython: the host has no Python >= 3.8; the error contains the facts that plain sh can find.
         HostError: the host could not be reached, or the probe failed.
     """
     clock = _Clock()
@@ -46,8 +46,8 @@ def probe(connection: HostConnection, args: dict[str, Any], *, timeout: float = 
 class _Clock:
     """Compares the host's clock with ours, over one round trip of a program that runs there already.
 
-    So neither the login nor a start-up file has a part in it. The host looks at its clock between our
-    question and our hearing its answer: where in between is not known.
+    The login and start-up files therefore play no part. The host reads its clock between our question and the
+    arrival of its answer; when exactly is unknown.
     """
 
     def __init__(self) -> None:
@@ -56,12 +56,12 @@ class _Clock:
         self.uncertainty: float | None = None  # seconds; None: it has not answered
 
     def ask(self) -> Iterator[bytes]:
-        """The program's standard input: its end is the question."""
+        """The program's standard input; its end is the question."""
         self._asked = time.time()
         yield from ()
 
     def hear(self, frame: dict[str, Any]) -> None:
-        heard, told = time.time(), frame.get("time")
-        if isinstance(told, float):
-            self.offset = told - (self._asked + heard) / 2
+        heard, host_time = time.time(), frame.get("time")
+        if isinstance(host_time, float):
+            self.offset = host_time - (self._asked + heard) / 2
             self.uncertainty = (heard - self._asked) / 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from mnt.errors import HostError
@@ -17,7 +18,7 @@ from mnt.tasks.shape import shaped
 
 OnFrame = Callable[[dict[str, Any]], None]
 
-_MOST_REMARKS = 100  # of boot.sh, which makes some 15
+_MOST_REMARKS = 100  # frames of boot.sh, which sends about 15
 
 
 class ProgramError(HostError):
@@ -31,8 +32,8 @@ class ProgramError(HostError):
 class NoPython(HostError):
     """The host has no Python >= 3.8.
 
-    `tried` names the interpreters that were tried, with what became of them; `facts` is what plain `sh` can
-    tell of the host: `hostname`, `os`, `kernel`, as far as they are known.
+    `tried` lists the interpreters that were tried, each with its result; `facts` is what plain `sh` knows
+    about the host: `hostname`, `os`, `kernel`, as far as available.
     """
 
     def __init__(self, host: str, tried: Sequence[str], facts: dict[str, str]) -> None:
@@ -61,17 +62,17 @@ def run_program(
     Args:
         args: JSON-serialisable; `main` gets them with `_boot` added.
         stdin: bytes for the program's `stdin`; iterated in another thread, once the program has started.
-        timeout: seconds for all of it; None: as long as it takes.
-        on_frame: takes each frame that the program emits, in this thread.
-        on_noise: takes what came on standard output before the program, its end: what start-up files print.
+        timeout: seconds for everything; None: no limit.
+        on_frame: called in this thread with each frame that the program emits.
+        on_noise: called with the end of the output before the program: what start-up files print.
 
-    Closing the connection, from any thread, ends the call, and the program with it.
+    Closing the connection, from any thread, ends the call and the program.
 
     Raises:
         NoPython: no interpreter.
         ProgramError: the program raised.
-        HostError: phase `command`: the program died, or took too long; `answer`: what came is no answer;
-            `channel`: the connection was lost; or one from logging in.
+        HostError: phase `command`: the program died, or took too long; `answer`: the answer is not valid;
+            `channel`: the connection was lost; or a phase of the login.
     """
     host, python, patience = connection.target.name, connection.target.python, connection.timeouts.interpreter
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -88,18 +89,20 @@ def run_program(
     try:
         try:
             return attempt(python)
-        except _Stuck as stuck:
+        except _TimedOut as late:
+            if not late.starting:
+                raise
             why = f"did not start within {patience:g} s: {' '.join(python)}"
-            return attempt((), why, stuck.group)
-    except _Stuck as stuck:
-        _kill(connection, stuck.group)
-        raise HostError(host, "command", "no Python starts there: each takes too long") from None
-    except _NoShell as silent:
-        raise runs_nothing(connection, silent.exit_code, silent.said) from None
-    except _TooLate as late:
+            return attempt((), why, late.group)
+    except _TimedOut as late:
         if late.group is not None:
             _kill(connection, late.group)
-        raise HostError(host, "command", f"{name}: no answer within {timeout:g} s") from None
+        problem = f"{name}: no answer within {timeout:g} s"
+        if late.starting:
+            problem = "no Python starts there: each takes too long"
+        raise HostError(host, "command", problem) from None
+    except _NoShell as silent:
+        raise runs_nothing(connection, silent.exit_code, silent.output) from None
     except BadFrame as error:
         raise HostError(host, "answer", f"{name}: {error}") from None
 
@@ -109,29 +112,23 @@ class _Error(TypedDict):
     traceback: str
 
 
-class _Stuck(Exception):
-    """The login shell is through, but no interpreter starts; `group` is their process group."""
+@dataclass(eq=False)
+class _TimedOut(Exception):
+    """The deadline has passed, or (`starting`) the time that an interpreter has to start.
 
-    def __init__(self, group: int) -> None:
-        super().__init__(group)
-        self.group = group
+    `group` is the process group of the interpreters; None once a program has started, which ends by itself.
+    """
+
+    group: int | None
+    starting: bool
 
 
+@dataclass(eq=False)
 class _NoShell(Exception):
-    """The login shell has ended, and never ran what it was given."""
+    """The login shell has ended, and did not run COMMAND."""
 
-    def __init__(self, exit_code: int | None, said: str) -> None:
-        super().__init__(exit_code)
-        self.exit_code = exit_code
-        self.said = said
-
-
-class _TooLate(Exception):
-    """The deadline has passed; `group` as in _Stuck, None once a program has started (it ends by itself)."""
-
-    def __init__(self, group: int | None) -> None:
-        super().__init__(group)
-        self.group = group
+    exit_code: int | None
+    output: str
 
 
 class _Run:
@@ -153,8 +150,8 @@ class _Run:
         self._deadline = deadline
         self._patience = patience
         self._heard = False  # whether any frame has come
-        self._group: int | None = None  # of sh, while no program has started
-        self._impatient: float | None = None  # when to give the interpreter up that is being started
+        self._group: int | None = None  # process group of sh, until a program has started
+        self._impatient: float | None = None  # when to give up the interpreter that is being started
 
     def answer(
         self,
@@ -172,8 +169,8 @@ class _Run:
                 answer: dict[str, Any] = frame.value
                 return answer
             if frame.kind == "error":
-                said = shaped(self._host, frame.value, _Error)
-                raise ProgramError(self._host, f"{self._name}: {said['error']}", said["traceback"])
+                raised = shaped(self._host, frame.value, _Error)
+                raise ProgramError(self._host, f"{self._name}: {raised['error']}", raised["traceback"])
             if frame.kind == "frame":
                 if on_frame is not None:
                     on_frame(frame.value)
@@ -193,21 +190,19 @@ class _Run:
                 key, _, value = frame.value.partition(" ")
                 facts[key] = value
             elif frame.kind == "none":
-                raise NoPython(self._host, _told(tried), facts)
+                raise NoPython(self._host, _attempts(tried), facts)
             if len(tried) + len(facts) > _MOST_REMARKS:
                 raise BadFrame("too many remarks of a shell")
         raise self._ended()
 
     def _frames(self) -> Iterator[Frame]:
-        """Frames until the command ends. Raises _Stuck, _TooLate."""
+        """Frames until the command ends. Raises _TimedOut."""
         while True:
             due = [limit for limit in (self._deadline, self._impatient) if limit is not None]
             try:
                 data = self._command.read(remaining(min(due)) if due else None)
             except ReadTimeout:
-                if self._impatient is not None and self._group is not None and min(due) == self._impatient:
-                    raise _Stuck(self._group) from None
-                raise _TooLate(self._group) from None
+                raise _TimedOut(self._group, starting=min(due) == self._impatient) from None
             if not data:
                 return
             for frame in self._reader.feed(data):
@@ -215,7 +210,7 @@ class _Run:
                 yield frame
 
     def _note(self, frame: Frame) -> None:
-        """Follow what is being started: interpreters from `sh` on, none any more after `hello`."""
+        """Keep track of what is being started: interpreters after `sh`, nothing after `hello`."""
         self._heard = True
         if frame.kind == "sh" and frame.value.isdecimal():
             self._group = int(frame.value)
@@ -225,20 +220,17 @@ class _Run:
             self._impatient = self._group = None
 
     def _died(self, code: str) -> HostError:
-        """The program ended without a word: sh goes on to the next interpreter, which nobody wants."""
-        return HostError(
-            self._host,
-            "command",
-            f"{self._name}: it died, exit code {code}{_last_line(self._command.stderr)}",
-        )
+        """The error if the program ended without an answer, so that sh tries the next interpreter."""
+        last_line = _last_line(self._command.stderr)
+        return HostError(self._host, "command", f"{self._name}: it died, exit code {code}{last_line}")
 
     def _ended(self) -> Exception:
         code = self._command.exit_code
-        said = self._command.stderr.strip() or self._reader.noise
+        output = self._command.stderr.strip() or self._reader.noise
         if not self._heard:
-            return _NoShell(code, said)
+            return _NoShell(code, output)
         ended = "ended without an answer" + ("" if code is None else f", exit code {code}")
-        return HostError(self._host, "answer", f"{self._name}: {ended}{_last_line(said)}")
+        return HostError(self._host, "answer", f"{self._name}: {ended}{_last_line(output)}")
 
 
 def _last_line(text: str) -> str:
@@ -246,15 +238,15 @@ def _last_line(text: str) -> str:
     return f": {lines[-1]}" if lines else ""
 
 
-def _told(tried: Sequence[str]) -> list[str]:
-    """The attempts, which boot.sh reports as `CODE WORDS`, for people: what was configured or was there."""
+def _attempts(tried: Sequence[str]) -> list[str]:
+    """For people: boot.sh's `CODE WORDS` of the configured interpreter and of those that exist."""
     meanings = {"97": "too old", "126": "cannot be run", "127": "not found"}
-    told = []
+    attempts = []
     for index, attempt in enumerate(tried):
         code, _, words = attempt.partition(" ")
         if index == 0 or code != "127":
-            told.append(f"{words} ({meanings.get(code, f'exit code {code}')})")
-    return [*told, "the usual names and places"]
+            attempts.append(f"{words} ({meanings.get(code, f'exit code {code}')})")
+    return [*attempts, "the usual names and places"]
 
 
 def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -266,7 +258,7 @@ def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _kill(connection: HostConnection, group: int) -> None:
-    """Kill the processes of an attempt that hangs, if the host lets us; sh does it before anything else."""
+    """Kill the processes of an attempt that hangs, if possible; boot.sh does so before anything else."""
     opening = bootstrap.opening(bootstrap.new_mark(), (), stale=group)
     with (
         contextlib.suppress(HostError, ReadTimeout),

@@ -1,6 +1,6 @@
-"""Releases on one host: what `current` is, whether a release is there, and the host's part of a push.
+"""Releases on one host: the current one, and the host's part of a push.
 
-Each task runs `mnt/remote/push/receive.py` on the host, which knows where releases lie
+Each task runs `mnt/remote/push/receive.py` on the host, which knows where releases are
 (docs/architecture.md).
 """
 
@@ -15,20 +15,17 @@ from mnt.tasks.shape import Refusal, granted, shaped
 
 
 class FoundRelease(TypedDict):
-    current: str | None  # the release that `current` leads to; None: nothing was pushed here
-    has: bool  # the release that was asked for (`current` if none was) is here, with its manifest
-    path: (
-        str | None
-    )  # absolute path of that release on the host, whether it is there or not; None: no release
-    manifest_sha: str | None  # SHA-256 (hex) of its manifest; the same on every host that holds the same tree
+    current: str | None  # the release that `current` points to; None: nothing was pushed here
+    path: str | None  # its absolute path, whether it exists or not
+    manifest_sha: str | None  # SHA-256 (hex) of its manifest, the same on all hosts that have the same tree
 
 
-def find_release(connection: HostConnection, release: str | None = None) -> FoundRelease:
-    """Look for a release in the host's workdir: `release`, or whatever `current` is. Nothing is hashed anew.
+def find_release(connection: HostConnection) -> FoundRelease:
+    """Look for the current release in the host's workdir. Hashes no files.
 
-    Raises HostError (phase `command`) if the workdir cannot be read, or `current` is no link to a release.
+    Raises HostError (phase `command`) if the workdir cannot be read, or `current` is not a link to a release.
     """
-    args = {"action": "find", "workdir": connection.target.workdir, "release": release}
+    args = {"action": "find", "workdir": connection.target.workdir}
     answer = run_program(connection, "push.receive", args)
     return shaped(connection.target.name, granted(connection.target.name, answer), FoundRelease)
 
@@ -58,7 +55,7 @@ _FRAMES: dict[str, type[_Step]] = {"open": _Opened, "look": _Looked, "survey": _
 class _Answer(TypedDict):
     current: str | None
     refused: Refusal | None
-    called_off: bool  # it is not this host that did so
+    called_off: bool  # the head ended the push, not this host
 
 
 def converse(
@@ -68,14 +65,14 @@ def converse(
     stdin: Iterable[bytes],
     on_frame: Callable[[dict[str, Any]], None],
 ) -> _Answer:
-    """The host's part of a push, from its first step to its last; mnt.push.session has the other end.
+    """The host's part of a push, from the first step to the last; mnt.push.session is the other end.
 
     Args:
         nonce: a name that no other host and no other push has.
-        who: who pushes, for whoever comes upon the lock.
+        who: who pushes: shown to others that find the workdir locked.
         stdin: the commands; their end ends the push.
 
-    Returns the receiver's answer; it takes as long as the push.
+    Returns the receiver's answer, at the end of the push.
     """
     target = connection.target
 

@@ -1,4 +1,4 @@
-"""Who reaches whom? The hosts listen, connect to each other and end, all in step."""
+"""Which hosts reach each other: all hosts listen, connect to each other, and end, in step."""
 
 from __future__ import annotations
 
@@ -13,26 +13,18 @@ from mnt.fleet import HostConnection
 from mnt.tasks.program import run_program
 from mnt.tasks.shape import shaped
 
-_LISTEN_WITHIN = 20.0  # seconds from the start: the others wait for the slowest host that long
+_LISTEN_WITHIN = 20.0  # seconds from the start: the hosts wait at most this long for the slowest one
 
 
 class Listening(TypedDict):
-    """Where a host listens. `master` is false where somebody else holds the master port."""
+    """The ports on which a host listens. `master` is false if another process holds the master port."""
 
     ports: list[int]
     master: bool
 
 
-class _Listens(TypedDict):
-    listening: Listening
-
-
-class _Saw(TypedDict):
-    reached: dict[str, dict[str, Any]]  # by target, in the shape of mnt.facts.reach.Reached
-
-
 class Target(TypedDict):
-    """A peer to connect to. `master` is None where that port is not to be tried."""
+    """A peer to connect to. `master` is None if that port is not to be tried."""
 
     name: str
     address: str
@@ -40,59 +32,60 @@ class Target(TypedDict):
     ports: list[int]
 
 
+_Reached = dict[str, dict[str, Any]]  # by target, in the shape of mnt.facts.reach.Reached
 Plan = Callable[[Mapping[str, Listening]], Mapping[str, Sequence[Target]]]
 
 
 class Meeting:
-    """Keeps the hosts of one run in step. `reached` holds what they saw, by host and target.
+    """Keeps the hosts of one run in step. `reached` contains their results, by host and target.
 
     Args:
-        hosts: who is expected; `reach` has to run on all of them at the same time.
-        plan: says who connects to whom, once all that will listen do.
+        hosts: that take part; `reach` has to run on all of them at the same time.
+        plan: which host connects to which; called when all hosts listen that will.
         patience: seconds that connecting may take.
     """
 
     def __init__(self, hosts: Sequence[str], plan: Plan, *, patience: float) -> None:
-        self.reached: dict[str, dict[str, dict[str, Any]]] = {}
+        self.reached: dict[str, _Reached] = {}
         self._plan = plan
         self._patience = patience
         self._start = time.monotonic()
         self._changed = threading.Condition()
-        self._expected = set(hosts)  # those from whom something is still awaited
+        self._expected = set(hosts)  # that have not finished yet
         self._listening: dict[str, Listening] = {}
         self._targets: Mapping[str, Sequence[Target]] | None = None
 
     def heard(self, host: str, frame: dict[str, Any]) -> None:
-        """Take a frame of the program's. Raises HostError where it is none."""
+        """Take a frame of the program. Raises HostError if it is not valid."""
         with self._changed:
             if "listening" in frame:
-                self._listening[host] = shaped(host, frame, _Listens, "frame")["listening"]
+                self._listening[host] = shaped(host, frame["listening"], Listening, "listening")
             else:
-                self.reached[host] = shaped(host, frame, _Saw, "frame")["reached"]
+                self.reached[host] = shaped(host, frame.get("reached"), _Reached, "reached")
             self._changed.notify_all()
 
     def leave(self, host: str) -> None:
-        """Nobody waits for that host any more."""
+        """Stop waiting for this host."""
         with self._changed:
             self._expected.discard(host)
             self._changed.notify_all()
 
     def stream(self, host: str) -> Iterator[bytes]:
-        """A host's standard input: its targets, once all listen; its end, once all have connected."""
+        """A host's standard input: its targets, once all hosts listen; it ends once all have connected."""
         with self._changed:
             self._await(self._listening, self._start + _LISTEN_WITHIN)
             if self._targets is None:
                 self._targets = self._plan(self._listening)
                 self._expected &= set(self._targets)
             targets = self._targets.get(host)
-        if targets is None:  # it came too late
+        if targets is None:  # the host was too late
             return
         yield json.dumps({"targets": targets}).encode() + b"\n"
         with self._changed:
             self._await(self.reached, time.monotonic() + self._patience)
 
     def _await(self, arrived: Mapping[str, object], deadline: float) -> None:
-        """Wait for all that are expected. To be called with the lock held."""
+        """Wait for all expected hosts. To be called with the lock held."""
         self._changed.wait_for(lambda: self._expected <= set(arrived), max(0.0, deadline - time.monotonic()))
 
 
@@ -100,10 +93,10 @@ def reach(connection: HostConnection, meeting: Meeting, args: dict[str, Any], ti
     """One host's part of the meeting.
 
     Args:
-        args: those of `mnt/remote/net/reach.py`.
-        timeout: seconds for all of it.
+        args: the arguments of `mnt/remote/net/reach.py`.
+        timeout: seconds for everything.
 
-    Raises HostError; the meeting goes on without the host then.
+    Raises HostError; the meeting then continues without the host.
     """
     host = connection.target.name
     try:

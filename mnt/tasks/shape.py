@@ -1,4 +1,4 @@
-"""What hosts answer is data of strangers: it has the shape that its TypedDict says, or it is refused."""
+"""Check the answers of hosts, which are untrusted data, against the types that the tasks promise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def shaped(host: str, value: object, shape: type[T], what: str = "answer") -> T:
-    """`value` itself, which is of that shape: a TypedDict. Keys that the shape does not have are let through.
+    """Return `value` if it has the type `shape`, such as a TypedDict; additional keys are accepted.
 
     Raises HostError, phase `answer`.
     """
@@ -22,20 +22,20 @@ def shaped(host: str, value: object, shape: type[T], what: str = "answer") -> T:
             host,
             "answer",
             f"{typed.dotted((what, *misfit.location))}: {misfit.problem}",
-            fix="look at what replaces Python or mnt's files on that host",
+            fix="check what replaces Python or mnt's files on that host",
         ) from None
     return value  # type: ignore[return-value]
 
 
 class Refusal(TypedDict):
-    """Why a program on a host will not do what it was asked, and the way out (mnt.remote.common.refusal)."""
+    """Why a program on a host refused, and how to fix it (mnt.remote.common.refusal)."""
 
     message: str
     fix: str | None
 
 
 def granted(host: str, answer: dict[str, Any]) -> dict[str, Any]:
-    """The answer, unless it is `{"refused": Refusal}`. Raises HostError, phase `command`, with that."""
+    """Return the answer. If it is `{"refused": Refusal}`, raise that as a HostError, phase `command`."""
     if answer.get("refused") is not None:
         refusal = shaped(host, answer["refused"], Refusal, "refused")
         raise HostError(host, "command", refusal["message"], fix=refusal["fix"])

@@ -1,4 +1,4 @@
-"""Is what one host writes seen by the others?"""
+"""Whether a file that one host writes is visible on the others."""
 
 from __future__ import annotations
 
@@ -13,49 +13,41 @@ from mnt.tasks.shape import shaped
 
 
 class Written(TypedDict):
-    """The file that a host wrote, or why it could not."""
+    """The file that a host wrote, or why it could not write."""
 
     file: str | None
     error: str | None
 
 
 class Seen(TypedDict):
-    """Seconds until a host could read what another wrote, or why it never could."""
+    """Seconds until a host could read what another host wrote, or why it could not."""
 
     delay: float | None
     error: str | None
-
-
-class _Wrote(TypedDict):
-    written: dict[str, Written]
-
-
-class _Looked(TypedDict):
-    seen: dict[str, Seen]
 
 
 @contextmanager
 def write_nonce(
     connection: HostConnection, nonce: str, places: Mapping[str, Sequence[str]], *, deadline: float
 ) -> Iterator[dict[str, Written]]:
-    """Files that hold `nonce`, for as long as the block runs; the host removes them even if it loses us.
+    """Write files that contain `nonce`, and remove them at the end of the block or of the connection.
 
     Args:
         nonce: letters and digits.
-        places: by name, directories, of which the first that takes a file gets it.
-        deadline: seconds for writing; what hangs has not been written.
+        places: directories by name; the file goes to the first one that can be written to.
+        deadline: seconds for writing; a directory that hangs counts as not written.
 
-    Raises HostError where the host cannot be asked.
+    Raises HostError if the host cannot be reached.
     """
     args = {"nonce": nonce, "write": places, "deadline": deadline}
     with held(connection, "probe.visible", args) as first:
-        yield shaped(connection.target.name, first, _Wrote, "frame")["written"]
+        yield shaped(connection.target.name, first.get("written"), dict[str, Written], "written")
 
 
 def read_nonce(
     connection: HostConnection, nonce: str, files: Mapping[str, str], *, deadline: float
 ) -> dict[str, Seen]:
-    """Look for the files, by name, until they hold `nonce`, at most `deadline` seconds. Raises HostError."""
+    """Wait, at most `deadline` seconds, until the files (by name) contain `nonce`. Raises HostError."""
     args = {"nonce": nonce, "read": files, "deadline": deadline}
     answer = run_program(connection, "probe.visible", args)
-    return shaped(connection.target.name, answer, _Looked)["seen"]
+    return shaped(connection.target.name, answer.get("seen"), dict[str, Seen], "seen")

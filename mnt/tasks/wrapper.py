@@ -1,7 +1,4 @@
-"""The head's half of run.sh and leash.sh: the bytes that start a command, and telling its output from noise.
-
-Runs on the head, as `bootstrap` does.
-"""
+"""The head's side of run.sh and leash.sh: the bytes that start a command, and its output without noise."""
 
 from __future__ import annotations
 
@@ -10,19 +7,19 @@ from dataclasses import dataclass
 
 from mnt.tasks import bootstrap
 
-# As root, so that root's processes can be ended too. -n: never ask.
+# The wrapper itself runs as root, to be able to end root's processes. -n: never ask.
 _SUDO_COMMAND = bootstrap.COMMAND.replace("exec ", "exec sudo -n -- ", 1)
 
 _NOISE_KEPT = 4096  # bytes: its end
 
-GO = b"\n"  # what run.sh waits for before it starts a command that has an input
-DONE = b"\n"  # what tells leash.sh that there is nothing to end any more
-SCRIPT_PLACE = b"/dev/fd/5"  # where run.sh has the script open
+GO = b"\n"  # run.sh waits for it before it starts a command that has an input
+DONE = b"\n"  # tells leash.sh that the command has ended by itself
+SCRIPT_PLACE = b"/dev/fd/5"  # where run.sh has opened the script
 
 
 @dataclass(frozen=True)
 class Command:
-    """Words as execve gets them. `script`, if there is one, is where SCRIPT_PLACE in them points to."""
+    """Words as execve gets them. SCRIPT_PLACE among them stands for the file with the text `script`."""
 
     words: tuple[bytes, ...]
     script: bytes = b""
@@ -30,12 +27,12 @@ class Command:
 
 
 def login_line(command: Command) -> str:
-    """What the login shell is given: one of two constants."""
+    """The command for the login shell: one of two constants."""
     return _SUDO_COMMAND if command.sudo else bootstrap.COMMAND
 
 
 def opening(command: Command, mark: str, *, with_input: bool) -> bytes:
-    """All that run.sh reads before GO, which it waits for if the command has an input."""
+    """What run.sh reads before GO, for which it waits if the command has an input."""
     lines = [
         bootstrap.shell_line("boot/run.sh").encode(),
         mark.encode(),
@@ -47,7 +44,7 @@ def opening(command: Command, mark: str, *, with_input: bool) -> bytes:
 
 
 def leash_opening(mark: str, group: int) -> bytes:
-    """All that leash.sh reads before DONE."""
+    """What leash.sh reads before DONE."""
     return f"{bootstrap.shell_line('boot/leash.sh')}\n{mark}\n{group}\n".encode()
 
 
@@ -60,31 +57,31 @@ def quote(word: bytes) -> bytes:
 
 
 class Streams:
-    """The streams of run.sh, less what is not the command's: noise before the mark, its code at the end."""
+    """The command's output, without the noise before run.sh's mark and the exit code at the end."""
 
     def __init__(self, mark: str) -> None:
         self._mark = mark.encode()
         self._noise: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
-        self._held = b""  # the end of standard error, as long as it may be the beginning of the code
+        self._held = b""  # the end of standard error, if it may be the beginning of the exit code
         self.group: int | None = None  # the command's process group
         self.exit_code: int | None = None
 
     @property
     def started(self) -> bool:
-        """Whether the command could start: the login shell, and sudo, have let it through."""
+        """Whether the login shell, and sudo, have run the wrapper."""
         return "stdout" not in self._noise
 
     @property
     def noise(self) -> str:
-        """The end of what came on standard error before the mark."""
+        """The end of standard error before the mark."""
         return self._noise.get("stderr", b"")[-_NOISE_KEPT:].decode(errors="replace")
 
     def stdout(self, data: bytes) -> bytes:
-        """What of the next piece of standard output is the command's."""
+        """The command's part of the next piece of standard output."""
         return self._after_mark("stdout", data)
 
     def stderr(self, data: bytes) -> bytes:
-        """The same for standard error. Some of it may be held back until the next call, or `rest`."""
+        """The same for standard error. It may hold some bytes back until the next call, or `rest`."""
         data = self._held + self._after_mark("stderr", data)
         before, mark, after = data.partition(self._mark + b" ")
         code, newline, after = after.partition(b"\n")
@@ -97,7 +94,7 @@ class Streams:
         return data[: len(data) - keep]
 
     def rest(self) -> bytes:
-        """What was held back of standard error, when nothing comes any more."""
+        """The bytes of standard error that were held back, at the end of the stream."""
         held, self._held = self._held, b""
         return held
 
@@ -107,15 +104,15 @@ class Streams:
             return data
         noise += data
         _, mark, rest = noise.partition(self._mark)
-        said, newline, rest = rest.partition(b"\n")
+        group, newline, rest = rest.partition(b"\n")
         if newline:
             del self._noise[stream]
-            self.group = int(said) if said.strip().isdigit() else self.group
+            self.group = int(group) if group.strip().isdigit() else self.group
         elif not mark:
             del noise[: -_NOISE_KEPT - len(self._mark)]
         return bytes(rest)
 
 
 def _overlap(text: bytes, mark: bytes) -> int:
-    """Bytes at the end of `text` that `mark` begins with."""
+    """The number of bytes at the end of `text` that are the beginning of `mark`."""
     return next(size for size in range(min(len(text), len(mark)), -1, -1) if text.endswith(mark[:size]))

@@ -440,7 +440,7 @@ KNOWN = 30  # seconds; it takes 14
 def test_a_host_that_dies_in_mid_command(make_lab: MakeLab) -> None:
     lab = make_lab(count=1)
     with fleet_of(lab) as fleet, at_most(KNOWN), pytest.raises(HostError, match=LOST):
-        while_it_sleeps(fleet.connection("node1"), lab.host("node1").kill)
+        while_it_sleeps(fleet.connection("node1"), partial(faults.power_off, lab.host("node1")))
 
 
 @pytest.mark.parametrize("gateway", [False, True])

@@ -187,15 +187,15 @@ def test_what_jobs_write_stays(site: Site, source: Path) -> None:
     assert site.sh(host, "cat current/outputs/log") == "kept"
 
 
-def test_launch_can_ask_for_a_release(site: Site, source: Path) -> None:
+def test_launch_can_find_the_current_release(site: Site, source: Path) -> None:
     release = site.push(source, "-n", "node1")["release"]
     hosts = loader.load(str(site.inventory)).hosts[:2]
     with Fleet(hosts) as fleet:
-        found = fleet.run(find_release, release).values_by_host()
+        found = fleet.run(find_release).values_by_host()
     sha = manifests.build(walk(source)).sha
     path = f"/home/mnt/{site.workdir[2:]}/releases/{release}"
-    assert found["node1"] == {"current": release, "has": True, "path": path, "manifest_sha": sha}
-    assert found["node2"] == {"current": None, "has": False, "path": path, "manifest_sha": None}
+    assert found["node1"] == {"current": release, "path": path, "manifest_sha": sha}
+    assert found["node2"] == {"current": None, "path": None, "manifest_sha": None}
 
 
 # --- a workdir that hosts share -----------------------------------------------------------------------------

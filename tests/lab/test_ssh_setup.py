@@ -186,5 +186,5 @@ def test_a_home_that_others_may_write(bare: Callable[..., Cluster]) -> None:
     cluster.lab.host("node1").exec(["chmod", "g+w", "/home/mnt"])
     said = cluster.ask([("Password of mnt", PASSWORD)])
     assert said.code == 1
-    assert "sshd takes no keys from there" in said.text
+    assert "sshd accepts no keys from there" in said.text
     assert "chmod go-w /home/mnt" in said.text

@@ -16,7 +16,7 @@ from mnt.errors import HostError
 from mnt.fleet import Fleet
 from mnt.inventory.loader import load
 from mnt.lab.lab import Lab, LabHost
-from mnt.tasks.job import NodeSpec, list_jobs, read_logs, start_node, stop_node
+from mnt.tasks.job import NodeSpec, Started, list_jobs, read_logs, spawn_node, stage_node, stop_node
 
 PORT = 29517
 SECRET = "of the job"
@@ -51,6 +51,13 @@ def main():
 main()
 """
 EXIT_WITH_3_ON_RANK_1 = RAISE_ON_RANK_1.replace('raise ValueError("the loss is nan")', "raise SystemExit(3)")
+
+
+def start_node(fleet: Fleet, spec: NodeSpec, *, wait_for_port: bool = False) -> Started:
+    connection = fleet.connection(spec["host"])
+    stage_node(connection, spec)
+    names = spec["jobs_dir"], spec["job"], spec["host"]
+    return spawn_node(connection, *names, peer=spec.get("peer"), wait_for_port=wait_for_port)
 
 
 class Cluster:
@@ -97,12 +104,12 @@ class Cluster:
     def start(self, source: str) -> None:
         """Master first, then the worker."""
         first, second = self.specs(source)
-        started = start_node(self.fleet.connection(first["host"]), first, wait_for_port=True)
+        started = start_node(self.fleet, first, wait_for_port=True)
         assert started["listening"]
         assert started["peer"] is not None
         assert started["peer"]["addr"] == self.hosts[0].spec.training
         second["peer"] = started["peer"]
-        start_node(self.fleet.connection(second["host"]), second)
+        start_node(self.fleet, second)
 
     def entry(self, host: LabHost) -> dict[str, Any]:
         listed = list_jobs(self.fleet.connection(host.name), self.jobs_dir, host.name)["jobs"]
@@ -229,7 +236,7 @@ def test_a_port_that_is_taken_stops_the_start_and_names_the_holder(cluster: Clus
         assert process.stdout is not None
         process.stdout.readline()
         with pytest.raises(HostError, match=f"master port {PORT} is taken by pid .* of user mnt: .*python3"):
-            start_node(cluster.fleet.connection(master.name), spec, wait_for_port=True)
+            stage_node(cluster.fleet.connection(master.name), spec)
     finally:
         process.communicate()  # its input ends, and with it the holder
     assert cluster.processes(master) == ""
@@ -266,7 +273,7 @@ def test_torchruns_culprit_on_one_node(cluster: Cluster, source: str, exit_code:
     ]
     spec = cluster.specs(source, *torchrun, python=cluster.python)[0]
     spec["nodes"] = spec["nodes"][:1]
-    started = start_node(cluster.fleet.connection(master.name), spec, wait_for_port=True)
+    started = start_node(cluster.fleet, spec, wait_for_port=True)
     assert started["peer"] is None
     entry = cluster.ended(master)
     failure = entry["failure"]

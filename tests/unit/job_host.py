@@ -32,7 +32,11 @@ for name, source in request["modules"]:
     exec(compile(source, name, "exec"), module.__dict__)
 def emit(frame):
     print(json.dumps({"frame": frame}), flush=True)
-print(json.dumps({"answer": module.main(request["args"], emit, None)}), flush=True)
+for args in request["calls"]:
+    answer = module.main(args, emit, None)
+    if answer.get("refused"):
+        break
+print(json.dumps({"answer": answer}), flush=True)
 """
 
 
@@ -81,7 +85,7 @@ class JobHost:
         self.jobs: list[str] = []
 
     def begin(self, action: str, changes: dict[str, str] | None = None, **args: Any) -> Call:
-        """Run list, or jobctl. `changes` are made to the supervisor's text: shorter waits."""
+        """Run list, or jobctl; "start" stages and spawns. `changes` are made to the supervisor's text."""
         supervisor = script_source("job.supervisor")
         for old, new in (changes or {}).items():
             assert old in supervisor
@@ -99,7 +103,8 @@ class JobHost:
         )
         program = "job.list" if action == "list" else "job.jobctl"
         args.update(action=action, supervisor=supervisor, jobs_dir=self.jobs_dir, host=self.name)
-        return Call(process, {"modules": program_modules(program), "args": args})
+        calls = _stage_and_spawn(args) if action == "start" else [args]
+        return Call(process, {"modules": program_modules(program), "calls": calls})
 
     def call(self, action: str, changes: dict[str, str] | None = None, **args: Any) -> dict[str, Any]:
         return self.begin(action, changes, **args).answer()
@@ -195,6 +200,15 @@ class JobHost:
         """After the `clean_up` of every host that shares the directory."""
         wait_for(lambda: not self.inhabitants())
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _stage_and_spawn(args: dict[str, Any]) -> list[dict[str, Any]]:
+    spec = args["spec"]
+    names = {name: spec[name] for name in ("jobs_dir", "job", "host")}
+    return [
+        {**args, "action": "stage", "check_port": args["wait_for_port"]},
+        {**args, "action": "spawn", **names, "peer": spec.get("peer")},
+    ]
 
 
 def works_in(pid: int, directory: str) -> bool:

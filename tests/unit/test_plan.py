@@ -26,6 +26,7 @@ from mnt.launch.plan import (
 )
 from mnt.launch.staging import node_specs
 from mnt.network.decision import decide
+from mnt.remote.job.spec import first_rank, rank_count
 
 LOGS = "--log-dir=/home/ubuntu/.mnt/jobs/j/node1/ranks"
 HELD = CodeTree("/home/ubuntu/mnt/releases/20261127-120000-abcd1234", "20261127-120000-abcd1234", "abcd1234")
@@ -93,10 +94,9 @@ def test_the_command_of_a_node() -> None:
 def test_order_is_rank_order() -> None:
     reversed_plan = plan(hosts=(NODE2, NODE1))
     assert reversed_plan.master_host == "node2"
-    assert [(n.host, n.node_rank, n.first_rank, n.nproc) for n in reversed_plan.nodes] == [
-        ("node2", 0, 0, 4),
-        ("node1", 1, 4, 8),
-    ]
+    assert [(n.host, n.node_rank, n.nproc) for n in reversed_plan.nodes] == [("node2", 0, 4), ("node1", 1, 8)]
+    specs = node_specs(reversed_plan, secret="a secret", created=1.0)
+    assert {host: first_rank(spec) for host, spec in specs.items()} == {"node2": 0, "node1": 4}
     assert reversed_plan.world_size == 12
 
 
@@ -161,7 +161,7 @@ def test_what_is_staged_names_backend_outside_id_and_reader() -> None:
         assert (spec["job"], spec["node_rank"], spec["secret"]) == ("j", rank, "a secret")
         assert (spec["backend"], spec["outside_id"], spec["remains"]) == ("queue", "4711", "torchrun")
         assert spec["master"] == {"addr": "10.0.0.1", "port": 29500}
-    assert specs["node2"]["ranks"] == [8, 4]
+    assert (first_rank(specs["node2"]), rank_count(specs["node2"])) == (8, 4)
 
 
 @pytest.mark.parametrize(

@@ -342,7 +342,7 @@ head:/export /stacked nfs rw 0 0
 """
 
 
-def described(path: str, *, real: str | None = None) -> filesystems.Described:
+def described(path: str, *, real: str | None = None) -> dict[str, Any]:
     seen = filesystems.look("/")
     seen["real"] = real
     return filesystems.describe_mounts([path], {path: seen}, filesystems.parse_mounts(MOUNTS))[path]

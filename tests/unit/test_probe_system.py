@@ -29,9 +29,9 @@ from mnt.remote.probe import (
     logind,
     memory,
     nvidia,
-    ofed,
     ownprocs,
     probe,
+    rdma,
     session,
 )
 
@@ -467,14 +467,14 @@ def test_no_extensions_were_ever_built(tmp_path: Path) -> None:
 
 
 def test_rdma_software(tmp_path: Path) -> None:
-    assert ofed.ofed(str(tmp_path)) is None
+    assert rdma.ofed(str(tmp_path)) is None
     (tmp_path / "sys/class/infiniband/mlx5_0").mkdir(parents=True)
-    assert ofed.ofed(str(tmp_path)) == {"libibverbs": None, "mlx5_core": None}
+    assert rdma.ofed(str(tmp_path)) == {"libibverbs": None, "mlx5_core": None}
     write(
         tmp_path, {"sys/module/mlx5_core/version": "24.10-0.7.0\n", "usr/lib64/libibverbs.so.1.14.50.0": ""}
     )
     (tmp_path / "usr/lib64/libibverbs.so.1").symlink_to("libibverbs.so.1.14.50.0")
-    assert ofed.ofed(str(tmp_path)) == {"libibverbs": "1.14.50.0", "mlx5_core": "24.10-0.7.0"}
+    assert rdma.ofed(str(tmp_path)) == {"libibverbs": "1.14.50.0", "mlx5_core": "24.10-0.7.0"}
 
 
 # --- memory, name, clock ---------------------------------------------------------------------------------

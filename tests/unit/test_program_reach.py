@@ -19,7 +19,6 @@ from ports import free_port
 from waiting import PATIENCE
 
 from mnt.remote.net import reach
-from mnt.remote.net.routes import leaves_by
 
 
 class Host:
@@ -84,7 +83,7 @@ def test_all_is_well(here: Host, there: Host) -> None:
     (result,) = here.reach(there.target()).values()
     assert result["master"] == "ok"
     assert result["ports"] == dict.fromkeys(there.listening["ports"], "ok")
-    assert (result["full"], result["route"], result["no_route"]) == (True, "lo", None)
+    assert (result["full"], result["route"], "no_route" in result) == (True, "lo", False)
     assert 0 < result["latency"] < PATIENCE
     assert result["mtu"] > 1000
 
@@ -99,7 +98,7 @@ def test_a_hundred_targets_at_once(here: Host, there: Host) -> None:
 def test_nobody_listens_there(here: Host, there: Host, port: int) -> None:
     result = here.reach(there.target(address="127.0.0.13"))[there.address]
     assert {result["master"], *result["ports"].values()} == {"refused"}
-    assert (result["full"], result["latency"]) == (None, None)
+    assert not {"full", "latency"} & result.keys()
 
 
 def test_one_that_listens_and_does_not_answer_is_not_reached_by_full_packets(port: int) -> None:
@@ -108,7 +107,7 @@ def test_one_that_listens_and_does_not_answer_is_not_reached_by_full_packets(por
         target = {"name": "mute", "address": "127.0.0.14", "master": None, "ports": [mute.getsockname()[1]]}
         result = here.reach(target)["mute"]
     here.end()
-    assert (list(result["ports"].values()), result["full"], result["master"]) == (["ok"], False, None)
+    assert (list(result["ports"].values()), result["full"], "master" in result) == (["ok"], False, False)
 
 
 def test_a_master_port_that_is_held_is_left_alone(port: int) -> None:
@@ -161,7 +160,7 @@ def test_routes_and_what_the_kernel_says_of_them() -> None:
         [*within, sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     found = {
-        name: (result["route"], result["no_route"], *result["ports"].values())
+        name: (result.get("route"), result.get("no_route"), *result["ports"].values())
         for name, result in json.loads(done.stdout).items()
     }
     assert found == {
@@ -174,4 +173,4 @@ def test_routes_and_what_the_kernel_says_of_them() -> None:
 
 
 def test_the_route_to_this_host_itself() -> None:
-    assert leaves_by("127.0.0.1") == "lo"
+    assert reach.interface_to("127.0.0.1") == "lo"

@@ -268,8 +268,8 @@ def test_the_job_outlives_the_login_that_started_it(host: JobHost) -> None:
     spec["argv"].append(str(spec["master"]["port"]))
     host.jobs.append(spec["job"])
     call = host.begin("start", spec=spec, wait_for_port=True, timeout=PATIENCE)
-    supervisor = call.frame()["started"]["pid"]
     main = host.word("main")
+    supervisor = host.state(spec["job"])["supervisor"]["pid"]
     os.killpg(call.process.pid, signal.SIGHUP)
     os.killpg(call.process.pid, signal.SIGKILL)
     call.process.wait()

@@ -9,9 +9,16 @@ import pytest
 from mnt.launch.engines import ENGINES
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job.channel import Event
-from mnt.remote.job.failures import Failure, last_exception, tail
+from mnt.remote.job.failures import Failure, last_exception, make_failure, tail
 from mnt.remote.job.remains.readers import READERS, remains_of
-from mnt.remote.job.remains.torchrun import RankFiles, error_time, find_failure, parse_summary, read_ranks
+from mnt.remote.job.remains.torchrun import (
+    RankFiles,
+    Written,
+    error_time,
+    find_failure,
+    parse_summary,
+    read_ranks,
+)
 from mnt.remote.job.verdict import reason_of, verdict
 
 SAMPLES = Path(__file__).parent.parent / "data" / "torchrun"
@@ -40,14 +47,14 @@ def sample(name: str) -> Failure:
 def test_the_culprit_of_two_ranks(name: str, exit_code: int, signal: str | None, message: str) -> None:
     """In each sample rank 1 fails; rank 0 dies of it, by gloo or by torchrun's TERM."""
     failure = sample(name)
-    assert (failure.rank, failure.local_rank, failure.victim) == (1, 1, False)
-    assert (failure.exit_code, failure.signal, failure.message) == (exit_code, signal, message)
-    assert failure.time is not None
+    assert (failure["rank"], failure["local_rank"], failure["victim"]) == (1, 1, False)
+    assert (failure["exit_code"], failure["signal"], failure["message"]) == (exit_code, signal, message)
+    assert failure["time"] is not None
 
 
 @pytest.mark.parametrize("name", ["plain-raise", "rec-raise"])
 def test_the_traceback_is_the_culprits_own(name: str) -> None:
-    traceback = sample(name).traceback
+    traceback = sample(name)["traceback"]
     assert traceback is not None
     assert traceback.startswith("Traceback (most recent call last):\n  File ")
     assert traceback.rstrip().endswith("ValueError: the loss is nan")
@@ -66,28 +73,27 @@ def error_file(message: str) -> str:
 
 def test_a_rank_that_exits_without_an_exception_has_its_last_words() -> None:
     summary = "ChildFailedError:\n[0]:\n  rank      : 5 (local_rank: 1)\n  exitcode  : 2 (pid: 9)\n"
-    said = RankFiles(
-        stderr="usage: train.py [--lr LR]\n[rank5]: train.py: error: --lr: expected one argument\n"
-    )
-    message = find_failure(summary, {1: said}, first_rank=4, code=1).message
+    said = "usage: train.py [--lr LR]\n[rank5]: train.py: error: --lr: expected one argument\n"
+    failure = find_failure(summary, {1: RankFiles(stderr=Written(said, 1.0))}, first_rank=4, code=1)
+    message = failure["message"]
     assert message == "rank 5 exited with code 2: train.py: error: --lr: expected one argument"
 
 
 def test_without_a_summary_the_error_files_tell() -> None:
     """The agent was ended before it could say anything."""
     ranks = {
-        0: RankFiles(error=error_file(GLOO), error_time=10.5),
-        1: RankFiles(error=error_file("KeyError: 'x'"), error_time=10.9),
+        0: RankFiles(Written(error_file(GLOO), 10.5)),
+        1: RankFiles(Written(error_file("KeyError: 'x'"), 10.9)),
     }
     failure = find_failure("", ranks, first_rank=6, code=-15)
-    assert (failure.rank, failure.local_rank, failure.exit_code) == (7, 1, 1)
-    assert (failure.message, failure.victim, failure.time) == ("KeyError: 'x'", False, 10.9)
+    assert (failure["rank"], failure["local_rank"], failure["exit_code"]) == (7, 1, 1)
+    assert (failure["message"], failure["victim"], failure["time"]) == ("KeyError: 'x'", False, 10.9)
 
 
 def test_what_comes_after_the_order_to_end_does_not_count() -> None:
-    ranks = {0: RankFiles(error=error_file("KeyError: 'x'"), error_time=20.0)}
-    assert find_failure("", ranks, 0, 1, before=21.0).rank == 0
-    assert find_failure("", ranks, 0, 1, before=19.0).rank is None
+    ranks = {0: RankFiles(Written(error_file("KeyError: 'x'"), 20.0))}
+    assert find_failure("", ranks, 0, 1, before=21.0)["rank"] == 0
+    assert find_failure("", ranks, 0, 1, before=19.0)["rank"] is None
 
 
 @pytest.mark.parametrize(
@@ -107,10 +113,10 @@ def test_when_an_error_file_was_written(modified: float, when: float) -> None:
 
 def test_of_two_culprits_the_first() -> None:
     ranks = {
-        0: RankFiles(error=error_file("ValueError: late"), error_time=10.9),
-        1: RankFiles(error=error_file("ValueError: early"), error_time=10.5),
+        0: RankFiles(Written(error_file("ValueError: late"), 10.9)),
+        1: RankFiles(Written(error_file("ValueError: early"), 10.5)),
     }
-    assert find_failure("", ranks, 0, 1).message == "ValueError: early"
+    assert find_failure("", ranks, 0, 1)["message"] == "ValueError: early"
 
 
 @pytest.mark.parametrize(
@@ -125,8 +131,8 @@ def test_of_two_culprits_the_first() -> None:
     ],
 )
 def test_victims(message: str, victim: bool) -> None:
-    failure = find_failure("", {0: RankFiles(error=error_file(message), error_time=1.0)}, 0, 1)
-    assert failure.victim is victim
+    failure = find_failure("", {0: RankFiles(Written(error_file(message), 1.0))}, 0, 1)
+    assert failure["victim"] is victim
 
 
 def test_an_abort_by_nccls_watchdog_is_a_victims() -> None:
@@ -135,25 +141,25 @@ def test_an_abort_by_nccls_watchdog_is_a_victims() -> None:
         "  exitcode  : -6 (pid: 12)  (SIGABRT)\n"
     )
     said = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)\nterminate called\n"
-    failure = find_failure(output, {0: RankFiles(stderr=said, stderr_time=1.0)}, 0, 1)
-    assert (failure.exit_code, failure.victim) == (134, True)
-    assert failure.message == "rank 0 was killed by SIGABRT: terminate called"
-    assert not find_failure(output, {0: RankFiles(stderr="Aborted\n", stderr_time=1.0)}, 0, 1).victim
+    failure = find_failure(output, {0: RankFiles(stderr=Written(said, 1.0))}, 0, 1)
+    assert (failure["exit_code"], failure["victim"]) == (134, True)
+    assert failure["message"] == "rank 0 was killed by SIGABRT: terminate called"
+    assert not find_failure(output, {0: RankFiles(stderr=Written("Aborted\n", 1.0))}, 0, 1)["victim"]
 
 
 def test_torchrun_itself_may_fail() -> None:
     output = "/usr/bin/python3: Error while finding module specification for 'torch.distributed.run'\n\n"
     failure = find_failure(output, {}, 0, 1)
-    assert (failure.rank, failure.exit_code) == (None, 1)
-    assert failure.message == output.strip()
+    assert (failure["rank"], failure["exit_code"]) == (None, 1)
+    assert failure["message"] == output.strip()
 
 
 def test_messages_and_tracebacks_are_bounded() -> None:
     stderr = "Traceback (most recent call last):\n" + "  deep\n" * 10_000 + "ValueError: " + "x" * 10_000
     failure = find_failure(stderr, {}, 0, 1)
-    assert len(failure.message) == 500
-    assert failure.traceback is not None
-    assert len(failure.traceback) == 8192
+    assert len(failure["message"]) == 500
+    assert failure["traceback"] is not None
+    assert len(failure["traceback"]) == 8192
 
 
 def test_the_last_of_chained_exceptions() -> None:
@@ -171,14 +177,15 @@ def test_the_last_of_chained_exceptions() -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"message": 3}', "null"])
 def test_error_files_that_are_none(text: str) -> None:
-    assert find_failure("", {0: RankFiles(error=text, error_time=1.0)}, 0, 5).exit_code == 5
+    assert find_failure("", {0: RankFiles(Written(text, 1.0))}, 0, 5)["exit_code"] == 5
 
 
 # --- the node's verdict ------------------------------------------------------------------------------------
 
 
 def failure_of(rank: int | None, *, victim: bool) -> Failure:
-    return Failure(rank, 0, 3, None, "why", None, 10.0, victim)
+    failure = make_failure("why", 3, rank=rank, local_rank=0, time=10.0)
+    return {**failure, "victim": victim}
 
 
 CULPRIT, VICTIM = failure_of(1, victim=False), failure_of(1, victim=True)
@@ -211,7 +218,7 @@ def test_the_nodes_verdict(
 
 def test_what_an_unknown_engine_left_is_not_guessed_at() -> None:
     assert remains_of({}) is READERS["torchrun"]  # an older mnt's jobs name no reader
-    with pytest.raises(Refused, match="what mpirun leaves"):
+    with pytest.raises(Refused, match="cannot read what mpirun leaves"):
         remains_of({"remains": "mpirun"})
 
 

@@ -94,7 +94,7 @@ def test_a_file_that_never_appears_or_is_another(tmp_path: Path, monkeypatch: py
     with at_most(PATIENCE):
         seen = read({"/a": str(tmp_path / "none"), "/b": str(tmp_path / "other")}, deadline=0.3)
     assert seen["/a"] == {"delay": None, "error": f"No such file or directory: {tmp_path}/none"}
-    assert seen["/b"] == {"delay": None, "error": f"it holds something else: {tmp_path}/other"}
+    assert seen["/b"] == {"delay": None, "error": f"its content is different: {tmp_path}/other"}
 
 
 def test_storage_that_hangs_is_no_answer(tmp_path: Path) -> None:

@@ -1,14 +1,14 @@
 """Second stage on a host: read a program from standard input, run its `main`, and report in frames.
 
-The stub that bootstrap.py sends has taken this source and the program's off standard input, and calls
-`serve`. What follows there: a line with a length and that many bytes of JSON (the request; bootstrap.py has
-its form), then the stream for the program in pieces, each `%08x` and that many bytes. A piece of length 0
-ends the stream, so that the end of the data and the loss of the connection differ: standard input itself
-stays open until the head is done, and its end means that the head is gone.
+The stub that bootstrap.py sends has read this source and the program's from standard input, and calls
+`serve`. The rest of the input is a line with a length and that many bytes of JSON (the request, see
+bootstrap.py), then the stream for the program in pieces, each `%08x` and that many bytes. A piece of length 0
+ends the stream, which distinguishes the end of the data from the loss of the connection: standard input
+itself stays open until the head has finished, and its end means that the head is gone.
 
-Frames go out on what was standard output, in chunks of one write each of at most PIPE_BUF bytes, so that no
-other writer can get into the middle of one: `MARK KIND LENGTH MORE\\n` and LENGTH bytes. Standard output and
-standard input of the program, and of what it starts, are standard error and /dev/null.
+Frames are written to the original standard output, in chunks of one write each of at most PIPE_BUF bytes, so
+that no other writer can get into the middle of one: `MARK KIND LENGTH MORE\\n` and LENGTH bytes. Standard
+output and standard input of the program, and of what it starts, are standard error and /dev/null.
 
 Runs on the host; standard library only, Python 3.8 and newer.
 """
@@ -27,7 +27,7 @@ from types import FrameType
 from typing import Any, BinaryIO, NoReturn
 
 _CHUNK = 4000  # bytes of data in a chunk; with its header less than PIPE_BUF (4096 on Linux)
-_GRACE = 5.0  # seconds that a program has to clean up once the head is gone
+_GRACE = 5.0  # seconds that a program has to clean up after the head is gone
 _HEAD_GONE = 98  # the exit status that makes boot.sh give up
 _LOST = "the connection to the head is lost"
 _TRACEBACK_KEPT = 1 << 16  # characters: its end
@@ -43,10 +43,10 @@ class Frames:
         self._lock = threading.Lock()
 
     def send(self, kind: str, value: Any) -> None:
-        """Send `value` as JSON. Raises TypeError or ValueError where it is none, or too large."""
+        """Send `value` as JSON. Raises TypeError or ValueError if it is not JSON, or too large."""
         data = json.dumps(value, allow_nan=False).encode()
         if len(data) > self._limit:
-            raise ValueError(f"{kind} of {len(data)} bytes: more than the {self._limit} that may be sent")
+            raise ValueError(f"{kind} of {len(data)} bytes: more than the {self._limit} allowed")
         with self._lock:
             for start in range(0, len(data), _CHUNK):
                 part = data[start : start + _CHUNK]
@@ -59,7 +59,7 @@ class Frames:
 
 
 class Stream(io.RawIOBase):
-    """The bytes that the head streams to the program. Raises ConnectionError once the head is gone."""
+    """The bytes that the head streams to the program. Raises ConnectionError if the head is gone."""
 
     def __init__(self, feed: io.BufferedReader) -> None:
         self._feed = feed
@@ -86,7 +86,7 @@ class Stream(io.RawIOBase):
 
 
 class Source:
-    """The loader of a module: gives tracebacks their lines."""
+    """The loader of a module, from which tracebacks get their lines."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -96,10 +96,10 @@ class Source:
 
 
 class Group:
-    """A process group for the program and what it starts; whoever calls setsid is no longer in it."""
+    """A process group for the program and what it starts; a process that calls setsid leaves it."""
 
     def __init__(self) -> None:
-        self._outer = os.getpgrp()  # 0: beyond the PID namespace of a container
+        self._outer = os.getpgrp()  # 0: outside the PID namespace of a container
         self._own = os.getpid()
 
     def enter(self) -> None:
@@ -112,9 +112,9 @@ class Group:
         os.killpg(self._own, signal.SIGTERM)
 
     def sweep(self) -> None:
-        """Kill whatever is left in the group but this process, which leaves the group first.
+        """Kill all processes in the group except this one, which leaves the group first.
 
-        A process that cannot leave is the first of its container, whose end takes all others with it.
+        A process that cannot leave is the first of its container: when it ends, all others end too.
         """
         if self._outer in (0, self._own):
             return
@@ -130,7 +130,7 @@ def _exit_on_signal(signum: int, frame: FrameType | None) -> NoReturn:
 
 
 def _reset_signals() -> None:
-    """Undo what the login shell may ignore; let a program clean up when it is told to end."""
+    """Reset signals that the login shell may ignore, and let a program clean up on SIGTERM."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, _exit_on_signal)
@@ -140,7 +140,7 @@ def _reset_signals() -> None:
 def _watch(fd: int, group: Group, over: threading.Event) -> None:
     """Wait until the head hangs up; then end the program: SIGTERM, a moment to clean up, SIGKILL."""
     poll = select.poll()
-    poll.register(fd, select.POLLRDHUP)  # no POLLIN: what the program has not read yet does not matter
+    poll.register(fd, select.POLLRDHUP)  # no POLLIN: input that the program has not read does not matter
     poll.poll()
     if over.is_set():
         return
@@ -160,7 +160,7 @@ def _load(modules: list[tuple[str, str]]) -> None:
 
 
 def _module(name: str) -> types.ModuleType:
-    """A new module, an attribute of its package, which is made if there is none."""
+    """A new module, as an attribute of its package, which is made if it does not exist."""
     module = sys.modules[name] = types.ModuleType(name)
     parent, _, child = name.rpartition(".")
     if parent:
@@ -186,17 +186,17 @@ def _run(
         _load(modules)
         program: Any = sys.modules[f"mnt.remote.{name}"]
         return "answer", program.main(args, lambda frame: frames.send("frame", frame), stdin)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the head shall see it
+    except BaseException as error:  # noqa: BLE001 - the head reports any error
         return "error", _failure(error)
 
 
 def serve(modules: list[tuple[str, str]], feed: io.BufferedReader, why: str, python: list[str]) -> NoReturn:
-    """Run the program that is asked for, and exit: with 0 once that is answered, with 98 if the head is gone.
+    """Run the requested program, and exit with 0 after its answer, or with 98 if the head is gone.
 
     Args:
-        modules: the program's, each behind those that it imports, as (full name, source).
-        feed: standard input, binary and buffered, at the request; on a descriptor of its own.
-        why: why the configured interpreter does not run; empty where this is it.
+        modules: of the program, as (full name, source), each after those that it imports.
+        feed: standard input, binary and buffered, at the request; on another descriptor.
+        why: why the configured interpreter does not run; empty if it does.
         python: the words that started this interpreter.
     """
     request = json.loads(feed.read(int(feed.readline() or os._exit(_HEAD_GONE))))
@@ -211,13 +211,13 @@ def serve(modules: list[tuple[str, str]], feed: io.BufferedReader, why: str, pyt
     stdin = io.BufferedReader(Stream(feed), 1 << 16)
     kind, value = _run(request["name"], modules, args, frames, stdin)
     over.set()
-    group.sweep()  # before the answer: who has it may rely on nothing being left
+    group.sweep()  # before the answer, so that nothing is left when it arrives
     try:
         try:
             frames.send(kind, value)
         except (TypeError, ValueError) as error:
             frames.send("error", _failure(error))
-    except OSError:  # nobody reads any more
+    except OSError:  # the head no longer reads
         os._exit(_HEAD_GONE)
     sys.stdout.flush()
     os._exit(0)

@@ -1,8 +1,8 @@
-# First stage on a host: plain sh that finds a Python and leaves the rest of stdin to it.
+# First stage on a host: plain sh that finds a Python, which reads the rest of stdin.
 #
-# The login shell sees nothing but bootstrap.COMMAND. This text is the first line of stdin: its lines joined by
-# spaces, without the comments, which is why it ends its commands with `;`. `read -r` takes one byte at a time,
-# so nothing behind the lines that are read here is lost.
+# The login shell gets only bootstrap.COMMAND. This text is the first line of stdin: its lines joined by spaces,
+# without the comments, so each command ends with `;`. `read -r` reads one byte at a time, so that nothing after
+# the lines that are read here is lost.
 #
 # Lines read: the mark; the process group of an attempt that hung, or nothing; why the configured interpreter
 # is not tried, or nothing; the Python stub; the number of words of the interpreter; the words.
@@ -22,7 +22,7 @@ while [ "$count" -gt 0 ]; do
   set -- "$@" "$word";
   count=$((count - 1));
 done;
-# Python exits with 0 once it has served, with 97 where it is too old, with 98 where stdin has ended.
+# Python exits with 0 after an answer, with 97 if it is too old, with 98 if stdin has ended.
 try() {
   if command -v "$1" >/dev/null 2>&1; then
     "$@" -c "$stub" "$why" "$@" && exit 0;

@@ -1,7 +1,7 @@
-# Ends a command's process group when the head is gone: for a command whose own standard input is the head's.
+# Ends a command's process group when the head is gone, for a command whose standard input comes from the head.
 #
-# Started like run.sh, beside it. Lines read: the mark, which is answered; the process group; and, once the
-# command has ended by itself, any line. Should stdin end before, the group gets TERM and, two seconds later, KILL.
+# Started like run.sh, in a second session. Lines read: the mark, which is echoed; the process group; and, when the
+# command has ended by itself, any line. If stdin ends before that, the group gets TERM and, two seconds later, KILL.
 IFS= read -r mark;
 IFS= read -r group || exit 98;
 echo "$mark";

@@ -1,7 +1,4 @@
-"""The small files by which a system describes itself, and files that are replaced whole.
-
-Runs on a host: Python 3.8, standard library.
-"""
+"""Small files to read, and files to replace in one step. Runs on a host: Python 3.8, standard library."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import os
 
 
 def read(path: str, size: int = -1) -> str:
-    """The text of a file, at most `size` bytes of it; empty where it cannot be read."""
+    """The text of a file, at most `size` bytes of it; empty if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read(size).decode(errors="replace")
@@ -19,7 +16,7 @@ def read(path: str, size: int = -1) -> str:
 
 
 def replace_file(path: str, text: str) -> None:
-    """Replace a file in one step, readable by its owner only, also where hosts share it. Raises OSError."""
+    """Replace a file in one step, even if hosts share it; only its owner may read it. Raises OSError."""
     new = f"{path}.{os.uname().nodename}.{os.getpid()}"
     try:
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
@@ -33,12 +30,12 @@ def replace_file(path: str, text: str) -> None:
 
 
 def strerror(error: OSError) -> str:
-    """The system's words for an error, without its number and file name."""
+    """The system's text for an error, without its number and file name."""
     return error.strerror or str(error)
 
 
 def entries(directory: str) -> list[str]:
-    """The names in a directory; none where it cannot be read."""
+    """The names in a directory; none if it cannot be read."""
     try:
         return os.listdir(directory)
     except OSError:

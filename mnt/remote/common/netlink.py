@@ -1,4 +1,4 @@
-"""Questions to the kernel over routing netlink. Runs on a host: Python 3.8, standard library."""
+"""Requests to the kernel over routing netlink. Runs on a host: Python 3.8, standard library."""
 
 from __future__ import annotations
 
@@ -12,18 +12,13 @@ _NLM_F_REQUEST, _NLM_F_MULTI, _NLM_F_DUMP = 0x1, 0x2, 0x300
 _NLA_TYPE_MASK = 0x3FFF
 
 
-def dump(kind: int, body: bytes) -> list[bytes]:
-    """The payloads of all messages that answer a dump, without their headers. Raises OSError."""
-    return _ask(kind, _NLM_F_REQUEST | _NLM_F_DUMP, body)
+def ask(kind: int, body: bytes, *, dump: bool = False) -> list[bytes]:
+    """The payloads of the answer, without their headers: of one message, or of all messages of a dump.
 
-
-def ask(kind: int, body: bytes) -> bytes:
-    """The payload of the one message that answers. Raises OSError, with the kernel's errno."""
-    return _ask(kind, _NLM_F_REQUEST, body)[0]
-
-
-def _ask(kind: int, flags: int, body: bytes) -> list[bytes]:
+    Raises OSError, with the kernel's errno.
+    """
     payloads: list[bytes] = []
+    flags = _NLM_F_REQUEST | (_NLM_F_DUMP if dump else 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as link:
         link.settimeout(5)
         link.send(struct.pack("=IHHII", 16 + len(body), kind, flags, 1, 0) + body)

@@ -1,4 +1,4 @@
-"""What a program on a host will not do, told to the head in a word and a way out."""
+"""The error of a program on a host that cannot do what was asked."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Refused(Exception):
-    """What is asked for cannot be done; `fix` says how to mend it."""
+    """What was asked for is not possible; `fix` is the instruction that solves the problem."""
 
     def __init__(self, message: str, fix: str | None = None) -> None:
         super().__init__(message)
@@ -14,5 +14,5 @@ class Refused(Exception):
         self.fix = fix
 
     def document(self) -> dict[str, Any]:
-        """`{"message", "fix"}`: what a program answers as "refused"."""
+        """`{"message", "fix"}`, which a program answers as "refused"."""
         return {"message": self.message, "fix": self.fix}

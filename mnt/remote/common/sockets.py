@@ -1,4 +1,4 @@
-"""Who listens on a TCP port. Runs on a host: Python 3.8, standard library."""
+"""The processes that listen on a TCP port. Runs on a host: Python 3.8, standard library."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LISTEN = "0A"  # TCP_LISTEN of the kernel's net/tcp_states.h, as /proc/net/tcp p
 def listeners(port: int) -> list[dict[str, object]]:
     """Sockets that LISTEN on the port: [{"address", "uid", "user", "pid", "command"}, ..].
 
-    pid and command are None where the socket is another user's, whose /proc/PID/fd may not be read. A
+    pid and command are None if the socket belongs to another user, whose /proc/PID/fd we may not read. A
     connection in TIME_WAIT does not hold its port.
     """
     found = [entry for table in ("tcp", "tcp6") for entry in parse_sockets(read("/proc/net/" + table), port)]
@@ -46,7 +46,7 @@ def _address(text: str) -> str:
 
 
 def _owners(inodes: Iterable[str]) -> dict[str, tuple[int, str | None]]:
-    """(pid, command line) by socket inode, as far as this user may look."""
+    """(pid, command line) by socket inode, as far as this user may read them."""
     inode_of = {f"socket:[{inode}]": inode for inode in inodes}
     owners: dict[str, tuple[int, str | None]] = {}
     for pid in filter(str.isdigit, entries("/proc")):
@@ -54,7 +54,7 @@ def _owners(inodes: Iterable[str]) -> dict[str, tuple[int, str | None]]:
         for descriptor in entries(directory):
             try:
                 inode = inode_of.get(os.readlink(directory + descriptor))
-            except OSError:  # closed since
+            except OSError:  # it has been closed
                 continue
             if inode and inode not in owners:
                 command = read(f"/proc/{pid}/cmdline", 4096).rstrip("\0").replace("\0", " ")

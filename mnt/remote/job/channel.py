@@ -1,8 +1,8 @@
 """Messages between the supervisors of one job: signed lines of JSON over TCP.
 
-A line is `<HMAC-SHA256> <JSON>`. The key comes from the job's secret and a nonce of either side; direction
-and line number are part of what is signed, so that nothing can be forged, replayed or reordered. What is said
-in these messages is in peers.py.
+A line is `<HMAC-SHA256> <JSON>`. The key is derived from the job's secret and a nonce of each side. Direction
+and line number are signed too, so that nothing can be forged, replayed or reordered. peers.py lists the
+messages.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Event:
     """The end of one node's part of the job."""
 
     host: str
-    kind: str  # finished | failed | stopped (by request) | ended (because of another) | lost
+    kind: str  # finished | failed | stopped (by request) | ended (because another node ended) | lost
     failure: dict[str, Any] | None = None
-    message: str | None = None  # of "lost": where, and for how long
+    message: str | None = None  # of "lost": over which address, and for how long
 
     @property
     def ends_the_job(self) -> bool:
@@ -48,7 +48,7 @@ class Event:
 
 
 class Broken(Exception):
-    """The connection is closed, or the other side does not keep to the protocol."""
+    """The connection is closed, or the other side violates the protocol."""
 
 
 class Channel:
@@ -57,7 +57,7 @@ class Channel:
     def __init__(self, connection: socket.socket, *, hub: bool) -> None:
         connection.setblocking(False)
         self.socket = connection
-        self.peer = ""  # the host at the other end, once it has proved itself
+        self.peer = ""  # the host at the other end, once authenticated
         self.nonce = os.urandom(16).hex()
         self._mine, self._theirs = (b"hub", b"spoke") if hub else (b"spoke", b"hub")
         self._key = b""
@@ -69,7 +69,7 @@ class Channel:
         return bool(self._key)
 
     def agree(self, secret: str, job: str, hub_nonce: str, spoke_nonce: str) -> None:
-        """From now on lines are signed, with the key of this connection."""
+        """Sign lines from now on, with the key of this connection."""
         text = "\0".join((job, hub_nonce, spoke_nonce)).encode("utf-8", "surrogateescape")
         self._key = hmac.new(secret.encode("utf-8", "surrogateescape"), text, hashlib.sha256).digest()
 
@@ -80,7 +80,7 @@ class Channel:
         self._sent += 1
 
     def send_line(self, line: bytes) -> None:
-        """Raises Broken, also for a peer that reads nothing."""
+        """Raises Broken, also if the peer does not read."""
         self._outgoing += line + b"\n"
         if len(self._outgoing) > 4 * LINE_BYTES:
             raise Broken("it does not read")
@@ -97,7 +97,7 @@ class Channel:
             raise Broken(strerror(error)) from error
 
     def lines(self) -> list[bytes]:
-        """The complete lines that have come. Raises Broken at the end of the stream."""
+        """The complete lines that have arrived. Raises Broken at the end of the stream."""
         try:
             data = self.socket.recv(LINE_BYTES)
         except BlockingIOError:
@@ -115,7 +115,7 @@ class Channel:
         """The message in a signed line. Raises Broken."""
         signature, _, payload = line.partition(b" ")
         if not hmac.compare_digest(signature, self._sign(self._theirs, self._received, payload)):
-            raise Broken("a signature that is not of this job")
+            raise Broken("a signature of another job")
         self._received += 1
         return parse_line(payload)
 

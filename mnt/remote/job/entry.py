@@ -1,4 +1,4 @@
-"""A node's part of a job as its files tell it, checked against the processes that really live."""
+"""The entry of a node's part of a job: from its files, checked against the processes that are alive."""
 
 from __future__ import annotations
 
@@ -38,19 +38,18 @@ _OF_STATE = (
 def describe(paths: JobPaths) -> dict[str, Any] | None:
     """The node's entry (`mnt.tasks.job.JobEntry`). None: there is no such job here.
 
-    One that is staged and not started is "pending"; one that should run and whose supervisor does not live is
-    "lost".
+    A job that is staged but not started is "pending"; one that should run but has no supervisor is "lost".
     """
-    job = read_json(paths.about) or read_json(paths.spec)  # an older mnt has written the spec alone
+    job = read_json(paths.about) or read_json(paths.spec)  # an older mnt wrote only the spec
     state = read_json(paths.state)
     if not isinstance(job, dict):
         return None
     if not isinstance(state, dict):
-        # Its supervisor has not come so far as to write one.
+        # Its supervisor has not written one yet.
         starting = any(True for _ in pids_with_environment(marks(job["job"], job["host"])))
         state = {"state": "starting" if starting else "pending" if is_staged(paths) else "lost"}
     elif state.get("state") not in FINAL_STATES and living_supervisor(state) is None:
-        # It may have written its last words between our two looks.
+        # It may have written its final state after we read it.
         state = read_json(paths.state) or state
         if state.get("state") not in FINAL_STATES:
             state["state"] = "lost"
@@ -62,18 +61,18 @@ def describe(paths: JobPaths) -> dict[str, Any] | None:
 
 
 def is_staged(paths: JobPaths) -> bool:
-    """Whether its files are all there, and no supervisor was ever started by them."""
+    """Whether all its files exist, and no supervisor was ever started from them."""
     spawned = os.path.exists(paths.state) or os.path.exists(paths.processes)
     return not spawned and os.path.exists(paths.spec) and os.path.exists(paths.program)
 
 
 def about(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a spec is in an entry: no environment, and no secret."""
+    """The part of a spec that goes into an entry: no environment, and no secret."""
     return {name: spec.get(name) for name in ("format", *_OF_SPEC)}
 
 
 def living_supervisor(state: dict[str, Any]) -> Process | None:
-    """The supervisor that a state names, if it still lives: the same process since the same boot."""
+    """The supervisor that a state names, if it is still alive: the same process since the same boot."""
     identity = state.get("supervisor")
     if not isinstance(identity, dict) or identity.get("boot_id") != boot_id():
         return None
@@ -98,7 +97,7 @@ def list_entries(jobs_dir: str, host: str) -> list[dict[str, Any]]:
     for job in jobs:
         try:
             entry = describe(JobPaths(jobs_dir, job, host))
-        except Refused:  # not a job's name: some other file
+        except Refused:  # not a job's name: another file
             continue
         if entry is not None:
             entries.append(entry)

@@ -1,12 +1,11 @@
-"""Why a process failed, and what its own words tell of that, whatever started it. Pure, but for `tail`."""
+"""Why a process failed, from its output, whatever started it. Pure, except for `tail`."""
 
 from __future__ import annotations
 
 import os
 import re
 import signal
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TypedDict
 
 TRACEBACK_BYTES = 8 * 1024
 MESSAGE_CHARACTERS = 500
@@ -15,8 +14,8 @@ TAIL_BYTES = 256 * 1024
 LINE_PREFIX = re.compile(r"^(?:\[\w+\]:? ?)+")  # "[rank1]: " of torch's excepthook, "[default1]:" of --tee
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:: |$)")
 
-# What a process says that dies of another's death. Plain "Connection reset by peer" is no sign of it: it may
-# be the reading of the data that failed.
+# The output of a process that fails because another one has ended. A plain "Connection reset by peer" does
+# not count: it may have failed while reading data.
 VICTIM = re.compile(
     r"gloo.*(?:Connection closed by peer|Connection reset by peer|Connection refused|Broken pipe|Timed out)"
     r"|gloo.*(?:Read|Write) error|Gloo connectFullMesh failed"
@@ -28,21 +27,47 @@ VICTIM = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Failure:
-    """See `mnt.tasks.job.Failure`, which is this as a document."""
+class Failure(TypedDict):
+    """Why a node's part of a job failed, as far as the node itself knows."""
 
-    rank: int | None
+    rank: int | None  # global rank of the first process that failed
     local_rank: int | None
-    exit_code: int | None
-    signal: str | None
-    message: str
-    traceback: str | None
-    time: float | None
-    victim: bool
+    exit_code: int | None  # of that process; 128+N for a signal; None: unknown
+    signal: str | None  # "SIGKILL"
+    message: str  # one line: the last line of the exception, or of torchrun's output
+    traceback: str | None  # its end, at most 8 KiB
+    time: float | None  # epoch seconds by the host's clock, best estimate
+    victim: bool  # it failed because another had ended: SIGTERM, closed connection, timeout of a collective
 
-    def document(self) -> dict[str, Any]:
-        return asdict(self)
+
+def make_failure(
+    message: str,
+    code: int | None = None,
+    *,
+    traceback: str | None = None,
+    stderr: str = "",
+    rank: int | None = None,
+    local_rank: int | None = None,
+    time: float | None = None,
+) -> Failure:
+    """The failure of a process, or of a node.
+
+    Args:
+        code: of the process, as Python's subprocess has it, -N for a signal; None: no process has failed.
+        stderr: the end of its output. NCCL's watchdog aborts a process whose collective failed, and writes
+            the reason there.
+    """
+    words = message + stderr if code == -signal.SIGABRT else message
+    return {
+        "rank": rank,
+        "local_rank": local_rank,
+        "exit_code": None if code is None else exit_code_of(code),
+        "signal": None if code is None else signal_of(code),
+        "message": message[:MESSAGE_CHARACTERS],
+        "traceback": None if traceback is None else traceback[-TRACEBACK_BYTES:],
+        "time": time,
+        "victim": code is not None and (code == -signal.SIGTERM or bool(VICTIM.search(words))),
+    }
 
 
 def last_exception(stderr: str) -> tuple[str, str] | None:
@@ -59,7 +84,7 @@ def last_exception(stderr: str) -> tuple[str, str] | None:
 
 
 def exit_code_of(code: int) -> int:
-    """A code of Python's subprocess as a shell has it: 128+N for signal N."""
+    """The exit code as in a shell, 128+N for signal N, from that of Python's subprocess."""
     return code if code >= 0 else 128 - code
 
 
@@ -74,25 +99,16 @@ def signal_of(code: int) -> str | None:
 
 
 def failure_of_program(output: str, code: int) -> Failure:
-    """A program that failed itself, by the end of its output: the last exception, or its last words."""
+    """The failure of the engine itself, from the end of its output: the last exception, or the last line."""
     exception = last_exception(output)
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    said = exception[0] if exception else lines[-1] if lines else ""
-    message = f"killed by {signal_of(code)}" if code < 0 else said or f"exit code {code}"
-    return Failure(
-        rank=None,
-        local_rank=None,
-        exit_code=exit_code_of(code),
-        signal=signal_of(code),
-        message=message[:MESSAGE_CHARACTERS],
-        traceback=exception[1][-TRACEBACK_BYTES:] if exception else None,
-        time=None,
-        victim=code == -signal.SIGTERM or bool(VICTIM.search(message)),
-    )
+    last_line = exception[0] if exception else lines[-1] if lines else ""
+    message = f"killed by {signal_of(code)}" if code < 0 else last_line or f"exit code {code}"
+    return make_failure(message, code, traceback=exception[1] if exception else None)
 
 
 def tail(path: str, size: int = TAIL_BYTES) -> str:
-    """The last `size` bytes of a file as text; empty where there is none."""
+    """The last `size` bytes of a file as text; empty if there is no such file."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - size))

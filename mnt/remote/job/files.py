@@ -1,4 +1,4 @@
-"""Where the files of a job lie on a host, and how they are written: the one owner of these names."""
+"""The names of a job's files on a host, which nothing else composes, and how these files are written."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from mnt.remote.common.refusal import Refused
 FORMAT = 1
 FINAL_STATES = ("finished", "failed", "stopped")
 
-_PATIENCE = 1000  # attempts to make a directory in one that others remove
+_PATIENCE = 1000  # attempts to make a directory inside one that other processes may remove
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:@%-]{0,254}")
 
 
 class JobFiles:
-    """The names of one node's job files below a directory for jobs: pure, and the same for host and head.
+    """The names of one node's job files in a directory of jobs: pure, and the same on host and head.
 
-    `directory` may be on a file system that all nodes share: nothing in it means anything on another host,
-    and nothing is locked there.
+    `directory` may be on a file system that all nodes share: it contains no pids or other data that is valid
+    on one host only, and nothing is locked there.
     """
 
     def __init__(self, jobs_dir: str, job: str, host: str) -> None:
@@ -42,7 +42,7 @@ class JobFiles:
 class JobPaths(JobFiles):
     """The names of one node's job files on that node; `local` is on this host only.
 
-    Raises Refused for what is no name of a job or a host.
+    Raises Refused if `job` or `host` is not a valid name.
     """
 
     def __init__(self, jobs_dir: str, job: str, host: str) -> None:
@@ -57,7 +57,7 @@ class JobPaths(JobFiles):
         self.stop_request = os.path.join(self.local, "stop.json")
 
     def make_local(self) -> None:
-        """Make the node-local directory, new and private. Raises Refused, also if another user was first."""
+        """Make the node-local directory, new and private. Raises Refused, also if another user owns it."""
         for _ in range(_PATIENCE):
             try:
                 for path in self._above_local():
@@ -69,47 +69,48 @@ class JobPaths(JobFiles):
                 continue
             except FileExistsError:
                 raise Refused(
-                    f"{self.local} exists: this job was started here before, and did not end well",
-                    "mnt stop JOB, then start again",
+                    f"{self.local} exists: this job was started here before, and did not end properly",
+                    "mnt stop JOB, then start it again",
                 ) from None
             except OSError as error:
                 raise Refused(f"cannot make {self.local}: {error.strerror}") from error
             return
-        raise Refused(f"cannot make {self.local}: the directory above it vanishes again and again")
+        raise Refused(f"cannot make {self.local}: another process keeps removing the directory above it")
 
     def remove_directory(self) -> None:
         """Remove this node's directory, and the job's if no other node has one."""
         shutil.rmtree(self.directory, ignore_errors=True)
-        with contextlib.suppress(OSError):  # other nodes' files are in it
+        with contextlib.suppress(OSError):  # it contains other nodes' files
             os.rmdir(self.job_directory)
 
     def remove_local(self) -> None:
-        """Remove the node-local directory, and those above it that are empty then."""
+        """Remove the node-local directory, and then those above it that are empty."""
         shutil.rmtree(self.local, ignore_errors=True)
-        with contextlib.suppress(OSError):  # another job's files are in it
+        with contextlib.suppress(OSError):  # it contains another job's files
             for path in reversed(self._above_local()):
                 os.rmdir(path)
 
     def _above_local(self) -> tuple[str, str]:
-        """This user's directory, and the job's in it."""
+        """This user's directory, and the job's directory in it."""
         of_job = os.path.dirname(self.local)
         return os.path.dirname(of_job), of_job
 
 
 def remove_files(paths: JobPaths) -> None:
-    """Of a job that did not start here: as if it had never been."""
+    """Remove every trace of a job that did not start here."""
     paths.remove_local()
     paths.remove_directory()
 
 
 def _check_private(path: str) -> None:
-    """Raises Refused unless `path` is a real directory of this user that nobody else may enter."""
+    """Raises Refused unless `path` is a real directory of this user, closed to other users."""
     found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode):
-        raise Refused(f"{path} is not a directory", f"look who made it, and remove it: ls -ld {path}")
+        raise Refused(f"{path} is not a directory", f"find out who made it (ls -ld {path}), and remove it")
     if found.st_uid != os.getuid():
         raise Refused(
-            f"{path} belongs to uid {found.st_uid}, not to {os.getuid()}", f"have it removed: {path}"
+            f"{path} belongs to uid {found.st_uid}, not to {os.getuid()}",
+            f"ask that user, or root, to remove {path}",
         )
     if found.st_mode & 0o077:
         raise Refused(f"{path} is open to other users", f"chmod 700 {path}")
@@ -121,7 +122,7 @@ def write_json(path: str, document: Any) -> None:
 
 
 def read_json(path: str) -> Any:
-    """A document, or None where there is none that can be read."""
+    """The document in a file; None if it does not exist or cannot be read."""
     try:
         with open(path, encoding="utf-8") as file:
             return json.load(file)

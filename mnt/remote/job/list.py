@@ -1,7 +1,7 @@
-"""Tell the jobs that have a directory for a host. The head calls it through `mnt.tasks.job`.
+"""List the jobs that have a directory for a host. The head calls it through `mnt.tasks.job`.
 
-Arguments: `jobs_dir` and `host`. Answers `mnt.tasks.job.Jobs`. It is asked of every host, and needs little of
-what jobctl.py imports.
+Arguments: `jobs_dir` and `host`. The answer is `mnt.tasks.job.Jobs`. This is not a part of jobctl.py because
+it runs on every host, and needs little of what jobctl.py imports.
 """
 
 from __future__ import annotations

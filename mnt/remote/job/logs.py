@@ -1,4 +1,4 @@
-"""Send what a job has written, and with it every change of its state."""
+"""Send the output of a job, and every change of its state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read_logs(args: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> d
     emit({"state": entry})
     streams = _streams(paths, args["rank"], int(args["offset"]))
     while True:
-        # The state is read before the logs: what was written before the end is then always sent.
+        # The state is read before the logs, so that everything written before the end is sent.
         now = require(paths, args["job"], args["host"])
         if now != entry:
             entry = now
@@ -39,7 +39,7 @@ def read_logs(args: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> d
 
 
 def _streams(paths: JobPaths, rank: int | None, offset: int) -> list[_Stream]:
-    """The log files to send. Raises Refused for a rank that is not of this node."""
+    """The log files to send. Raises Refused if the rank is not on this node."""
     if rank is None:
         return [_Stream("output", lambda: paths.output, offset)]
     spec = read_json(paths.spec)
@@ -56,17 +56,17 @@ def _streams(paths: JobPaths, rank: int | None, offset: int) -> list[_Stream]:
 
 
 class _Stream:
-    """One log file, sent from an offset on. It may not exist yet."""
+    """One log file, sent from an offset. It may not exist yet."""
 
     def __init__(self, name: str, find_path: Callable[[], str | None], offset: int = 0) -> None:
         self._name = name
         self._find_path = find_path
         self._offset = offset
-        # Keeps back the first bytes of a character whose other bytes have not come yet.
+        # Holds back the first bytes of a character until the others are there.
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
 
     def send(self, emit: Callable[[dict[str, Any]], None], *, final: bool) -> None:
-        """Send what has come up to now, in bounded frames; `final`: the bytes of half a character, too."""
+        """Send what is there, in frames of bounded size; `final`: also the bytes of a cut character."""
         path = self._find_path()
         if path is None:
             return
@@ -76,7 +76,7 @@ class _Stream:
                 file.seek(self._offset)
                 while self._offset < size:
                     data = file.read(min(FRAME_BYTES, size - self._offset))
-                    if not data:  # it was cut short meanwhile
+                    if not data:  # it was truncated in the meantime
                         break
                     self._offset += len(data)
                     self._emit(emit, self._decoder.decode(data))

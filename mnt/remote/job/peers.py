@@ -1,14 +1,14 @@
 """The link between the supervisors of one job: the end of one node is the end of all, head or no head.
 
-Node 0 is the hub; the other nodes are spokes that connect to it over the training network. Both sides beat
-every `BEAT` seconds; whoever was heard once and is then silent for `LOST_AFTER` is lost, which ends the job
-too.
+Node 0 is the hub; the other nodes are spokes that connect to it over the training network. Both sides send a
+beat every `BEAT` seconds. A node that is silent for `LOST_AFTER` seconds after it was heard is lost, which
+also ends the job.
 
-    hub    {"mnt": 1, "nonce": N1}                       the only line that is not signed
+    hub    {"mnt": 1, "nonce": N1}                       the only line without a signature
     spoke  {"host": H, "nonce": N2}
     both   {"beat": true}
     spoke  {"news": Event}       hub   {"ack": true}     how its part of the job ended
-    hub    {"end": Event}        spoke {"ack": true}     end yours, and why
+    hub    {"end": Event}        spoke {"ack": true}     end your part, and why
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from mnt.remote.job.channel import Broken, Channel, Event, parse_line
 
 BEAT = 2.0
 LOST_AFTER = 20.0
-FIRST_CONTACT = 30.0  # who has not got through by then is taken to be behind a firewall
+FIRST_CONTACT = 30.0  # a node that has not connected by then is assumed to be behind a firewall
 ATTEMPT = 5.0  # to connect and be greeted
 RETRY = 1.0
-STRANGERS = 64  # connections that have not proved themselves yet
+STRANGERS = 64  # connections that are not authenticated yet
 
 
 class Hub:
-    """Node 0's side: hears how each node ends, and tells the others.
+    """Node 0's side: receives how each node ends, and tells the others.
 
-    It registers its sockets with `selector`; the data of such a key is a callable that takes the time
-    (monotonic seconds). `on_event` gets each event of another node that ends the job.
+    It registers its sockets with `selector`; the data of such a key is a function of the time (monotonic
+    seconds). `on_event` is called with each event of another node that ends the job.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Hub:
         hosts: Iterable[str],
         on_event: Callable[[Event], None],
     ) -> None:
-        """Listen on a free port of `address`. Raises OSError if that is no address of this host."""
+        """Listen on a free port of `address`. Raises OSError if this host does not have that address."""
         family, kind, _, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
         self._listener = socket.socket(family, kind)
         try:
@@ -65,7 +65,7 @@ class Hub:
         self._strangers: dict[Channel, float] = {}  # since when
         self._channels: dict[str, Channel] = {}
         self._contact: dict[str, float] = {}  # host: when it was last heard
-        self._done: set[str] = set()  # it said how it ended, or knows of the end, or is lost
+        self._done: set[str] = set()  # hosts that reported their end, know of the end, or are lost
         self._verdict: Event | None = None
         self._own_end: float | None = None
         self._next_beat = 0.0
@@ -76,20 +76,20 @@ class Hub:
         return f"{len(self._contact)} of {len(self._hosts)} other nodes got through"
 
     def report(self, event: Event, now: float) -> None:
-        """How node 0's own part ended."""
+        """Take in how node 0's own part ended."""
         self._own_end = now
         if event.ends_the_job:
             self._end_all(event)
 
     def settled(self, now: float) -> bool:
-        """Nobody has anything more to say or to be told."""
+        """Whether there are no more messages to wait for."""
         waiting = self._hosts - self._done
         if self._own_end is not None and now - self._own_end > FIRST_CONTACT:
             waiting &= set(self._contact)
         return not waiting
 
     def tick(self, now: float) -> None:
-        """Beat, and see who is silent."""
+        """Send a beat, and check which nodes are silent."""
         for channel, since in list(self._strangers.items()):
             if now - since > ATTEMPT:
                 self._drop(channel)
@@ -111,7 +111,7 @@ class Hub:
     def _accept(self, now: float) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError:  # it has gone already
+        except OSError:  # it has closed already
             return
         if len(self._strangers) >= STRANGERS:
             connection.close()
@@ -119,7 +119,7 @@ class Hub:
         channel = Channel(connection, hub=True)
         self._strangers[channel] = now
         self._selector.register(connection, selectors.EVENT_READ, lambda now: self._read(channel, now))
-        with contextlib.suppress(Broken):  # then reading says so
+        with contextlib.suppress(Broken):  # reading will report it
             channel.send_line(json.dumps({"mnt": 1, "nonce": channel.nonce}).encode())
 
     def _read(self, channel: Channel, now: float) -> None:
@@ -137,7 +137,7 @@ class Hub:
         channel.agree(self._secret, self._job, channel.nonce, str(hello.get("nonce")))
         channel.peer = str(channel.open(line).get("host"))
         if channel.peer not in self._hosts:
-            raise Broken("a host that is not of this job")
+            raise Broken("a host that is not in this job")
         del self._strangers[channel]
         if channel.peer in self._channels:
             self._drop(self._channels[channel.peer])
@@ -160,7 +160,7 @@ class Hub:
             self._end_all(event)
 
     def _end_all(self, event: Event) -> None:
-        """Tell every node but the event's own. The first such event stands."""
+        """Tell every node except the event's own. Only the first such event counts."""
         if self._verdict is None:
             self._verdict = event
             for host in self._hosts - self._done:
@@ -181,7 +181,7 @@ class Hub:
 
 
 class Spoke:
-    """The side of every other node: tells the hub how its part ended, and hears when to end. See `Hub`."""
+    """The side of every other node: tells the hub how its part ended, and learns when to end. See `Hub`."""
 
     def __init__(
         self,
@@ -197,13 +197,13 @@ class Spoke:
         self._selector, self._hub_host, self._endpoint = selector, hub_host, endpoint
         self._job, self._secret, self._host, self._on_event = job, secret, host, on_event
         self._channel: Channel | None = None
-        self._welcome = False  # the hub has proved itself
+        self._welcome = False  # the hub is authenticated
         self._started = self._attempt = self._retry_at = now
         self._contact: float | None = None  # when the hub was last heard
         self._reason = "no answer"
         self._news: Event | None = None
         self._reported = now  # when that was
-        self._over = False  # the hub knows our end, or told us to end, or is lost
+        self._over = False  # the hub knows of our end, has told us to end, or is lost
         self._next_beat = 0.0
 
     @property
@@ -217,17 +217,17 @@ class Spoke:
         return f"unreachable: {self._endpoint['addr']}:{self._endpoint['port']}: {self._reason}"
 
     def report(self, event: Event, now: float) -> None:
-        """How this node's own part ended. Told as soon as the hub can be reached."""
+        """Take in how this node's own part ended. The hub is told as soon as it can be reached."""
         self._news, self._reported = event, now
         if self._welcome and not self._over:
             self._send({"news": asdict(event)}, now)
 
     def settled(self, now: float) -> bool:
-        """The hub knows, or cannot be told."""
+        """Whether the hub knows, or cannot be reached."""
         return self._over or (self._contact is None and now - self._reported > ATTEMPT)
 
     def tick(self, now: float) -> None:
-        """Connect, beat, and see whether the hub is silent."""
+        """Connect, send a beat, and check whether the hub is silent."""
         if self._channel is None and now >= self._retry_at:
             self._connect(now)
         elif self._channel is not None and not self._welcome and now - self._attempt > ATTEMPT:
@@ -272,7 +272,7 @@ class Spoke:
         assert channel is not None
         try:
             for line in channel.lines():
-                if self._channel is not channel:  # it broke while we answered
+                if self._channel is not channel:  # it broke during our answer
                     return
                 if channel.agreed:
                     self._obey(channel.open(line), now)
@@ -318,6 +318,6 @@ def lost(host: str, address: str) -> str:
 
 
 def _forget(selector: selectors.BaseSelector, channel: Channel) -> None:
-    with contextlib.suppress(KeyError, ValueError):  # it was never registered
+    with contextlib.suppress(KeyError, ValueError):  # it is not registered
         selector.unregister(channel.socket)
     channel.socket.close()

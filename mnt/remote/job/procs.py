@@ -1,7 +1,7 @@
-"""The processes of this host, read from /proc: who descends from whom, and how to end a group.
+"""The processes of this host, from /proc: their parents and children, and how to end a group of them.
 
-A process is known by its pid and its start time together: a pid that the kernel has given to another process
-since is never taken for the old one, and never signalled.
+A process is identified by its pid and its start time together: if the kernel reuses the pid for another
+process, that process is never mistaken for the old one, and never signalled.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Process(NamedTuple):
 
     @property
     def alive(self) -> bool:
-        """A zombie runs nothing and holds nothing but its pid: it counts as dead."""
+        """A zombie runs nothing and holds nothing except its pid: it counts as dead."""
         return self.state not in "ZXx"
 
 
@@ -33,7 +33,7 @@ class Process(NamedTuple):
 
 
 def read_process(pid: int) -> Process | None:
-    """The process that has this pid now. None: there is none."""
+    """The process that has this pid now; None if there is none."""
     found = stat_fields(pid)
     if found is None:
         return None
@@ -58,7 +58,7 @@ def identify(process: Process) -> dict[str, int]:
 
 
 def find(identity: Mapping[str, int]) -> Process | None:
-    """The living process that a document of `identify` names; None once it is gone, whoever has its pid."""
+    """The living process of a document of `identify`; None once it is gone, even if its pid is in use."""
     process = read_process(identity["pid"])
     if process is None or not process.alive or process.start_time != identity["start_time"]:
         return None
@@ -68,9 +68,9 @@ def find(identity: Mapping[str, int]) -> Process | None:
 def pids_with_environment(
     environment: Mapping[str, str], among: Iterable[int] | None = None
 ) -> Iterator[int]:
-    """The processes of this user, or those of `among`, that were started with these variables.
+    """This user's processes, of those in `among` if given, that were started with these variables.
 
-    Each is told as soon as it is found: it may not live for long.
+    Each is yielded as soon as it is found: it may not live for long.
     """
     wanted = {f"{name}={value}".encode("utf-8", "surrogateescape") for name, value in environment.items()}
     for pid in all_pids() if among is None else among:
@@ -79,7 +79,7 @@ def pids_with_environment(
                 continue
             with open(f"/proc/{pid}/environ", "rb") as file:
                 entries = set(file.read().split(b"\0"))
-        except OSError:  # it ended, or is not ours to read
+        except OSError:  # it has ended, or we may not read it
             continue
         if wanted <= entries:
             yield pid
@@ -90,7 +90,7 @@ def all_pids() -> list[int]:
 
 
 def newest_pids(count: int = 8) -> list[int]:
-    """The pids that the kernel gave out last, in this PID namespace: by /proc/loadavg, proc(5)."""
+    """The pids that the kernel assigned last in this PID namespace, from /proc/loadavg, proc(5)."""
     last = int(read("/proc/loadavg").split()[-1])
     return list(range(last, max(1, last - count), -1))
 
@@ -107,8 +107,8 @@ def members(
 ) -> list[Process]:
     """The living processes of a job: pure.
 
-    They are the descendants of `root` (the supervisor, itself left out), the `marked` pids (those with the
-    job's environment), the `recorded` ones that still live, whoever is in a session that a recorded process
+    They are the descendants of `root` (the supervisor, not included), the `marked` pids (those with the job's
+    environment), the `recorded` ones that are still alive, the processes in a session that a recorded process
     leads or led, and the descendants of all of these.
     """
     children: dict[int, list[int]] = {}
@@ -120,7 +120,7 @@ def members(
     for identity in recorded:
         holder = processes.get(identity["pid"])
         if holder is None:
-            # The kernel reuses no pid that still names a session: whoever is in it belongs to the old leader.
+            # The kernel does not reuse the pid of a session that exists: all in it belong to the old leader.
             sessions.add(identity["pid"])
         elif holder.start_time == identity["start_time"]:
             seeds.add(holder.pid)
@@ -138,42 +138,44 @@ def members(
 
 
 def send_signal(process: Process, signum: int) -> bool:
-    """Signal this very process. False: it is gone, or not ours."""
-    pidfd_open = getattr(os, "pidfd_open", None)  # Python 3.9 and Linux 5.3: no gap between look and signal
-    try:
-        if pidfd_open is None:
-            return _signal_pid(process, signum)
-        descriptor = pidfd_open(process.pid)
-    except OSError:
-        return False
+    """Signal exactly this process. False: it is gone, or not ours."""
+    descriptor = _open_process(process.pid)
     try:
         if find(identify(process)) is None:
             return False
-        signal.pidfd_send_signal(descriptor, signum)  # type: ignore[attr-defined, unused-ignore]
+        if descriptor is None:
+            os.kill(process.pid, signum)
+        else:
+            signal.pidfd_send_signal(descriptor, signum)  # type: ignore[attr-defined, unused-ignore]
         return True
     except OSError:
         return False
     finally:
-        os.close(descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
-def _signal_pid(process: Process, signum: int) -> bool:
-    if find(identify(process)) is None:
-        return False
-    os.kill(process.pid, signum)
-    return True
+def _open_process(pid: int) -> int | None:
+    """A descriptor of the process, which stays valid if its pid is reused.
+
+    None before Python 3.9 and Linux 5.3, or if the process is gone.
+    """
+    try:
+        return os.pidfd_open(pid)  # type: ignore[attr-defined, unused-ignore]
+    except (AttributeError, OSError):
+        return None
 
 
 def kill_children(reap: Callable[[], bool], seconds: float) -> bool:
-    """KILL our children, and those that come to us as the subreaper of theirs, for at most so long.
+    """KILL our children, and the orphans that we get as their subreaper, for at most `seconds`.
 
-    `reap` collects the dead, and says whether we have no children any more: then there are no descendants
-    either, for each of these has an ancestor that is our child. The kernel hands orphans over in the moment
-    in which their parent dies, so this is proof where looks through /proc are not: who forks and dies over
-    and over can be missed by any number of them. Children keep their pids until they are reaped: the signal
-    goes to nobody else. Where the kernel has no list of them (CONFIG_PROC_CHILDREN), nobody is killed.
+    `reap` collects the dead, and returns True if we have no children left. Then we have no descendants
+    either, because each descendant has an ancestor that is our child, and the kernel hands us orphans at the
+    moment when their parent dies. Scans of /proc are no such proof: they can always miss a process that keeps
+    forking and exiting. Children keep their pids until they are reaped, so the signal reaches no other
+    process. If the kernel has no list of children (CONFIG_PROC_CHILDREN), nothing is killed.
     """
-    mine = f"/proc/self/task/{os.getpid()}/children"  # the main thread's, which orphans are handed to
+    mine = f"/proc/self/task/{os.getpid()}/children"  # of the main thread, which gets the orphans
     end = time.monotonic() + seconds
     while not reap():
         for pid in read(mine).split():
@@ -183,21 +185,21 @@ def kill_children(reap: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-SWEEP = 0.1  # seconds at a time for processes that are born faster than looks find them
+SWEEP = 0.1  # seconds at a time for processes that start and end faster than scans find them
 
 
 class Ending:
-    """Ends processes: TERM to each, after `grace` seconds KILL, until looks in a row find nobody.
+    """Ends processes: TERM to each, KILL after `grace` seconds, until several scans in a row find none.
 
-    Call `step` every few hundredths of a second until it answers True. `look` finds the members anew each
-    time, so that those which are born meanwhile end as well. Who forks and dies over and over is missed by
-    looks: `sweep`, told whether it is time to KILL, says whether such processes are ruled out. Gives up
-    `PATIENCE` seconds after the first KILL: a process that hangs in the kernel (a dead NFS server, a stuck
-    driver) cannot be ended by anyone; `left` names it.
+    Call `step` every few hundredths of a second until it returns True. `look` finds the members again each
+    time, so that new ones end as well. Scans miss processes that keep forking and exiting: `sweep`, called
+    with whether it is time to KILL, returns whether there are certainly none of these. Gives up `PATIENCE`
+    seconds after the first KILL: nothing can end a process that hangs in the kernel (a dead NFS server, a
+    stuck driver); `left` lists it.
     """
 
     PATIENCE = 10.0
-    LOOKS = 2  # that must find nobody
+    LOOKS = 2  # scans in a row that must find none
 
     def __init__(
         self,
@@ -208,21 +210,21 @@ class Ending:
     ) -> None:
         self._look, self._sweep = look, sweep
         self._kill_at = now + grace
-        self._told: set[tuple[int, int]] = set()
+        self._signalled: set[tuple[int, int]] = set()
         self._empty_looks = 0
         self.left: list[int] = []
 
     @property
     def ended(self) -> int:
-        """How many processes were signalled and are gone."""
-        return len(self._told) - len(self.left)
+        """The number of processes that were signalled and are gone."""
+        return len(self._signalled) - len(self.left)
 
     def hurry(self, kill_at: float) -> None:
-        """KILL at this time, unless that was due earlier."""
+        """KILL at this time, or earlier if that was due."""
         self._kill_at = min(self._kill_at, kill_at)
 
     def step(self, now: float) -> bool:
-        """Signal whoever is there; True when the group has ended, or nothing more can be done."""
+        """Signal the members; True when the group has ended, or when nothing more can be done."""
         found = self._look()
         self.left = [process.pid for process in found]
         self._empty_looks = 0 if found else self._empty_looks + 1
@@ -233,7 +235,7 @@ class Ending:
             identity = (process.pid, process.start_time)
             if killing:
                 send_signal(process, signal.SIGKILL)
-            elif identity not in self._told:
+            elif identity not in self._signalled:
                 send_signal(process, signal.SIGTERM)
-            self._told.add(identity)
+            self._signalled.add(identity)
         return killing and now >= self._kill_at + self.PATIENCE

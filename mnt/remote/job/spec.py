@@ -1,4 +1,4 @@
-"""What a node's spec (`mnt.tasks.job.NodeSpec`) means: pure."""
+"""Values derived from a node's spec (`mnt.tasks.job.NodeSpec`): pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ SESSION_VARIABLES = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG")
 
 
 def marks(job: str, host: str) -> dict[str, str]:
-    """The environment by which every process of a node's part of a job is known."""
+    """The environment variables that identify every process of a node's part of a job."""
     return {"MNT_JOB": job, "MNT_HOST": host}
 
 
 def job_environment(spec: Mapping[str, Any], session: Mapping[str, str]) -> dict[bytes, bytes]:
-    """What the job sees: the session's few variables, the spec's, the marks; nothing else of any caller."""
+    """The job's environment: SESSION_VARIABLES, those of the spec, and the marks; no others."""
     environment = {name: session[name] for name in SESSION_VARIABLES if name in session}
     environment.update(spec["env"])
     path = [*spec.get("path_prepend", ()), *environment.get("PATH", os.defpath).split(os.pathsep)]
@@ -26,19 +26,15 @@ def job_environment(spec: Mapping[str, Any], session: Mapping[str, str]) -> dict
 
 
 def encode(text: str) -> bytes:
-    """The bytes that the head meant, whatever this host's locale is."""
+    """The bytes of a text from the head, independent of this host's locale."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def first_rank(spec: Mapping[str, Any]) -> int:
     """The global rank of local rank 0."""
-    if "ranks" in spec:
-        return int(spec["ranks"][0])
     return sum(int(node["nproc"]) for node in spec["nodes"] if node["node_rank"] < spec["node_rank"])
 
 
 def rank_count(spec: Mapping[str, Any]) -> int:
-    """How many ranks this node has."""
-    if "ranks" in spec:
-        return int(spec["ranks"][1])
+    """The number of ranks on this node."""
     return sum(int(node["nproc"]) for node in spec["nodes"] if node["node_rank"] == spec["node_rank"])

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pwd
-import selectors
+import select
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mnt.remote.common.files import read
+from mnt.remote.common.files import read, replace_file
 from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.entry import about, describe, is_staged, living_supervisor
@@ -21,74 +22,51 @@ from mnt.remote.job.files import FINAL_STATES, JobPaths, read_json, remove_files
 from mnt.remote.job.spec import SESSION_VARIABLES, marks
 from mnt.remote.job.stop import stop_node
 
-HANDSHAKE = 30.0  # seconds: a slow disk, not a slow job
+HANDSHAKE = 30.0  # seconds: enough for a slow disk; the job itself may start slowly
 LOOK_EVERY = 0.05
 
 
-def start_node(args: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """See `mnt.tasks.job.start_node`. Raises Refused; then nothing is left."""
-    spec = args["spec"]
-    _stage(spec, args["supervisor"], check_port=args["wait_for_port"])
-    names = {name: spec[name] for name in ("jobs_dir", "job", "host")}
-    return spawn_node({**args, **names, "peer": spec.get("peer")}, emit)
-
-
 def stage_node(args: dict[str, Any]) -> dict[str, Any]:
-    """See `mnt.tasks.job.stage_node`. Raises Refused; then nothing is left."""
-    paths = _stage(args["spec"], args["supervisor"], check_port=args["check_port"])
+    """See `mnt.tasks.job.stage_node`. Raises Refused, and then leaves no file."""
+    spec = args["spec"]
+    _check(spec, _session_environment())
+    if args["check_port"]:
+        _check_port(int(spec["master"]["port"]))
+    paths = JobPaths(spec["jobs_dir"], spec["job"], spec["host"])
+    _write_files(paths, spec, args["supervisor"])
     return {"spec": paths.spec, "program": paths.program}
 
 
-def spawn_node(args: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """See `mnt.tasks.job.spawn_node`. Raises Refused; then nothing is left."""
+def spawn_node(args: dict[str, Any]) -> dict[str, Any]:
+    """See `mnt.tasks.job.spawn_node`. Raises Refused, and then leaves no file."""
     deadline = time.monotonic() + float(args["timeout"])
     paths = JobPaths(args["jobs_dir"], args["job"], args["host"])
     if not is_staged(paths):
         raise Refused(f"nothing is staged here for job {args['job']}", "start it again: mnt launch")
-    spec = read_json(paths.spec)
-    try:
-        if args["peer"] != spec.get("peer"):
-            spec["peer"] = args["peer"]
-            write_json(paths.spec, spec)
+    spec = {**read_json(paths.spec), "peer": args["peer"]}
+    with _nothing_left(paths):
+        write_json(paths.spec, spec)
         started = _spawn(paths, spec, _session_environment())
-    except OSError as error:
-        remove_files(paths)
-        raise Refused(f"cannot start: {error}") from error
-    except Refused:
-        remove_files(paths)
-        raise
-    emit({"started": started})
     if args["wait_for_port"]:
         _await_port(paths, deadline)
     entry = describe(paths)
     if entry is None:
-        raise Refused(f"{paths.directory} vanished")
-    if entry["listening"]:
-        emit({"listening": True})
-    return {**started, "listening": bool(entry["listening"]), "node": entry}
+        raise Refused(f"{paths.directory} has been removed")
+    return {**started, "listening": entry["listening"], "node": entry}
 
 
-def _stage(spec: Mapping[str, Any], program: str, *, check_port: bool) -> JobPaths:
-    _check(spec, _session_environment())
-    if check_port:
-        _check_port(int(spec["master"]["port"]))
-    paths = JobPaths(spec["jobs_dir"], spec["job"], spec["host"])
-    _write_files(paths, spec, program)
-    return paths
-
-
-# --- before ------------------------------------------------------------------------------------------------
+# --- checks ------------------------------------------------------------------------------------------------
 
 
 def _session_environment() -> dict[str, str]:
-    """What this login is: a supervisor, and then its job, gets nothing else of it."""
+    """The part of this login's environment that a supervisor, and then its job, gets."""
     user = pwd.getpwuid(os.getuid())
     fallback = {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name, "SHELL": user.pw_shell}
     return {**fallback, **{name: os.environ[name] for name in SESSION_VARIABLES if name in os.environ}}
 
 
 def _check(spec: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-    """Raises Refused if the job could not even begin: what is missing, by name."""
+    """Raises Refused, naming what is missing, if the job cannot start."""
     cwd, program = spec["cwd"], spec["argv"][0]
     if not os.path.isdir(cwd):
         raise Refused(f"working directory missing: {cwd}", "mnt push")
@@ -103,13 +81,13 @@ def _check(spec: Mapping[str, Any], environment: Mapping[str, str]) -> None:
 
 
 def _check_port(port: int) -> None:
-    """Raises Refused if anything LISTENs on the port; whoever it is gets named."""
+    """Raises Refused, naming the process, if anything LISTENs on the port."""
     holders = listeners(port)
     if holders:
         described = "; ".join(dict.fromkeys(_describe_holder(holder) for holder in holders))
         raise Refused(
             f"master port {port} is taken by {described}",
-            "stop it, or take another port: --master-port, or network.master_port in the inventory",
+            "stop it, or use another port: --master-port, or network.master_port in the inventory",
         )
 
 
@@ -129,16 +107,14 @@ def _describe_holder(holder: Mapping[str, Any]) -> str:
 
 def _write_files(paths: JobPaths, spec: Mapping[str, Any], program: str) -> None:
     try:
-        mask = os.umask(0o077)  # the mode of makedirs is for the last of them alone
+        mask = os.umask(0o077)  # the `mode` of makedirs applies only to the last directory
         try:
             os.makedirs(paths.job_directory, exist_ok=True)
             os.mkdir(paths.directory)
         finally:
             os.umask(mask)
     except FileExistsError:
-        raise Refused(
-            f"job {spec['job']} exists here already", f"look at it: mnt status {spec['job']}"
-        ) from None
+        raise Refused(f"job {spec['job']} exists here already", f"mnt status {spec['job']}") from None
     except OSError as error:
         raise Refused(f"cannot make {paths.directory}: {error.strerror}") from error
     try:
@@ -146,32 +122,37 @@ def _write_files(paths: JobPaths, spec: Mapping[str, Any], program: str) -> None
     except Refused:
         paths.remove_directory()
         raise
-    try:
+    with _nothing_left(paths):
         write_json(paths.spec, spec)
         write_json(paths.about, about(spec))
-        _write_program(paths.program, program)
+        replace_file(paths.program, program)
+
+
+@contextlib.contextmanager
+def _nothing_left(paths: JobPaths) -> Iterator[None]:
+    """Remove the job's files if the block raises OSError, which becomes Refused, or Refused."""
+    try:
+        yield
     except OSError as error:
         remove_files(paths)
         raise Refused(f"cannot start: {error}") from error
-
-
-def _write_program(path: str, source: str) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(source)
+    except Refused:
+        remove_files(paths)
+        raise
 
 
 # --- the supervisor ----------------------------------------------------------------------------------------
 
 
 def _spawn(paths: JobPaths, spec: Mapping[str, Any], environment: dict[str, str]) -> dict[str, Any]:
-    """Start the supervisor, in a session of its own and with nothing of ours open, and hear how it went."""
+    """Start the supervisor, in its own session and without our open files, and wait for its handshake."""
     reading, writing = os.pipe()
     log = os.open(paths.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         supervisor = subprocess.Popen(
             [sys.executable, "-I", "-X", "utf8", paths.program, paths.spec, str(writing)],
             cwd="/",
-            env={**environment, **marks(spec["job"], spec["host"])},  # found even before it says anything
+            env={**environment, **marks(spec["job"], spec["host"])},  # so that it can be found at once
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -186,19 +167,18 @@ def _spawn(paths: JobPaths, spec: Mapping[str, Any], environment: dict[str, str]
         stop_node({"jobs_dir": spec["jobs_dir"], "job": spec["job"], "host": spec["host"], "grace": 0.0})
         supervisor.wait()
         refused = answer.get("refused") or {}
-        last_words = read(paths.supervisor_log).strip().rpartition("\n")[2]
-        message = refused.get("message") or f"the supervisor did not start: {last_words or 'no word from it'}"
+        last_line = read(paths.supervisor_log).strip().rpartition("\n")[2] or "it printed nothing"
+        message = refused.get("message") or f"the supervisor did not start: {last_line}"
         raise Refused(message, refused.get("fix"))
     return {"pid": answer["pid"], "peer": answer["peer"]}
 
 
 def _hear(reading: int) -> dict[str, Any]:
-    """What comes through the pipe until its other end is closed; nothing if that takes too long."""
+    """The JSON that comes through the pipe until its other end is closed; empty if that takes too long."""
     deadline = time.monotonic() + HANDSHAKE
     text = b""
-    with open(reading, "rb", buffering=0) as pipe, selectors.DefaultSelector() as selector:
-        selector.register(pipe, selectors.EVENT_READ)
-        while selector.select(max(0.0, deadline - time.monotonic())):
+    with open(reading, "rb", buffering=0) as pipe:
+        while select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
             data = pipe.read(65536)
             if not data:
                 return json.loads(text) if text else {}
@@ -207,7 +187,7 @@ def _hear(reading: int) -> dict[str, Any]:
 
 
 def _await_port(paths: JobPaths, deadline: float) -> None:
-    """Until the supervisor sees the job listen, or either has ended, or the time is over."""
+    """Wait until the supervisor sees the job listen, one of them has ended, or the deadline has passed."""
     while time.monotonic() < deadline:
         state = read_json(paths.state) or {}
         if state.get("listening") or state.get("state") in FINAL_STATES or living_supervisor(state) is None:

@@ -1,4 +1,4 @@
-"""End one node's part of a job, with its supervisor alive, frozen or dead, and prove that it is over."""
+"""End one node's part of a job, with its supervisor alive, stopped or dead, and verify that it has ended."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mnt.remote.job.procs import (
 )
 from mnt.remote.job.spec import marks
 
-SUPERVISOR_EXTRA = 5.0  # seconds beyond its own deadlines that a supervisor gets to end
+SUPERVISOR_EXTRA = 5.0  # seconds that a supervisor gets to end, in addition to its own deadlines
 LOOK_EVERY = 0.05
 
 
@@ -41,7 +41,7 @@ def stop_node(args: dict[str, Any]) -> dict[str, Any]:
     staged = is_staged(paths)
 
     by_supervisor = 0
-    supervisor = living_supervisor(before or record)  # somebody may have deleted the job's directory
+    supervisor = living_supervisor(before or record)  # the job's directory may have been deleted
     ran = (
         before.get("state") not in FINAL_STATES if before else os.path.exists(paths.spec) or bool(supervisor)
     )
@@ -50,7 +50,7 @@ def stop_node(args: dict[str, Any]) -> dict[str, Any]:
         by_supervisor = _ask(paths, supervisor, grace)
     ending = _end_rest(args["job"], args["host"], recorded, grace)
     port = _master_port(paths)
-    if staged and not ending.ended and is_staged(paths):  # nothing of it ever ran here
+    if staged and not ending.ended and is_staged(paths):  # no process of it ever ran here
         ran = False
         remove_files(paths)
     else:
@@ -69,17 +69,17 @@ def stop_node(args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _recorded(record: dict[str, Any]) -> list[dict[str, int]]:
-    """The processes that the supervisor noted last, if that was since this boot."""
+    """The processes that the supervisor recorded last, if that was after the last boot."""
     since = record.get("supervisor", {}).get("boot_id")
     return list(record["processes"]) if since == boot_id() else []
 
 
 def _ask(paths: JobPaths, supervisor: Process, grace: float) -> int:
-    """Have the supervisor end the job, and kill it if it does not. Returns how many processes it ended."""
-    with contextlib.suppress(OSError):  # then it uses the job's own grace
+    """Let the supervisor end the job, and kill it if it does not. Returns the number of ended processes."""
+    with contextlib.suppress(OSError):  # without the file it uses the job's own grace
         write_json(paths.stop_request, {"grace": grace})
     send_signal(supervisor, signal.SIGTERM)
-    send_signal(supervisor, signal.SIGCONT)  # somebody may have stopped it
+    send_signal(supervisor, signal.SIGCONT)  # it may have been stopped
     deadline = time.monotonic() + grace + Ending.PATIENCE + SUPERVISOR_EXTRA
     while find(identify(supervisor)) is not None:
         if time.monotonic() > deadline:
@@ -90,7 +90,7 @@ def _ask(paths: JobPaths, supervisor: Process, grace: float) -> int:
 
 
 def _end_rest(job: str, host: str, recorded: list[dict[str, int]], grace: float) -> Ending:
-    """End whoever is left of the job: found by its environment, by the last record and by their sessions."""
+    """End the remaining processes of the job: found by environment, by the last record and by session."""
 
     environment = marks(job, host)
 
@@ -100,7 +100,7 @@ def _end_rest(job: str, host: str, recorded: list[dict[str, int]], grace: float)
         return [process for process in found if process.pid != os.getpid()]
 
     def sweep(killing: bool) -> bool:
-        """Nobody of the job was born lately. KILLs them as they are found: there is no other time to."""
+        """Whether no new process of the job appears for a while. If `killing`, KILLs each at once."""
         found, end = 0, time.monotonic() + SWEEP
         while time.monotonic() < end:
             for pid in pids_with_environment(environment, newest_pids()):
@@ -118,7 +118,7 @@ def _end_rest(job: str, host: str, recorded: list[dict[str, int]], grace: float)
 
 
 def _write_end(paths: JobPaths, state: dict[str, Any], ending: Ending) -> None:
-    """The last words that a dead supervisor could not write."""
+    """Write the final state for a supervisor that is dead."""
     last = {
         "state": "stopped",
         "reason": {"request": True},
@@ -126,7 +126,7 @@ def _write_end(paths: JobPaths, state: dict[str, Any], ending: Ending) -> None:
         "killed": ending.ended,
         "left": ending.left,
     }
-    with contextlib.suppress(OSError):  # a full disk: the job is over all the same, and reads as lost
+    with contextlib.suppress(OSError):  # on a full disk the job has ended all the same, and shows as lost
         write_json(paths.state, {"format": FORMAT, **state, **last})
 
 

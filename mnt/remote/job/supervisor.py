@@ -1,10 +1,10 @@
-"""Own one node's part of a job: start it, keep its state, end its whole process tree, tell the other nodes.
+"""Own one node's part of a job: start it, write its state, end its whole process tree, tell the other nodes.
 
 Runs on a host, detached from any login: `supervisor.py SPEC_FILE HANDSHAKE_FD`, started by jobctl.py. It is
-the subreaper of everything that the job starts, so that orphans and session leaders come back to it. One
-thread, one loop; a signal or a message only notes what is to be done.
+the subreaper of everything that the job starts, so that orphans, even session leaders, become its children.
+It is one loop in one thread; a signal or a message only records what to do.
 
-The handshake is one JSON line, `{"pid", "peer"}` or `{"refused": {"message", "fix"}}`.
+The handshake is one JSON object, `{"pid", "peer"}` or `{"refused": {"message", "fix"}}`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from mnt.remote.common.files import strerror
 from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.channel import Event
-from mnt.remote.job.failures import Failure, tail
+from mnt.remote.job.failures import Failure, make_failure, tail
 from mnt.remote.job.files import FORMAT, JobPaths, read_json, write_json
 from mnt.remote.job.peers import Hub, Spoke
 from mnt.remote.job.procs import (
@@ -45,16 +44,16 @@ from mnt.remote.job.remains.readers import remains_of
 from mnt.remote.job.spec import encode, first_rank, job_environment, marks
 from mnt.remote.job.verdict import reason_of, verdict
 
-GRACE = 10.0  # seconds between TERM and KILL, unless the spec or a stop request says otherwise
+GRACE = 10.0  # seconds between TERM and KILL, unless the spec or a stop request sets another time
 
 _PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
 
-_TICK = 1.0  # seconds between two looks at nothing in particular
-_TICK_LISTENING = 0.1  # while the rendezvous port is awaited
+_TICK = 1.0  # seconds between two turns of the loop without an event
+_TICK_LISTENING = 0.1  # while we wait for the rendezvous port
 _TICK_ENDING = 0.05
-_RECORD_EVERY = 1.0  # seconds between two looks at who belongs to the job, or more:
-_RECORD_COST = 0.02  # no larger share of a processor than this goes into them
+_RECORD_EVERY = 1.0  # seconds between two records of the job's processes; longer if that would take
+_RECORD_COST = 0.02  # more than this share of a processor
 
 
 class Supervisor:
@@ -92,7 +91,7 @@ class Supervisor:
         }
 
     def start(self) -> dict[str, Any]:
-        """Start the job's first process. Returns what the handshake says. Raises Refused if it cannot."""
+        """Start the job's first process. Returns the answer of the handshake. Raises Refused."""
         self._catch_signals()
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self._save()
@@ -120,9 +119,9 @@ class Supervisor:
         return {"pid": os.getpid(), "peer": self._link.endpoint if isinstance(self._link, Hub) else None}
 
     def run(self) -> None:
-        """Until the job has ended here, its state is written and the other nodes know."""
+        """Run until the job has ended here, its state is written and the other nodes know."""
         if self._link is not None:
-            self._link.tick(time.monotonic())  # the link is there before the job can fail
+            self._link.tick(time.monotonic())  # the link must exist before the job can fail
         while not self._over(time.monotonic()):
             for key, _ in self._selector.select(self._timeout()):
                 key.data(time.monotonic())
@@ -149,12 +148,12 @@ class Supervisor:
         self._stop_asked = True
 
     def abandon(self, message: str) -> None:
-        """After a bug of our own: leave nothing running, and say so."""
+        """After a bug in the supervisor: leave nothing running, and write the state."""
         ending = Ending(self._look, 0.0, time.monotonic(), self._sweep)
         while not ending.step(time.monotonic()):
             time.sleep(_TICK_ENDING)
-        lost = Failure(None, None, None, None, f"the supervisor failed: {message}", None, time.time(), False)
-        self._state.update(state="failed", failure=lost.document(), ended=time.time(), left=ending.left)
+        failure = make_failure(f"the supervisor failed: {message}", time=time.time())
+        self._state.update(state="failed", failure=failure, ended=time.time(), left=ending.left)
         self._save()
         self._paths.remove_local()
 
@@ -183,10 +182,7 @@ class Supervisor:
             self._begin_ending(now, self._grace)
 
     def _reap_all(self) -> bool:
-        """Collect every child that has ended: the job's first process, and orphans that came to us.
-
-        True: there are no children any more.
-        """
+        """Collect all children that have ended, orphans too. True: no child is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -209,7 +205,7 @@ class Supervisor:
         self._tell(now)
 
     def _hear(self, event: Event) -> None:
-        """Another node's part has ended, or is lost."""
+        """Take in that another node's part has ended, or is lost."""
         now = time.monotonic()
         if self._ending is None and self._code is None:
             self._end_because(reason_of(event, time.time()), now, self._grace)
@@ -235,7 +231,7 @@ class Supervisor:
             self._note(listening=True, state="running")
 
     def _record(self, now: float) -> None:
-        """Note who belongs to the job, for whoever has to clean up if we are killed."""
+        """Record the job's processes, for the clean-up if this supervisor is killed."""
         if now < self._next_record:
             return
         recorded = [identify(process) for process in self._descendants()]
@@ -249,7 +245,7 @@ class Supervisor:
                 _log(f"cannot write {self._paths.processes}: {error}")
 
     def _conclude(self) -> None:
-        """The tree has ended: write how."""
+        """Write how the process tree has ended."""
         assert self._ending is not None
         self._reap_all()
         code = 0 if self._code is None else self._code
@@ -263,7 +259,7 @@ class Supervisor:
         )
 
     def _examine(self, before: float | None) -> Failure:
-        """What went wrong on this node, by what was left behind until then."""
+        """What failed on this node, from what its processes left before that time."""
         failure = remains_of(self._spec).failure(
             tail(self._paths.output),
             self._paths.ranks,
@@ -271,7 +267,8 @@ class Supervisor:
             0 if self._code is None else self._code,
             before,
         )
-        return failure if failure.time is not None else replace(failure, time=before or time.time())
+        failure["time"] = failure["time"] or before or time.time()
+        return failure
 
     def _tell(self, now: float) -> None:
         """Tell the other nodes that this one's part ends."""
@@ -281,8 +278,8 @@ class Supervisor:
             kind = "finished" if self._code == 0 else "failed"
         else:
             kind = "stopped" if "request" in self._reason and "peer" not in self._reason else "ended"
-        # Without the traceback a message has a bounded size; this node's own state keeps it.
-        failure = replace(self._failure, traceback=None).document() if self._failure else None
+        # Messages have a bounded size, so they go without the traceback; it is in this node's own state.
+        failure = {**self._failure, "traceback": None} if self._failure else None
         self._link.report(Event(self._spec["host"], kind, failure), now)
 
     # --- helpers
@@ -291,7 +288,7 @@ class Supervisor:
         return members(read_processes(), root=os.getpid())
 
     def _look(self) -> list[Process]:
-        """Everybody who is of this job: for ending them, not only what descends from us."""
+        """All processes of this job, to end them: not only our descendants."""
         marked = set(pids_with_environment(marks(self._spec["job"], self._spec["host"])))
         return members(read_processes(), root=os.getpid(), marked=marked, recorded=self._recorded)
 
@@ -319,7 +316,7 @@ class Supervisor:
             return None
 
     def _catch_signals(self) -> None:
-        """Turn signals into reasons to wake up. SIGHUP (the login ended) means nothing to us."""
+        """Let signals wake the loop up. SIGHUP (the login ended) has no effect."""
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
         os.set_blocking(writing, False)
@@ -336,7 +333,7 @@ class Supervisor:
             self._dirty = True
 
     def _save(self) -> None:
-        """Write the state; a full disk does not stop the job, the next turn tries again."""
+        """Write the state. If the disk is full, the job goes on, and the next turn tries again."""
         try:
             write_json(self._paths.state, self._state)
         except OSError as error:
@@ -346,7 +343,7 @@ class Supervisor:
 
 
 def _as_child() -> None:
-    """In the child, before it becomes the job: end with the supervisor, take no settings of ours along."""
+    """In the child, before it becomes the job: end with the supervisor, and reset its signal handlers."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(signum, signal.SIG_DFL)
@@ -373,7 +370,7 @@ def main(arguments: list[str]) -> int:
         if not _shake_hands(int(arguments[1]), started):
             supervisor.ask_to_stop()
         supervisor.run()
-    except Exception as error:  # noqa: BLE001  (whatever it is, nothing may stay behind)
+    except Exception as error:  # noqa: BLE001  (after any error, nothing may be left running)
         _log(traceback.format_exc())
         supervisor.abandon(traceback.format_exception_only(type(error), error)[-1].strip())
         return 1
@@ -381,7 +378,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _shake_hands(descriptor: int, answer: dict[str, Any]) -> bool:
-    """False: nobody waits for it any more, the start was called off."""
+    """False: the other side has gone away, so the start was called off."""
     try:
         os.write(descriptor, json.dumps(answer).encode("ascii"))
     except BrokenPipeError:

@@ -1,33 +1,30 @@
-"""Who can be reached from here over the training network, and is reachable there?
+"""Which hosts can be reached from here over the training network, and on which ports.
 
 Runs on a host: standard library only, Python 3.8 and newer. All hosts run it at the same time:
 
-1. It listens on `address`: on the master port, unless somebody else does already, and on `samples` ports of
-   the range that the kernel takes local ports from, for those are the ports of NCCL and gloo. It emits
-   {"listening": {"ports": [int, ..], "master": bool}}; `master` is false where the master port could not be
-   bound, and what came of it is left to whoever holds it.
-2. It reads one line of standard input, {"targets": [{"name", "address", "master": int | None,
-   "ports": [int, ..]}, ..]}, connects to all of them, and emits {"reached": {NAME: result}}.
-3. It serves its peers until its standard input ends. The end of the connection ends it, too.
+1. It listens on `address`: on the master port, unless another process does so already, and on `samples`
+   ports of the range from which the kernel takes local ports, because NCCL and gloo use those. It emits
+   {"listening": {"ports": [int, ..], "master": bool}}; `master` is false if another process holds that port.
+2. It reads one line of standard input, {"targets": [`mnt.tasks.reach.Target`, ..]}, connects to all of them,
+   and emits {"reached": {NAME: result}}.
+3. It serves its peers until its standard input ends, or the connection to the head.
 
 Arguments:
     address: str     the training address, IPv4
     master: int      the master port
     samples: int     ports of the range to listen on
     timeout: float   seconds for each connection; default 2
-    at_once: int     connections in the making at the same time; default 64
+    at_once: int     connections at the same time; default 64
 
-A result is {"route": interface | None, "no_route": why | None, "latency": seconds | None,
-"mtu": bytes | None, "full": bool | None, "master": outcome | None, "ports": {PORT: outcome}}. An outcome is
-`ok`, `refused`, `timeout`, `unreachable`, `denied` (by this host itself) or what the kernel says.
-`full` tells whether a packet of full size gets through, `latency` is what the kernel measured in the TCP
-handshake, `mtu` that of the path.
+A result has the shape of `mnt.facts.reach.Reached`. The latency is what the kernel measured in the TCP
+handshake.
 """
 
 from __future__ import annotations
 
 import errno
 import json
+import os
 import random
 import selectors
 import socket
@@ -35,16 +32,19 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO
 
 from mnt.remote.common.files import read
-from mnt.remote.net.routes import leaves_by, reason
+from mnt.remote.common.netlink import ask, attributes
 
-_BACKLOG = 1024  # the kernel cuts it to net.core.somaxconn
-_TRIES = 20  # ports of the range may be in use
+_BACKLOG = 1024  # the kernel reduces it to net.core.somaxconn
+_TRIES = 20  # some ports of the range may be in use
 _RANGE = "32768 60999"  # the kernel's default (Documentation/networking/ip-sysctl.rst)
 _IP_MTU = 14  # linux/in.h
-_TCPI_RTT = 68  # where struct tcp_info of linux/tcp.h has the round-trip time, in microseconds
+_TCPI_RTT = 68  # offset of the round-trip time, in microseconds, in struct tcp_info of linux/tcp.h
+_RTM_GETROUTE = 26  # linux/rtnetlink.h, as the next two
+_RTA_DST, _RTA_OIF = 1, 4
 _HEADER = struct.Struct("!I")
 _ANSWER = b"all"
 _OUTCOMES = {
@@ -58,7 +58,7 @@ _OUTCOMES = {
 
 
 def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, Any]:
-    """Listen, connect, and go when all have."""
+    """Listen, connect, and end when all hosts have connected."""
     address, timeout = args["address"], float(args.get("timeout", 2.0))
     sampled = [_listen(address, ports) for ports in _samples(args["samples"])]
     master = _listen(address, [args["master"]])
@@ -78,7 +78,7 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
 
 
 def _samples(count: int) -> list[list[int]]:
-    """For each sample, ports to try: the range is cut into equal parts, and each gives one sample."""
+    """For each sample, the ports to try, from its part of the range, which is divided into equal parts."""
     first, last = map(int, (read("/proc/sys/net/ipv4/ip_local_port_range") or _RANGE).split())
     size = max(1, (last - first + 1) // count)
     starts = range(first, last + 1, size)[:count]
@@ -86,7 +86,7 @@ def _samples(count: int) -> list[list[int]]:
 
 
 def _listen(address: str, ports: Iterable[int]) -> socket.socket | None:
-    """A socket that listens on the first of the ports that is free. OSError: the address is not here."""
+    """A socket that listens on the first free port. Raises OSError if this host lacks the address."""
     for port in ports:
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # TIME_WAIT holds no port
@@ -102,8 +102,8 @@ def _listen(address: str, ports: Iterable[int]) -> socket.socket | None:
 
 
 def _serve(listeners: list[socket.socket]) -> None:
-    """Take whoever comes; answer those who send a full packet once all of it is here."""
-    missing: dict[socket.socket, int | None] = {}  # bytes; None: not yet told how many there are
+    """Accept all connections; answer a full-size packet once all of it has arrived."""
+    missing: dict[socket.socket, int | None] = {}  # bytes; None: the header has not arrived yet
     with selectors.DefaultSelector() as selector:
         for listener in listeners:
             selector.register(listener, selectors.EVENT_READ)
@@ -111,33 +111,27 @@ def _serve(listeners: list[socket.socket]) -> None:
             for key, _ in selector.select():
                 peer: Any = key.fileobj
                 if peer in listeners:
-                    _take(peer, selector, missing)
+                    try:
+                        new, _ = peer.accept()
+                    except OSError:  # it has closed already, or too many files are open: then it waits
+                        time.sleep(0.01)
+                    else:
+                        missing[new] = None
+                        selector.register(new, selectors.EVENT_READ)
                 elif not _receive(peer, missing):
                     selector.unregister(peer)
                     del missing[peer]
                     peer.close()
 
 
-def _take(
-    listener: socket.socket, selector: selectors.BaseSelector, missing: dict[socket.socket, int | None]
-) -> None:
-    try:
-        peer, _ = listener.accept()
-    except OSError:  # it has gone already, or there are too many open files: it waits in the backlog
-        time.sleep(0.01)
-        return
-    missing[peer] = None
-    selector.register(peer, selectors.EVENT_READ)
-
-
 def _receive(peer: socket.socket, missing: dict[socket.socket, int | None]) -> bool:
-    """Whether the peer is still there."""
+    """Receive from a peer; False if it has closed the connection."""
     try:
         data = peer.recv(1 << 17)
         if not data:
             return False
         left = missing[peer]
-        # The first packet holds the header: it is smaller than any.
+        # The first packet contains the header, which is smaller than any packet.
         left = (_HEADER.unpack_from(data)[0] if left is None else left) - len(data)
         missing[peer] = left
         if left == 0:
@@ -150,131 +144,92 @@ def _receive(peer: socket.socket, missing: dict[socket.socket, int | None]) -> b
 # --- reaching others -------------------------------------------------------------------------------------
 
 
-class _Attempt:
-    """One connection. A target's first also sends a packet of full size, and waits for the answer."""
-
-    def __init__(self, target: dict[str, Any], port: int, result: dict[str, Any], full: bool) -> None:
-        self.target = (target["address"], port)
-        self.port = port
-        self.is_master = port == target["master"]
-        self.result = result
-        self.full = full
-        self.connected = False
-        self.deadline = 0.0
-        self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-
-    def start(self, address: str, timeout: float) -> None:
-        """Raises OSError where it has failed already."""
-        self.deadline = time.monotonic() + timeout
-        self.socket.setblocking(False)
-        # Closed by RST: thousands of connections in TIME_WAIT would take ports away from jobs.
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 18)  # the largest packet fits in
-        self.socket.bind((address, 0))
-        code = self.socket.connect_ex(self.target)
-        if code not in (0, errno.EINPROGRESS):
-            raise OSError(code, "")
-
-    def go_on(self, timeout: float) -> bool:
-        """Whether there is more to wait for. Raises OSError: not connected."""
-        if not self.connected:
-            code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if code:
-                raise OSError(code, "")
-            self._note()
-            if self.full:
-                self.result["full"] = False
-                self.deadline = time.monotonic() + 2 * timeout  # the peer's program has to answer
-                size = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
-                self.socket.send(_HEADER.pack(size) + bytes(size - _HEADER.size))
-            return self.full
-        try:
-            self.result["full"] = self.socket.recv(len(_ANSWER)) == _ANSWER
-        except OSError:  # closed by the peer: nobody knows whether the packet came
-            self.result["full"] = None
-        return False
-
-    def _note(self) -> None:
-        self.connected = True
-        self.end("ok")
-        information = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCPI_RTT + 4)
-        latency = struct.unpack_from("=I", information, _TCPI_RTT)[0] / 1e6
-        known = self.result["latency"]
-        self.result["latency"] = latency if known is None else min(known, latency)
-        self.result["mtu"] = self.socket.getsockopt(socket.IPPROTO_IP, _IP_MTU)
-
-    def end(self, outcome: str) -> None:
-        if self.connected and outcome != "ok":
-            return  # it is the full packet that did not come through
-        if self.is_master:
-            self.result["master"] = outcome
-        else:
-            self.result["ports"][self.port] = outcome
-
-
 def _reach(targets: list[dict[str, Any]], address: str, timeout: float, at_once: int) -> dict[str, Any]:
-    """Results by name. The targets are tried in the order given, which differs from host to host."""
+    """Results by name. The targets are tried in the given order, which differs from host to host."""
     results = {target["name"]: _about_route(target["address"]) for target in targets}
-    waiting = [
-        (target, port, results[target["name"]], port in target["ports"][:1])
-        for target in reversed(targets)
+    attempts = [
+        (target, port)
+        for target in targets
         for port in (*target["ports"], target["master"])
         if port is not None
     ]
-    selector = selectors.DefaultSelector()
-    active: set[_Attempt] = set()
-
-    def finish(attempt: _Attempt) -> None:
-        active.remove(attempt)
-        selector.unregister(attempt.socket)
-        attempt.socket.close()
-
-    while waiting or active:
-        while waiting and len(active) < at_once:
-            attempt = _Attempt(*waiting.pop())
-            try:
-                attempt.start(address, timeout)
-            except OSError as error:
-                attempt.end(_outcome(error))
-                attempt.socket.close()
+    with ThreadPoolExecutor(max_workers=at_once) as pool:
+        found = pool.map(lambda attempt: _connect(attempt[0], attempt[1], address, timeout), attempts)
+        for (target, port), (outcome, measured) in zip(attempts, found):
+            result = results[target["name"]]
+            if "latency" in result and measured:
+                measured["latency"] = min(measured["latency"], result["latency"])
+            result.update(measured)
+            if port == target["master"]:
+                result["master"] = outcome
             else:
-                active.add(attempt)
-                selector.register(attempt.socket, selectors.EVENT_WRITE, attempt)
-        now = time.monotonic()
-        next_deadline = min((attempt.deadline for attempt in active), default=now)
-        for key, _ in selector.select(max(0.0, next_deadline - now)):
-            attempt = key.data
-            try:
-                if attempt.go_on(timeout):
-                    selector.modify(attempt.socket, selectors.EVENT_READ, attempt)
-                    continue
-            except OSError as error:
-                attempt.end(_outcome(error))
-            finish(attempt)
-        # By the time before the look: on a busy host what is late may have come by now.
-        for attempt in [attempt for attempt in active if attempt.deadline <= now]:
-            attempt.end("timeout")
-            finish(attempt)
+                result["ports"][port] = outcome
     return results
 
 
-def _about_route(address: str) -> dict[str, Any]:
-    route, no_route = None, None
+def _connect(target: dict[str, Any], port: int, address: str, timeout: float) -> tuple[str, dict[str, Any]]:
+    """The outcome of one connection, and what it measured.
+
+    The first one to a target also sends a packet of full size, and waits for the answer.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as connection:
+        connection.settimeout(timeout)
+        # Close by RST: thousands of connections in TIME_WAIT would take ports away from jobs.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 18)  # the largest packet fits in
+        try:
+            connection.bind((address, 0))
+            connection.connect((target["address"], port))
+        except socket.timeout:
+            return "timeout", {}
+        except OSError as error:
+            return _OUTCOMES.get(error.errno or 0) or _reason(error), {}
+        information = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCPI_RTT + 4)
+        measured = {
+            "latency": struct.unpack_from("=I", information, _TCPI_RTT)[0] / 1e6,
+            "mtu": connection.getsockopt(socket.IPPROTO_IP, _IP_MTU),
+        }
+        if port in target["ports"][:1]:
+            connection.settimeout(2 * timeout)  # the peer's program has to answer
+            measured["full"] = _full_packet(connection)
+        return "ok", measured
+
+
+def _full_packet(connection: socket.socket) -> bool | None:
+    """Whether a packet of full size gets through; None: the peer closed the connection, so nobody knows."""
+    size = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
     try:
-        route = leaves_by(address)
+        connection.sendall(_HEADER.pack(size) + bytes(size - _HEADER.size))
+        return connection.recv(len(_ANSWER)) == _ANSWER
+    except socket.timeout:
+        return False
+    except OSError:
+        return None
+
+
+def _about_route(address: str) -> dict[str, Any]:
+    try:
+        return {"route": interface_to(address), "ports": {}}
     except OSError as error:
-        no_route = reason(error)
-    return {
-        "route": route,
-        "no_route": no_route,
-        "latency": None,
-        "mtu": None,
-        "full": None,
-        "master": None,
-        "ports": {},
-    }
+        return {"no_route": _reason(error), "ports": {}}
 
 
-def _outcome(error: OSError) -> str:
-    return _OUTCOMES.get(error.errno or 0) or reason(error)
+def interface_to(address: str) -> str:
+    """The interface of the route to an IPv4 address, as in `ip route get`.
+
+    Without a source address, because NCCL and gloo connect without one. Raises OSError if there is no route.
+    """
+    packed = socket.inet_aton(address)
+    message = struct.pack("=BBBBBBBBI", socket.AF_INET, 32, 0, 0, 0, 0, 0, 0, 0)  # struct rtmsg
+    (answer,) = ask(_RTM_GETROUTE, message + struct.pack("=HH", 4 + len(packed), _RTA_DST) + packed)
+    found = dict(attributes(answer[len(message) :]))
+    if _RTA_OIF not in found:  # for example a blackhole
+        raise OSError("the route leads to no interface")
+    index: int = struct.unpack("=I", found[_RTA_OIF])[0]
+    return socket.if_indextoname(index)
+
+
+def _reason(error: OSError) -> str:
+    """The kernel's text for an error; empty if it gives none."""
+    return os.strerror(error.errno) if error.errno else str(error)

@@ -1,4 +1,4 @@
-"""What earlier pushes and builds have left on disk. Runs on a host: Python 3.8, standard library."""
+"""Files that earlier pushes and builds have left. Runs on a host: Python 3.8, standard library."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from mnt.remote.common.files import entries
 
 
 def artifacts(workdir: str, extensions: str) -> dict[str, object]:
-    """In the shape of `mnt.facts.system.Artifacts`. What hangs, hangs: for a child with a deadline."""
+    """As `mnt.facts.system.Artifacts`. It may hang: run it in a child with a deadline."""
     return {"release": release(workdir), "locks": locks(extensions)}
 
 
 def release(workdir: str) -> dict[str, object]:
-    """What `current` leads to, and whether that is a whole release; see `mnt.remote.push.releases`."""
+    """The release that `current` points to, and whether it is complete; see `mnt.remote.push.releases`."""
     directory = os.path.expanduser(workdir)
     try:
         target = os.readlink(os.path.join(directory, "current"))
@@ -37,6 +37,6 @@ def locks(extensions: str) -> list[dict[str, object]]:
             path = os.path.join(top, build, "lock")
             try:
                 found.append({"path": path, "age": time.time() - os.stat(path).st_mtime})
-            except OSError:  # there is none
+            except OSError:  # there is no lock
                 continue
     return found

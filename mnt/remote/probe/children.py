@@ -1,4 +1,4 @@
-"""Functions that may hang, each in a child process. Runs on a host: Python 3.8, standard library."""
+"""Run functions that may hang, each in a child process. Runs on a host: Python 3.8, standard library."""
 
 from __future__ import annotations
 
@@ -12,25 +12,14 @@ from typing import Any
 
 
 def run_in_children(jobs: Mapping[str, Callable[[], Any]], deadline: float) -> dict[str, Any]:
-    """What each job returns, as JSON carries it, in their order; None where it died, or said nothing in time.
+    """The results of all jobs, converted by JSON, in their order; None if a job died, or did not end in time.
 
-    All of them run at once, and take at most `deadline` seconds: a dead file server hangs the child that
-    asked it, and nobody else. That one dies now, or when its file server comes back: nobody waits for it.
+    All jobs run at once, and take at most `deadline` seconds: a dead file server blocks only the child that
+    asked it. That child ends now, or when its file server comes back: nothing waits for it.
     """
     end = time.monotonic() + deadline
     children = {name: _fork(job) for name, job in jobs.items()}
-    name_of = {descriptor: name for name, (_, descriptor) in children.items()}
-    output = dict.fromkeys(jobs, b"")
-    waiting = set(name_of)
-    while waiting:
-        ready, _, _ = select.select(waiting, [], [], max(0.0, end - time.monotonic()))
-        if not ready:
-            break
-        for descriptor in ready:
-            data = os.read(descriptor, 1 << 16)
-            output[name_of[descriptor]] += data
-            if not data:
-                waiting.remove(descriptor)
+    output, _ = read_all({name: descriptor for name, (_, descriptor) in children.items()}, end)
     for pid, descriptor in children.values():
         os.close(descriptor)
         os.kill(pid, signal.SIGKILL)
@@ -38,13 +27,33 @@ def run_in_children(jobs: Mapping[str, Callable[[], Any]], deadline: float) -> d
     return {name: json.loads(text) if text.endswith(b"\n") else None for name, text in output.items()}
 
 
+def read_all(pipes: Mapping[str, int], end: float) -> tuple[dict[str, bytes], set[str]]:
+    """The data from each pipe until it is closed, and the names of the pipes that are still open at `end`.
+
+    Args:
+        end: on time.monotonic()'s clock.
+    """
+    output = dict.fromkeys(pipes, b"")
+    name_of = {descriptor: name for name, descriptor in pipes.items()}
+    while name_of:
+        ready, _, _ = select.select(list(name_of), [], [], max(0.0, end - time.monotonic()))
+        if not ready:
+            break
+        for descriptor in ready:
+            data = os.read(descriptor, 1 << 16)
+            output[name_of[descriptor]] += data
+            if not data:
+                del name_of[descriptor]
+    return output, set(name_of.values())
+
+
 def _fork(job: Callable[[], Any]) -> tuple[int, int]:
-    """A child that does the job: its pid, and where its answer comes, a line."""
+    """Start a child that does the job; its pid, and the descriptor from which its answer comes, a line."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            # Only the pipe stays open: who is left behind must not keep the SSH session's streams.
+            # Only the pipe stays open: a child that hangs must not keep the SSH session's streams open.
             null = os.open(os.devnull, os.O_RDWR)
             for source, target in ((null, 0), (null, 1), (null, 2), (writing, 3)):
                 os.dup2(source, target)

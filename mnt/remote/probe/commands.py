@@ -1,16 +1,17 @@
-"""Commands of the host, side by side and under a deadline. Runs on a host: Python 3.8, standard library."""
+"""Run commands of the host in parallel, with a deadline. Runs on a host: Python 3.8, standard library."""
 
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
+from mnt.remote.probe.children import read_all
+
 
 def find(program: str) -> str | None:
-    """The program's path; a non-interactive PATH may lack some of these directories."""
+    """The path of a program; a non-interactive PATH may lack some of these directories."""
     directories = [*os.environ.get("PATH", "").split(":"), "/usr/bin", "/usr/local/bin", "/usr/sbin"]
     for directory in filter(None, directories):
         path = os.path.join(directory, program)
@@ -20,14 +21,13 @@ def find(program: str) -> str | None:
 
 
 def run_all(commands: Mapping[str, Sequence[str]], deadline: float) -> dict[str, tuple[int, str]]:
-    """(exit code, output and errors) of each command, by its key; all of them together within the deadline.
+    """(exit code, output and errors) of each command, by its key; all of them within the deadline.
 
-    One that does not end in time is killed, and not waited for: 124 and why.
+    A command that does not end in time is killed, without waiting for its end: 124 and the reason.
     """
     end = time.monotonic() + deadline
     answers: dict[str, tuple[int, str]] = {}
     running: dict[str, subprocess.Popen[bytes]] = {}
-    outputs = dict.fromkeys(commands, b"")
     for key, argv in commands.items():
         try:
             running[key] = subprocess.Popen(
@@ -35,18 +35,12 @@ def run_all(commands: Mapping[str, Sequence[str]], deadline: float) -> dict[str,
             )
         except OSError as error:
             answers[key] = (127, str(error))
-    while running:
-        key_of = {process.stdout.fileno(): key for key, process in running.items() if process.stdout}
-        ready, _, _ = select.select(list(key_of), [], [], max(0.0, end - time.monotonic()))
-        if not ready:
-            break
-        for descriptor in ready:
-            key = key_of[descriptor]
-            data = os.read(descriptor, 1 << 16)
-            outputs[key] += data
-            if not data:
-                answers[key] = (running.pop(key).wait(), outputs[key].decode("utf-8", "replace"))
+    pipes = {key: process.stdout.fileno() for key, process in running.items() if process.stdout}
+    outputs, late = read_all(pipes, end)
     for key, process in running.items():
-        process.kill()
-        answers[key] = (124, f"no answer in {deadline:g} s")
+        if key in late:
+            process.kill()
+            answers[key] = (124, f"no answer in {deadline:g} s")
+        else:
+            answers[key] = (process.wait(), outputs[key].decode("utf-8", "replace"))
     return answers

@@ -1,6 +1,6 @@
-"""The running interpreter's packages, read and not imported. Runs on a host: Python 3.8, standard library.
+"""The running interpreter's packages, without importing them. Runs on a host: Python 3.8, standard library.
 
-`search` is `sys.path`; its "" (the working directory) is left out, for a job does not run there.
+`search` is `sys.path`; its "" (the working directory) is ignored, because jobs run elsewhere.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ NCCL_PREFIX = "nvidia-nccl-"
 
 
 def canonical(name: str) -> str:
-    """The one spelling of a distribution's name (PEP 503)."""
+    """The normalized name of a distribution (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def packages(names: Iterable[str], search: Iterable[str]) -> dict[str, str]:
     """Versions by canonical name, of `names` and of every nvidia-nccl-*, from metadata.
 
-    The first directory that has a package wins, as at import. Two metadata directories of one package side by
-    side (an upgrade that broke off) give "1.0 and 2.0". Only directories whose name fits are opened:
-    importlib.metadata looks into all of them, and costs 30 ms to import.
+    The first directory that has a package counts, as in an import. Two metadata directories of one package in
+    the same place (an interrupted upgrade) give "1.0 and 2.0". Only directories with a matching name are
+    opened: importlib.metadata reads all of them, and takes 30 ms to import.
     """
     wanted = {canonical(name) for name in names}
     prefixes = (*wanted, NCCL_PREFIX)
@@ -42,8 +42,8 @@ def packages(names: Iterable[str], search: Iterable[str]) -> dict[str, str]:
 
 
 def metadata(path: str) -> tuple[str, str]:
-    """(canonical name, version) of a .dist-info or .egg-info; ("", "") where it does not say."""
-    # distutils wrote an .egg-info that is the file itself.
+    """(canonical name, version) of a .dist-info or .egg-info; ("", "") if it does not contain them."""
+    # The .egg-info of distutils is itself the file.
     candidates = (os.path.join(path, "METADATA"), os.path.join(path, "PKG-INFO"), path)
     text = next(filter(None, (read(candidate, 4096) for candidate in candidates)), "")
     name = re.search(r"^Name:[ \t]*(\S+)", text, re.MULTILINE)
@@ -52,21 +52,21 @@ def metadata(path: str) -> tuple[str, str]:
 
 
 def torch_cuda(search: Iterable[str]) -> str | None:
-    """The CUDA that torch was built for, "13.0"; "none" for a CPU build; None where no torch says.
+    """The CUDA version that torch was built for, "13.0"; "none" for a CPU build; None if it is unknown.
 
     From torch/version.py, written by torch's own build: `cuda: Optional[str] = '13.0'`, and without the
-    annotation before 1.12. The metadata of a wheel from PyPI does not carry it.
+    annotation before 1.12. The metadata of a wheel from PyPI does not contain it.
     """
     text = _first(search, "torch/version.py", 4096)
-    said = re.search(r"^cuda\b[^=\n]*=[ \t]*(?:None|['\"]([^'\"]+)['\"])", text, re.MULTILINE)
-    return (said.group(1) or "none") if said else None
+    match = re.search(r"^cuda\b[^=\n]*=[ \t]*(?:None|['\"]([^'\"]+)['\"])", text, re.MULTILINE)
+    return (match.group(1) or "none") if match else None
 
 
 def nccl_library(search: Iterable[str]) -> str | None:
-    """The version of the NCCL library that torch loads, from the header beside it; None where there is none.
+    """The version of the NCCL library that torch loads, from the header next to it; None if there is none.
 
-    All nvidia-nccl-* packages install into the one directory nvidia/nccl: of several, the last installed is
-    what is there, whatever the metadata says.
+    All nvidia-nccl-* packages install into the same directory, nvidia/nccl: of several packages, the one
+    installed last is there, whatever the metadata says.
     """
     text = _first(search, "nvidia/nccl/include/nccl.h", 8192)
     numbers = re.findall(r"^#define NCCL_(?:MAJOR|MINOR|PATCH)[ \t]+(\d+)", text, re.MULTILINE)
@@ -74,6 +74,6 @@ def nccl_library(search: Iterable[str]) -> str | None:
 
 
 def _first(search: Iterable[str], relative: str, size: int) -> str:
-    """The head of the first file of that name on the import path: the one that Python would take."""
+    """The beginning of the first file of that name on the import path: the one that Python would use."""
     paths = (os.path.join(directory, relative) for directory in search if directory)
     return next(filter(None, (read(path, size) for path in paths)), "")

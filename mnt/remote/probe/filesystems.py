@@ -1,4 +1,7 @@
-"""Paths and mounts, whatever hangs. Runs on a host: Python 3.8, standard library."""
+"""Paths and mounts, even those that hang. Runs on a host: Python 3.8, standard library.
+
+The answers have the shapes of `PathFacts`, `Space`, `Mounted` and `MountPoint` in `mnt.facts.host`.
+"""
 
 from __future__ import annotations
 
@@ -8,37 +11,11 @@ import re
 import stat
 from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any, Dict
 
 from mnt.remote.probe.children import run_in_children
 
-
-class Space(TypedDict):
-    size: int  # bytes
-    free: int  # bytes
-    inodes: int  # 0: the file system does not count them
-    inodes_free: int
-
-
-class Seen(TypedDict):
-    kind: str  # dir, file, other, missing, unreadable or hung
-    real: str | None  # the path without symbolic links; None: it hangs
-    error: str | None
-    code: str | None  # the error's name: ESTALE
-    space: Space | None
-    write: str | None  # ok, or the error's name; None: not tried
-
-
-class Mount(TypedDict):
-    point: str
-    source: str
-    type: str
-    options: list[str]
-
-
-class Described(TypedDict):
-    stack: list[Mount]  # the mounts at that very path, the last on top
-    inside: Mount | None  # the mount that holds the path
+Answer = Dict[str, Any]
 
 
 def look_at(
@@ -46,35 +23,27 @@ def look_at(
     deadline: float,
     write: Container[str] = (),
     others: Mapping[str, Callable[[], Any]] | None = None,
-) -> tuple[dict[str, Seen], dict[str, Any]]:
-    """What each path is, and what the other jobs return; all of them together within `deadline` seconds.
+) -> tuple[dict[str, Answer], Answer]:
+    """The state of each path, and the results of the other jobs; all of them within `deadline` seconds.
 
     Args:
-        paths: `~` is the home of the user who logged in.
-        deadline: seconds; a path that takes longer hangs.
-        write: those of them that are directories to create a file in, and remove it.
-        others: further functions that may hang, by names that are no paths; None is what such a one returns.
+        paths: `~` is the home of the user who logged in. deadline: seconds; a path that takes longer counts
+        as hung. write: those of the paths in which to create a file, and remove it. others: further functions
+        that may hang, by names that are not paths; None is the result of such a one.
     """
     others = others or {}
     jobs = {path: partial(look, path, path in write) for path in paths}
-    hung: Seen = {
-        "kind": "hung",
-        "real": None,
-        "error": f"no answer in {deadline:g} s",
-        "code": None,
-        "space": None,
-        "write": None,
-    }
+    hung = {"kind": "hung", "real": None, "error": f"no answer in {deadline:g} s"}
     answers = run_in_children({**jobs, **others}, deadline)
     return {path: answers[path] or hung for path in jobs}, {name: answers[name] for name in others}
 
 
-def look(path: str, write: bool = False) -> Seen:
-    """One path, with nothing between us and a file system that hangs."""
+def look(path: str, write: bool = False) -> Answer:
+    """The state of one path. It may hang with the file system."""
     path = os.path.expanduser(path)
     space, code = None, None
     try:
-        # statfs asks the server where stat may answer from the cache, and it makes an automount appear.
+        # statfs asks the server, while stat may answer from the cache; it also triggers automounts.
         space = measure(os.statvfs(path))
         mode = os.stat(path).st_mode
         if not os.access(path, os.R_OK | (os.X_OK if stat.S_ISDIR(mode) else 0)):
@@ -94,8 +63,8 @@ def look(path: str, write: bool = False) -> Seen:
     }
 
 
-def measure(status: os.statvfs_result) -> Space:
-    """How much there is, and how much of it an ordinary user can still have."""
+def measure(status: os.statvfs_result) -> Answer:
+    """The size of a file system, and the space left for an ordinary user."""
     return {
         "size": status.f_blocks * status.f_frsize,
         "free": status.f_bavail * status.f_frsize,
@@ -105,7 +74,7 @@ def measure(status: os.statvfs_result) -> Space:
 
 
 def try_to_write(directory: str) -> str:
-    """`ok`, or the name of the error: only a write tells what the server of a mount lets us do."""
+    """`ok`, or the name of the error: only a write shows what the server of a mount allows."""
     path = os.path.join(directory, f".mnt-write-{os.urandom(8).hex()}")
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -113,7 +82,7 @@ def try_to_write(directory: str) -> str:
             try:
                 os.write(descriptor, b"written by mnt preflight\n")
             finally:
-                os.close(descriptor)  # only now does NFS tell of a full file system
+                os.close(descriptor)  # only now does NFS report a full file system
         finally:
             os.unlink(path)
     except OSError as error:
@@ -125,9 +94,9 @@ def _name(error: OSError) -> str:
     return errno.errorcode.get(error.errno or 0, "EIO")
 
 
-def parse_mounts(text: str) -> list[Mount]:
-    """/proc/self/mounts, oldest first. Its fields are octal-escaped: proc(5)."""
-    found: list[Mount] = []
+def parse_mounts(text: str) -> list[Answer]:
+    """The mounts of /proc/self/mounts, oldest first. Its fields are octal-escaped: proc(5)."""
+    found: list[Answer] = []
     for line in text.splitlines():
         fields = [
             re.sub(r"\\([0-7]{3})", lambda code: chr(int(code.group(1), 8)), f) for f in line.split(" ")
@@ -139,10 +108,10 @@ def parse_mounts(text: str) -> list[Mount]:
 
 
 def describe_mounts(
-    paths: Iterable[str], looked_at: Mapping[str, Seen], mounts: list[Mount]
-) -> dict[str, Described]:
-    """What is mounted at each path, or around it. A symbolic link counts as what it leads to."""
-    described: dict[str, Described] = {}
+    paths: Iterable[str], looked_at: Mapping[str, Answer], mounts: list[Answer]
+) -> dict[str, Answer]:
+    """The mounts at each path, and the one that contains it. A symbolic link stands for its target."""
+    described: dict[str, Answer] = {}
     for path in paths:
         real = looked_at[path]["real"]
         points = [os.path.normpath(path), real or path]
@@ -150,7 +119,7 @@ def describe_mounts(
         holders = [mount for mount in mounts if _holds(mount["point"], real or path)]
         described[path] = {
             "stack": stacks[0] or stacks[1],
-            # Of several with the longest path, the last mounted.
+            # Of several mounts with the longest path, the last one.
             "inside": max(reversed(holders), key=lambda mount: len(mount["point"]), default=None),
         }
     return described

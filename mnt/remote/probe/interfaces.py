@@ -1,7 +1,7 @@
 """Network interfaces, over netlink. Runs on a host: Python 3.8, standard library.
 
-Not from /sys/class/net, which shows the network namespace in which sysfs was mounted; and not by `ip`, which
-is not everywhere, nor on a non-interactive PATH.
+Not from /sys/class/net, which shows the network namespace in which sysfs was mounted; and not with `ip`,
+which may be missing, or not on a non-interactive PATH.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import socket
 import struct
 
 from mnt.remote.common.files import read
-from mnt.remote.common.netlink import attributes, dump
+from mnt.remote.common.netlink import ask, attributes
 
 # linux/rtnetlink.h
 RTM_GETLINK, RTM_GETADDR = 18, 22
@@ -22,13 +22,13 @@ IFF_UP, IFF_LOOPBACK = 0x1, 0x8
 
 
 def interfaces() -> list[dict[str, object]]:
-    """All interfaces of this network namespace, in the kernel's order; none where netlink is forbidden."""
+    """All interfaces of this network namespace, in the kernel's order; none if netlink is forbidden."""
     try:
-        links = dump(RTM_GETLINK, struct.pack("=B15x", socket.AF_UNSPEC))
+        links = ask(RTM_GETLINK, struct.pack("=B15x", socket.AF_UNSPEC), dump=True)
         addresses = [
             payload
             for family in (socket.AF_INET, socket.AF_INET6)
-            for payload in dump(RTM_GETADDR, struct.pack("=B7x", family))
+            for payload in ask(RTM_GETADDR, struct.pack("=B7x", family), dump=True)
         ]
     except OSError:
         return []
@@ -48,7 +48,7 @@ def _link(payload: bytes, addresses: dict[tuple[int, int], list[str]]) -> dict[s
     return {
         "name": name,
         "up": up,
-        # It has no meaning on an interface that is down.
+        # It is meaningless on an interface that is down.
         "carrier": bool(found[IFLA_CARRIER][0]) if up and IFLA_CARRIER in found else None,
         "mtu": struct.unpack("=I", found[IFLA_MTU])[0],
         "ipv4": addresses.get((index, socket.AF_INET), []),
@@ -81,7 +81,7 @@ def _text(value: bytes) -> str:
 
 
 def _speed(name: str, index: int) -> int | None:
-    """Mbit/s; None for virtual links, and where sysfs shows another network namespace than ours."""
+    """Mbit/s; None for virtual links, and if sysfs shows another network namespace than ours."""
     directory = f"/sys/class/net/{name}/"
     if read(directory + "ifindex").strip() != str(index):
         return None

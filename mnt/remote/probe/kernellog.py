@@ -1,4 +1,4 @@
-"""What the kernel has said since boot. Runs on a host: Python 3.8, standard library."""
+"""The kernel log since boot. Runs on a host: Python 3.8, standard library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _RECORD = 8192  # bytes: more than the kernel puts into one
 
 
 def kernel_log(wanted: str, deadline: float) -> dict[str, object]:
-    """The lines with this text in them, and why they are not known, as `mnt.facts.system.KernelLog`."""
+    """The lines that contain this text, or why they are unknown, as `mnt.facts.system.KernelLog`."""
     try:
         lines, error = _from_kmsg(wanted.encode()), None
     except OSError as problem:
@@ -22,7 +22,7 @@ def kernel_log(wanted: str, deadline: float) -> dict[str, object]:
 
 
 def _from_kmsg(wanted: bytes) -> list[dict[str, object]] | None:
-    """From /dev/kmsg, a record a read: `priority,sequence,microseconds,flags;text`. Raises OSError."""
+    """From /dev/kmsg, one record per read: `priority,sequence,microseconds,flags;text`. Raises OSError."""
     found: list[dict[str, object]] = []
     now = time.monotonic()
     descriptor = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
@@ -30,7 +30,7 @@ def _from_kmsg(wanted: bytes) -> list[dict[str, object]] | None:
         while True:
             try:
                 record = os.read(descriptor, _RECORD)
-            except BrokenPipeError:  # it was overwritten just now: the next read goes on behind it
+            except BrokenPipeError:  # the record was just overwritten: the next read continues after it
                 continue
             except BlockingIOError:
                 return found
@@ -43,13 +43,13 @@ def _from_kmsg(wanted: bytes) -> list[dict[str, object]] | None:
 
 
 def _from_journal(wanted: str, deadline: float) -> list[dict[str, object]] | None:
-    """From the journal, which the groups adm and systemd-journal may read; None where this user may not."""
+    """From the journal, which the groups adm and systemd-journal may read; None if this user may not."""
     tool = find("journalctl")
     if tool is None:
         return None
     argv = [tool, "--dmesg", "--boot", "--no-pager", "--output=short-unix", "--grep=" + re.escape(wanted)]
     code, output = run_all({"journal": argv}, deadline)["journal"]
-    # It says so, and ends well, where it has shown only the messages that this user may read: none of these.
+    # If this user may read only other messages, it prints a hint and exits with 0.
     if code not in (0, 1) or re.search(r"not seeing messages|No journal files|ermission", output):
         return None
     lines = re.findall(r"^(\d+\.\d+) \S+ kernel: (.*)$", output, re.MULTILINE)

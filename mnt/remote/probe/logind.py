@@ -1,7 +1,7 @@
-"""What systemd-logind does when a user logs out, by its configuration. Runs on a host: Python 3.8.
+"""What systemd-logind does when a user logs out, from its configuration. Runs on a host: Python 3.8.
 
-Read as logind.conf(5) of systemd 256 says: the main file of the first directory that has one, then the
-drop-ins of all directories, by name; of two with one name, that of the first directory.
+Read as in logind.conf(5) of systemd 256: the main file of the first directory that has one, then the drop-ins
+of all directories, in order of name; of two drop-ins with the same name, the one of the first directory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SETTINGS = ("KillUserProcesses", "KillOnlyUsers", "KillExcludeUsers", "RemoveIPC
 
 
 def logind(user: str | None, root: str = "/") -> dict[str, object]:
-    """In the shape of `mnt.facts.system.Logind`."""
+    """As `mnt.facts.system.Logind`."""
     directories = [os.path.join(root, directory) for directory in DIRECTORIES]
     main = next(filter(None, (read(os.path.join(place, "logind.conf")) for place in directories)), "")
     drop_ins: dict[str, str] = {}
@@ -30,14 +30,14 @@ def logind(user: str | None, root: str = "/") -> dict[str, object]:
     return {
         "booted": os.path.isdir(os.path.join(root, "run/systemd/system")),  # as sd_booted(3) does
         "settings": settings,
-        # The file as it is shipped names, behind a `#`, what the distribution has compiled in.
+        # The original file lists, after a `#`, the defaults that the distribution has compiled in.
         "defaults": dict(re.findall(rf"^#({'|'.join(SETTINGS)})=(.*)$", main, re.MULTILINE)),
         "lingers": bool(user) and os.path.exists(os.path.join(root, "var/lib/systemd/linger", user or "")),
     }
 
 
 def parse(text: str) -> dict[str, str]:
-    """Our settings of the section [Login], as they are written."""
+    """Our settings from the section [Login], as written there."""
     found = {}
     section = ""
     for line in text.splitlines():

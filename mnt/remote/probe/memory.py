@@ -6,7 +6,7 @@ import os
 import re
 
 from mnt.remote.common.files import read
-from mnt.remote.probe.filesystems import Space, measure
+from mnt.remote.probe.filesystems import measure
 
 
 def memory() -> dict[str, object]:
@@ -19,8 +19,8 @@ def memory() -> dict[str, object]:
     }
 
 
-def _shm(path: str) -> Space | None:
-    """The room for POSIX shared memory; None where nothing is mounted, so that it would lie on a disk."""
+def _shm(path: str) -> dict[str, int] | None:
+    """The space for POSIX shared memory; None if nothing is mounted there, so that it would be on disk."""
     try:
         return measure(os.statvfs(path)) if os.path.ismount(path) else None
     except OSError:

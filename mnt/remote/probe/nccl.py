@@ -1,35 +1,25 @@
-"""The files from which NCCL takes settings. Runs on a host: Python 3.8, standard library."""
+"""The files from which NCCL reads settings. Runs on a host: Python 3.8, standard library."""
 
 from __future__ import annotations
 
 import os
-import pwd
 
-# A configuration file holds a few lines; whatever is longer is not one.
+# A configuration file has a few lines; a longer file is not one.
 MAX_BYTES = 16384
 
 
-def conf_files(home: str | None = None, system: str = "/etc/nccl.conf") -> list[dict[str, object]]:
-    """[{"path", "text"}, ..] of those that there are, in NCCL's order: the first that sets a variable wins.
+def conf_files(home: str | None, system: str = "/etc/nccl.conf") -> list[dict[str, object]]:
+    """[{"path", "text"}, ..] of the existing files, in NCCL's order: the first that sets a variable counts.
 
-    `$NCCL_CONF_FILE` is not looked at: jobs get no such variable from the session.
+    `$NCCL_CONF_FILE` is ignored: jobs do not get that variable from the session.
     """
-    directory = _home() if home is None else home
-    paths = [os.path.join(directory, ".nccl.conf"), system] if directory else [system]
+    paths = [os.path.join(home, ".nccl.conf"), system] if home else [system]
     found = ((path, _head(path)) for path in paths)
     return [{"path": path, "text": text} for path, text in found if text is not None]
 
 
-def _home() -> str:
-    """As NCCL asks for it: the user database's, whatever $HOME says."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:
-        return ""
-
-
 def _head(path: str) -> str | None:
-    """The beginning of a file; None where it is not there or may not be read, by NCCL neither."""
+    """The beginning of a file; None if it does not exist or cannot be read, not even by NCCL."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(MAX_BYTES)

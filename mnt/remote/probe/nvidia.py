@@ -1,4 +1,4 @@
-"""GPUs, as nvidia-smi, the PCI bus and the kernel tell. Runs on a host: Python 3.8, standard library."""
+"""GPUs, from nvidia-smi, the PCI bus and the kernel. Runs on a host: Python 3.8, standard library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mnt.remote.common.files import entries, read
 from mnt.remote.probe.commands import find, run_all
 from mnt.remote.probe.kernellog import kernel_log
 
-# One that a driver does not know is left out of the answer, see `_ask`.
+# A field that the driver does not know is omitted, see `_ask`.
 FIELDS = (
     "index",
     "name",
@@ -27,7 +27,7 @@ FIELDS = (
     "pcie.link.width.max",
     "mig.mode.current",
 )
-# What has another name, or none, in older drivers: (the first major version that knows it, field).
+# Fields that have another name, or do not exist, in older drivers: (first major version with it, field).
 _SINCE = (
     (535, "clocks_event_reasons.active"),
     (535, "fabric.state"),
@@ -36,19 +36,19 @@ _SINCE = (
 )
 _BEFORE = ((535, "clocks_throttle_reasons.active"),)
 _ROWS = "gpu_uuid,remapped_rows.pending,remapped_rows.failure,remapped_rows.uncorrectable"
-_PROCESSES = "gpu_uuid,pid,used_memory,name"  # a name may hold commas: it comes last
+_PROCESSES = "gpu_uuid,pid,used_memory,name"  # a name may contain commas: it comes last
 
 _VENDOR = "0x10de"
 _GPU_CLASSES = ("0x0300", "0x0302")  # VGA and 3D controllers
 _SWITCH_CLASS = "0x0680"  # an NVSwitch is an `other bridge`
-_MANAGER = "nv-fabricmanager"[:15]  # as the kernel keeps it
+_MANAGER = "nv-fabricmanager"[:15]  # as the kernel stores it
 
 
 def gpus(deadline: float) -> dict[str, object]:
-    """In the shape of `mnt.facts.system.Gpus`; costs next to nothing where there is neither GPU nor tool.
+    """As `mnt.facts.system.Gpus`; costs almost nothing on a host without GPUs and nvidia-smi.
 
-    All of nvidia-smi's answers together take at most `deadline` seconds, which are many: without persistence
-    mode each run wakes all GPUs up.
+    All queries of nvidia-smi together take at most `deadline` seconds. Allow many: without persistence mode
+    each query wakes all GPUs up.
     """
     tool = find("nvidia-smi")
     on_bus, switches = pci_devices()
@@ -61,9 +61,9 @@ def gpus(deadline: float) -> dict[str, object]:
 
 
 def _ask(tool: str, deadline: float) -> dict[str, object]:
-    """What nvidia-smi says to all questions, which are asked at once.
+    """The answers of nvidia-smi to all queries, which run at once.
 
-    An unknown field makes it refuse the whole query; it names the field, which is then left out.
+    It refuses a query with an unknown field, and names that field, which is then omitted.
     """
     end = time.monotonic() + deadline
     fields = list(known_fields(_driver()))
@@ -84,14 +84,14 @@ def _ask(tool: str, deadline: float) -> dict[str, object]:
         fields.remove(unknown.group(1))
         again = {"gpus": _query(tool, fields)}
         code, output = run_all(again, max(0.0, end - time.monotonic()))["gpus"]
-    said = {key: "" if code else text for key, (code, text) in answers.items()}
+    outputs = {key: "" if code else text for key, (code, text) in answers.items()}
     return {
         "found": [] if code else parse_csv(output, "index"),
         "error": (" ".join(output.split()) or f"exit status {code}") if code else None,
-        # These not every GPU and driver can tell.
-        "rows": parse_csv(said["rows"], "gpu_uuid"),
-        "processes": parse_csv(said["processes"], "gpu_uuid"),
-        "links": said["links"],
+        # Not every GPU and driver reports these.
+        "rows": parse_csv(outputs["rows"], "gpu_uuid"),
+        "processes": parse_csv(outputs["processes"], "gpu_uuid"),
+        "links": outputs["links"],
     }
 
 
@@ -100,7 +100,7 @@ def _query(tool: str, fields: list[str]) -> list[str]:
 
 
 def known_fields(driver: int | None) -> list[str]:
-    """What a driver of this major version can be asked for; None: a recent one."""
+    """The fields that a driver of this major version knows; None: a recent one."""
     return [
         *FIELDS,
         *(field for since, field in _SINCE if driver is None or driver >= since),
@@ -114,9 +114,9 @@ def _driver() -> int | None:
 
 
 def parse_csv(text: str, first: str) -> list[dict[str, str]]:
-    """Rows by column name, less the unit in the header: `memory.total [MiB]`.
+    """Rows by column name, without the unit in the header: `memory.total [MiB]`.
 
-    `first` is the name of the first column. Other lines are left out. The last column may hold commas.
+    `first` is the name of the first column. Other lines are ignored. The last column may contain commas.
     """
     lines = text.splitlines()
     header = next((i for i, line in enumerate(lines) if line.split(", ")[0] == first), len(lines))
@@ -126,9 +126,9 @@ def parse_csv(text: str, first: str) -> list[dict[str, str]]:
 
 
 def pci_devices(root: str = "/") -> tuple[list[str], int]:
-    """(addresses of NVIDIA's GPUs on the PCI bus, number of its NVSwitches), driver or not."""
+    """(addresses of NVIDIA's GPUs on the PCI bus, number of NVSwitches), with or without a driver."""
     devices = os.path.join(root, "sys/bus/pci/devices")
-    # One file names all devices by vendor: most hosts without a GPU are done with it.
+    # One file lists the vendors of all devices: on most hosts without a GPU that is enough.
     table = read(os.path.join(root, "proc/bus/pci/devices"))
     if table and not re.search(r"^[0-9a-f]{4}\t10de", table, re.MULTILINE):
         return [], 0
@@ -143,7 +143,7 @@ def pci_devices(root: str = "/") -> tuple[list[str], int]:
 
 
 def _runs(command: str) -> bool | None:
-    """Whether a process of that name runs; None where others' processes are hidden (hidepid of proc(5))."""
+    """Whether a process of that name runs; None if others' processes are hidden (hidepid of proc(5))."""
     if not os.path.exists("/proc/1"):
         return None
     return any(read(f"/proc/{pid}/comm").strip() == command for pid in filter(str.isdigit, entries("/proc")))

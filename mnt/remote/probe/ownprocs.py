@@ -1,4 +1,4 @@
-"""The processes of the user who logs in that something is the matter with. Runs on a host: Python 3.8."""
+"""Problematic processes of the user who logs in. Runs on a host: Python 3.8."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _COMPILERS = frozenset({"ninja", "nvcc", "cicc", "ptxas", "cudafe++", "cc1plus",
 
 
 def own_processes() -> dict[str, object]:
-    """In the shape of `mnt.facts.system.OwnProcesses`."""
+    """As `mnt.facts.system.OwnProcesses`."""
     zombies: dict[int, int] = {}
     marked: dict[tuple[str, str], list[int]] = {}
     commands: set[str] = set()
@@ -37,9 +37,9 @@ def own_processes() -> dict[str, object]:
 
 
 def _own_pids() -> list[int]:
-    """All but kernel threads: those are root's, and on a large host most of what runs."""
+    """This user's pids. Kernel threads are skipped: they are root's, and on a large host the majority."""
     uid = os.getuid()
-    kthreadd = read("/proc/2/comm") == "kthreadd\n"  # in a container pid 2 is anyone
+    kthreadd = read("/proc/2/comm") == "kthreadd\n"  # in a container pid 2 is another process
     kernel = set(read("/proc/2/task/2/children").split()) if kthreadd else set()
     found = []
     for name in entries("/proc"):
@@ -53,21 +53,17 @@ def _own_pids() -> list[int]:
 
 
 def _job(pid: int) -> tuple[str, str] | None:
-    """(job, host) by the marks that `mnt.remote.job.spec.marks` puts into the environment."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
-            text = file.read()
-    except OSError:  # it has ended
+    """(job, host) from the environment variables of `mnt.remote.job.spec.marks`."""
+    text = read(f"/proc/{pid}/environ")
+    if "MNT_JOB=" not in text:
         return None
-    if b"MNT_JOB=" not in text:
-        return None
-    variables = dict(entry.partition(b"=")[::2] for entry in text.split(b"\0"))
-    job, host = (variables.get(name, b"").decode("utf-8", "replace") for name in (b"MNT_JOB", b"MNT_HOST"))
-    return (job, host) if job else None
+    variables = dict(entry.partition("=")[::2] for entry in text.split("\0"))
+    job = variables.get("MNT_JOB")
+    return (job, variables.get("MNT_HOST", "")) if job else None
 
 
 def _unsupervised(marked: dict[tuple[str, str], list[int]], pids: list[int]) -> list[dict[str, object]]:
-    """The jobs whose supervisor is gone: it is known by the name of its program, `JobPaths.program`."""
+    """The jobs whose supervisor is gone: no process runs its program, `JobPaths.program`."""
     lines = [read(f"/proc/{pid}/cmdline") for pid in pids]
     return [
         {"job": job, "pids": sorted(members), "command": _command(min(members))}

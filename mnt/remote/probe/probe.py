@@ -1,20 +1,20 @@
-"""Every fact that preflight and launch judge, gathered in one run, as one JSON document.
+"""Gather all facts that preflight and launch use, in one run, as one JSON document.
 
 Runs on a host: standard library only, Python 3.8 and newer. It imports nothing that it measures, and writes
-nothing but what `write` asks for. What may hang (a dead file server, nvidia-smi on a sick GPU) has a deadline
-of its own.
+only the files of `write`. Operations that may hang (a dead file server, nvidia-smi on a broken GPU) have
+their own deadlines.
 
 Arguments, all optional:
     packages: [name, ..]   distributions to look up, besides every nvidia-nccl-*
     mounts: [path, ..]     mount points to describe
-    write: [path, ..]      those of them to create a file in, and remove it
-    paths: [path, ..]      paths to look at; `~` is the home of the user who logged in
-    port: int              the master port, to tell who listens on it
-    workdir: path          where releases lie; `~` as above, as in the next
+    write: [path, ..]      those of them in which to create a file, and remove it
+    paths: [path, ..]      paths to describe; `~` is the home of the user who logged in
+    port: int              the master port, to find the processes that listen on it
+    workdir: path          the directory of the releases; `~` as above, also in the next
     extensions: path       where torch builds its extensions
-    clock: bool            tell the time, in a frame, as soon as standard input ends
-    deadline: float        seconds that the paths, and all else that may hang there, take together; default 5
-    gpu_deadline: float    seconds that nvidia-smi may take; default 10
+    clock: bool            send the time, in a frame, as soon as standard input ends
+    deadline: float        seconds for the paths, and all else that may hang there, together; default 5
+    gpu_deadline: float    seconds for nvidia-smi; default 10
 
 The answer's shape is that of `mnt.facts.host.HostFacts`.
 """
@@ -41,16 +41,15 @@ from mnt.remote.probe.logind import logind
 from mnt.remote.probe.memory import memory
 from mnt.remote.probe.nccl import conf_files
 from mnt.remote.probe.nvidia import gpus
-from mnt.remote.probe.ofed import ofed
 from mnt.remote.probe.ownprocs import own_processes
 from mnt.remote.probe.session import session
 
-EXTENSIONS = "~/.cache/torch_extensions"  # where torch builds them, unless told otherwise
+EXTENSIONS = "~/.cache/torch_extensions"  # torch's default
 
 
 def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, object]:
-    """The facts of this host. `emit` and `stdin` serve to compare the clocks."""
-    own_session = session()  # first, for it tells how long it took to get here
+    """The facts of this host. `emit` and `stdin` are used to compare the clocks."""
+    own_session = session()  # first, because it measures the time until here
     if args.get("clock"):
         stdin.read()
         emit({"time": time.time()})
@@ -61,7 +60,7 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
         "artifacts": partial(artifacts, args.get("workdir", "~/mnt"), args.get("extensions", EXTENSIONS)),
         "resolved": partial(resolve, os.uname().nodename),
     }
-    # First, for it makes automounted file systems appear among the mounts.
+    # First, because it triggers automounts, which are then among the mounts.
     looked_at, answers = look_at([*paths, *mounts], deadline, args.get("write", []), slow)
     user = login()
     return {
@@ -83,8 +82,9 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
         "mounts": describe_mounts(mounts, looked_at, parse_mounts(read("/proc/self/mounts"))),
         "gpus": gpus(float(args.get("gpu_deadline", 10.0))),
         "rdma": rdma.gather(),
-        "ofed": ofed(),
-        "nccl_conf": conf_files(),
+        "ofed": rdma.ofed(),
+        # NCCL, too, asks the user database for the home, not $HOME.
+        "nccl_conf": conf_files(user["home"] if user["user"] else None),
         "listeners": listeners(args["port"]) if "port" in args else None,
         "memory": memory(),
         "processes": own_processes(),
@@ -93,7 +93,7 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
 
 
 def os_release(text: str) -> dict[str, str | None]:
-    """What names the distribution and its release, from os-release(5)."""
+    """The distribution and its release, from os-release(5)."""
     values = {}
     for line in text.splitlines():
         key, equals, value = line.partition("=")
@@ -107,7 +107,7 @@ def os_release(text: str) -> dict[str, str | None]:
 
 
 def login() -> dict[str, Any]:
-    """Who we are in this session. A directory service's user may be unknown to a static `pwd`."""
+    """The user of this session. A user of a directory service may be unknown to a static `pwd`."""
     uid = os.getuid()
     try:
         entry = pwd.getpwuid(uid)
@@ -117,7 +117,7 @@ def login() -> dict[str, Any]:
 
 
 def resolve(name: str) -> dict[str, object]:
-    """What a name is to this host. The answer of a name server that is down may take long."""
+    """The addresses of a name on this host. It may take long if a name server is down."""
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -126,7 +126,7 @@ def resolve(name: str) -> dict[str, object]:
 
 
 def interpreter(boot: dict[str, Any]) -> dict[str, object]:
-    """The Python that runs this, and whether it is the one that the inventory wants."""
+    """The Python that runs this, and whether it is the one of the inventory."""
     return {
         "argv": boot.get("python", [sys.executable]),
         "configured": boot.get("configured", True),

@@ -1,4 +1,4 @@
-"""The session in which launch, too, starts its jobs. Runs on a host: Python 3.8, standard library."""
+"""The kind of session in which jobs are started. Runs on a host: Python 3.8, standard library."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import time
 from mnt.remote.common.files import read
 from mnt.remote.common.procstat import stat_fields
 
-_CAP_IPC_LOCK = 1 << 14  # linux/capability.h: who has it may lock as much memory as there is
+_CAP_IPC_LOCK = 1 << 14  # linux/capability.h: it allows locking any amount of memory
 
 
 def session() -> dict[str, object]:
-    """In the shape of `mnt.facts.system.Session`."""
+    """As `mnt.facts.system.Session`."""
     scope = re.search(r"/(session-[^/\n]+\.scope)$", read("/proc/self/cgroup"), re.MULTILINE)
     return {
         "umask": _umask(),
@@ -43,11 +43,10 @@ def _may_lock_all() -> bool:
 
 
 def _beginnings() -> dict[str, float | None]:
-    """Seconds from the start of the login shell to that of Python, and from there until now.
+    """Seconds from the start of the login shell to that of Python, and from there until now; None: unknown.
 
-    sshd makes the login shell the leader of a session, and it has become the `sh` of boot.sh since: what
-    passes before that starts Python is the shell's start-up files, but for a round trip. Where it is not so,
-    None.
+    sshd makes the login shell the leader of a session, and that shell executes the `sh` of boot.sh. The time
+    until that starts Python is, apart from a round trip, the time of the shell's start-up files.
     """
     now = _uptime()
     leader = os.getsid(0)

@@ -1,16 +1,16 @@
-"""Write a file with a nonce to shared storage and hold it there, or look for what another host wrote.
+"""Write a file with a nonce to shared storage and keep it there, or look for a file that another host wrote.
 
 Runs on a host: standard library only, Python 3.8 and newer.
 
 Arguments:
-    nonce: str          what the file holds; its name has it too
-    deadline: float     seconds that all paths together may take; default 5
-    write: {NAME: [directory, ..]}    write into the first of each that takes it
-    read: {NAME: file}                look for these, until they can be read
+    nonce: str          the content of the file, and a part of its name
+    deadline: float     seconds for all paths together; default 5
+    write: {NAME: [directory, ..]}    write into the first directory that can be written to
+    read: {NAME: file}                wait until these can be read
 
-Writing, it emits {"written": {NAME: {"file": str | None, "error": str | None}}}, then waits for the end of
-its standard input and removes the files, also when the connection is lost. Its answer is empty. Reading, it
-answers {"seen": {NAME: {"delay": seconds | None, "error": str | None}}}.
+To write, it emits {"written": {NAME: `mnt.tasks.visible.Written`}}, waits for the end of its standard input,
+and removes the files, also if the connection is lost. Its answer is empty. To read, it answers {"seen":
+{NAME: `mnt.tasks.visible.Seen`}}.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from typing import Any, BinaryIO
 
 from mnt.remote.probe.children import run_in_children
 
-_INTERVAL = 0.05  # seconds between two looks
-_SPARE = 1.0  # seconds beyond the deadline for a child that looks to say what it last saw
+_INTERVAL = 0.05  # seconds between two attempts to read
+_SPARE = 1.0  # seconds after the deadline for a child to report what it read last
 
 
 def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, Any]:
-    """Write, or read, as the arguments say."""
+    """Write or read, depending on the arguments."""
     nonce, deadline = args["nonce"], float(args.get("deadline", 5.0))
     if "write" in args:
         hold(args["write"], nonce, deadline, emit, stdin)
@@ -47,7 +47,7 @@ def hold(
     emit: Callable[[dict[str, Any]], None],
     stdin: BinaryIO,
 ) -> None:
-    """Write, tell, and remove when standard input ends."""
+    """Write the files, and remove them when standard input ends."""
     name = f".mnt-visible-{nonce}"
     try:
         writes = {place: partial(write, directories, name, nonce) for place, directories in places.items()}
@@ -61,13 +61,13 @@ def hold(
 
 
 def write(directories: Iterable[str], name: str, nonce: str) -> dict[str, str | None]:
-    """Write into the first directory that takes it."""
+    """Write into the first directory that can be written to."""
     error = "no directory"
     for directory in directories:
         path = os.path.join(os.path.expanduser(directory), name)
         try:
             with open(path, "x", encoding="ascii") as file:
-                os.fchmod(file.fileno(), 0o644)  # whatever the umask: the reader may be another user there
+                os.fchmod(file.fileno(), 0o644)  # despite the umask: the reader may be another user there
                 file.write(nonce)
             return {"file": path, "error": None}
         except OSError as failure:
@@ -82,14 +82,14 @@ def remove(directories: Iterable[str], name: str) -> None:
 
 
 def look_for(path: str, nonce: str, deadline: float) -> dict[str, float | str | None]:
-    """Look until the file holds the nonce: seconds that it took, or what was seen last."""
+    """Read until the file contains the nonce: the seconds that it took, or the last problem."""
     start = time.monotonic()
     while True:
         try:
             with open(path, encoding="ascii", errors="replace") as file:
                 if file.read(len(nonce) + 1) == nonce:
                     return {"delay": time.monotonic() - start, "error": None}
-            error = "it holds something else"
+            error = "its content is different"
         except OSError as failure:
             error = failure.strerror or "it cannot be read"
         if time.monotonic() - start > deadline:

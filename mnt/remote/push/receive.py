@@ -1,8 +1,8 @@
 """The host's side of a push. Runs on a host: Python 3.8, standard library.
 
-One run is one push: it takes lines of JSON from stdin, does what each asks for, and answers with a frame.
-Every step says how it is taken back, and all are taken back unless "commit" arrives: also when the input
-ends, which is how the head calls a push off, or when the connection drops.
+One run is one push: it reads lines of JSON from stdin, carries out each, and answers with a frame. Every step
+registers how to undo it, and all are undone unless "commit" arrives: also if the input ends, which is how the
+head calls a push off, or if the connection drops.
 
     open     (the program's arguments)               -> {"mark": [inode, blocks] | null, "in_use": [id]}
     look     {"nonces": {host: nonce}, "likely": [host]}        -> {"sees": [host]}
@@ -15,13 +15,13 @@ ends, which is how the head calls a push off, or when the connection drops.
     commit   {}                                      -> {}
     prune    {"keep": int, "protect": [id]}          -> {"pruned": [id]}
 
-A line is the arguments with {"do": step} added, a frame the answer with {"step": step} added. `wait` is for
-hosts that share the workdir of another: that one receives and switches, they only look.
+A line is the arguments with {"do": step} added, a frame is the answer with {"step": step} added. `wait` is
+for hosts that share the workdir of another host: that host receives and switches, the others only look.
 
-The program's own answer comes when the input ends: {"current": id} after a commit, else, after everything was
-taken back, {"refused": {"message", "fix"}, "called_off": bool, "current": id}.
-The program's arguments are {"action": "push", "workdir", "keep", "nonce", "who"}, or
-{"action": "find", "workdir", "release"}, which only looks: see mnt/tasks/push.py.
+The program answers when the input ends: {"current": id} after a commit; otherwise, after everything was
+undone, {"refused": {"message", "fix"}, "called_off": bool, "current": id}. The program's arguments are
+{"action": "push", "workdir", "keep", "nonce", "who"}, or {"action": "find", "workdir"}, which only
+looks: see mnt/tasks/push.py.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from mnt.remote.push.unpack import (
     write_tree,
 )
 
-_PATIENCE = 5.0  # seconds for what one host did to be seen on another; NFS caches attributes for 3 and more
+_PATIENCE = 5.0  # seconds until changes by one host show on another; NFS caches attributes for 3 or more
 _LOOK_EVERY = 0.2  # seconds
-# File systems that either are not shared or show at once what is done to them.
+# File systems that are either not shared, or show changes at once.
 _COHERENT = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay")
 
 Emit = Callable[[Dict[str, Any]], None]
@@ -62,7 +62,7 @@ def main(args: dict[str, Any], emit: Emit, stdin: IO[bytes]) -> Answer:
     try:
         releases = Releases(args["workdir"], args.get("keep", ()))
         if args["action"] == "find":
-            return _find(releases, args["release"])
+            return _find(releases)
         return _push(Push(releases, args["nonce"], args["who"], stdin), emit)
     except Refused as refusal:
         return _refusal(refusal, releases)
@@ -83,15 +83,12 @@ def _filename(error: OSError) -> str:
     return shown(error.filename) if isinstance(error.filename, bytes) else str(error.filename)
 
 
-def _find(releases: Releases, release: str | None) -> Answer:
+def _find(releases: Releases) -> Answer:
     current = releases.current()
-    wanted = release or current
-    sha = None if wanted is None else releases.manifest_sha(wanted)
     return {
         "current": current,
-        "has": sha is not None,
-        "path": None if wanted is None else os.fsdecode(releases.path(wanted)),
-        "manifest_sha": sha,
+        "path": None if current is None else os.fsdecode(releases.path(current)),
+        "manifest_sha": None if current is None else releases.manifest_sha(current),
     }
 
 
@@ -107,7 +104,7 @@ def _push(push: Push, emit: Emit) -> Answer:
 
 
 class Push:
-    """One push to one workdir. As a context manager it takes back on exit what was not committed."""
+    """One push to one workdir. As a context manager it undoes on exit what was not committed."""
 
     def __init__(self, releases: Releases, nonce: str, who: str, stdin: IO[bytes]) -> None:
         self._releases = releases
@@ -115,8 +112,8 @@ class Push:
         self._who = who
         self._stdin = stdin
         self._committed = False
-        self._undo = contextlib.ExitStack()  # what takes each step back, the last first
-        self._always = contextlib.ExitStack()  # what is done at the end in any case
+        self._undo = contextlib.ExitStack()  # undoes each step, the last one first
+        self._always = contextlib.ExitStack()  # runs at the end in any case
 
     def __enter__(self) -> Push:
         return self
@@ -129,7 +126,7 @@ class Push:
                 self._always.close()
 
     def next_command(self) -> dict[str, Any] | None:
-        """None: the input has ended, and there was a commit. Raises EOFError if there was none."""
+        """None: the input has ended after a commit. Raises EOFError if it ends without one."""
         line = self._stdin.readline()
         if not line.endswith(b"\n"):
             if self._committed:
@@ -144,21 +141,21 @@ class Push:
     # --- which hosts share this workdir ---------------------------------------------------------------------
 
     def open(self) -> Answer:
-        """Make the workdir, and a nonce in it that shows to whoever shares it."""
+        """Make the workdir, and a nonce in it that is visible to all hosts that share it."""
         make_directories(self._releases.directory, self._undo.callback)
         if not os.access(self._releases.workdir, os.W_OK | os.X_OK):
-            raise Refused(f"{shown(self._releases.workdir)} is not yours to write to")
+            raise Refused(f"you may not write to {shown(self._releases.workdir)}")
         path = self._nonce_path(self._nonce)
-        self._undo.callback(_remove_file, path)  # before the directory that it lies in
+        self._undo.callback(_remove_file, path)  # before the directory that contains it
         self._always.callback(_remove_file, path)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         return {"mark": _mark(self._releases.directory), "in_use": self._releases.in_use()}
 
     def look(self, nonces: dict[str, str], likely: list[str]) -> Answer:
-        """Which hosts' nonces are in this workdir; the `likely` ones get time to appear.
+        """Find the hosts whose nonces are in this workdir; wait for those of the `likely` ones.
 
-        The names are looked up, not listed: an NFS client may show an old listing, but it asks the server for
-        a name that it has never looked up.
+        The names are looked up, not listed: an NFS client may show an old listing, but asks the server for a
+        name that it has never looked up.
         """
         sees = {host for host, nonce in nonces.items() if os.path.exists(self._nonce_path(nonce))}
         missing = {host: self._nonce_path(nonces[host]) for host in likely if host not in sees}
@@ -172,7 +169,7 @@ class Push:
     # --- the release ----------------------------------------------------------------------------------------
 
     def survey(self, sha: str) -> Answer:
-        """Hold the workdir, and tell what is there; releases of the manifest `sha` are hashed anew."""
+        """Lock the workdir, and report what is there. Releases of the manifest `sha` are hashed again."""
         locked = self._releases.lock(self._who, self._undo.callback, self._always.callback)
         self._releases.sweep(locked)
         taken = self._releases.ids()
@@ -184,7 +181,7 @@ class Push:
         }
 
     def stage(self, id: str, manifest: int, stream: int) -> Answer:
-        """Make a release of the next `manifest` bytes of the input and `stream` bytes of tar after them."""
+        """Make a release of `manifest` bytes of the input and the `stream` bytes of tar after them."""
         document = Window(self._stdin, manifest).read()
         window = Window(self._stdin, stream)
         entries = parse_manifest(document)
@@ -196,22 +193,22 @@ class Push:
         """Make a release from another one with the same manifest."""
         document = self._releases.manifest(source)
         if document is None:
-            raise Refused(f"release {source} is gone", "Push again.")
+            raise Refused(f"release {source} has been removed", "push again")
         entries = parse_manifest(document)
         self._make(id, document, entries, from_release(entries, self._releases.path(source)))
         return {}
 
     def adopt(self, id: str) -> Answer:
-        """Use a release that is here and intact as it is."""
+        """Use a release that is here and intact."""
         self._releases.link_shared(self._releases.path(id), self._undo.callback)
         return {}
 
     def wait(self, id: str, sha: str) -> Answer:
-        """Wait until a release that another host made is seen here."""
+        """Wait until a release that another host made appears here."""
         if not _wait_for(lambda: self._releases.manifest_sha(id) == sha, _PATIENCE):
             raise Refused(
                 f"{shown(self._releases.workdir)} is shared, but release {id} does not appear here",
-                "Look at the mounts of the shared file system.",
+                "check the mounts of the shared file system",
             )
         return {}
 
@@ -230,7 +227,7 @@ class Push:
     # --- the switch -----------------------------------------------------------------------------------------
 
     def switch(self, id: str) -> Answer:
-        """Let `current` lead to the release."""
+        """Point `current` to the release."""
         before = self._releases.current_target()
         target = b"releases/" + id.encode()
         self._undo.callback(self._switch_back, before, target)
@@ -242,34 +239,27 @@ class Push:
             self._releases.switch(before)
 
     def commit(self) -> Answer:
-        """Let everything stay."""
+        """Keep everything."""
         self._undo.pop_all()
         self._committed = True
         return {}
 
     def prune(self, keep: int, protect: list[str]) -> Answer:
-        """Remove old releases; the current one, and those in which something runs, stay."""
+        """Remove old releases, except the current one and those in which a process runs."""
         current = self._releases.current()
         protected = {*protect, *self._releases.in_use(), *filter(None, [current])}
         return {"pruned": self._releases.prune(keep, protected)}
 
 
+_AFTER_OPEN = (Push.look, Push.survey, Push.stage, Push.copy, Push.adopt, Push.wait, Push.switch)
 _STEPS: dict[str, Callable[..., Answer]] = {
-    "look": Push.look,
-    "survey": Push.survey,
-    "stage": Push.stage,
-    "copy": Push.copy,
-    "adopt": Push.adopt,
-    "wait": Push.wait,
-    "switch": Push.switch,
-    "commit": Push.commit,
-    "prune": Push.prune,
+    step.__name__: step for step in (*_AFTER_OPEN, Push.commit, Push.prune)
 }
 
 
 @contextlib.contextmanager
 def _sheltered() -> Iterator[None]:
-    """No SIGTERM for a while: when the head is gone, boot sends one and leaves us a moment to clean up."""
+    """Ignore SIGTERM: when the head is gone, boot sends one, and then leaves us some time to clean up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -281,9 +271,9 @@ def _sheltered() -> Iterator[None]:
 
 
 def _mark(directory: bytes) -> list[int] | None:
-    """What hosts that share the directory agree on: its inode, and the size of the disk.
+    """Numbers that are the same on all hosts that share the directory: its inode, and the size of the disk.
 
-    None where nonces appear at once, so that nobody has to wait for them.
+    None if nonces appear at once there, so that there is no need to wait for them.
     """
     found = os.stat(directory)
     if _file_system_type(found.st_dev) in _COHERENT:

@@ -1,13 +1,13 @@
-"""The releases in a workdir: the one owner of where they lie. Runs on a host: Python 3.8, standard library.
+"""The releases in a workdir, and the names of their files. Runs on a host: Python 3.8, standard library.
 
     workdir/current -> releases/<id>          replaced by one rename
     workdir/releases/<id>/                    the tree, with links to shared/
-    workdir/releases/<id>.manifest.json       what the tree consists of; a release without it is none
-    workdir/releases/.incoming-*, .removing-* half made or half removed; of no use once the push is over
-    workdir/releases/.lock                    held by the push that is going on
+    workdir/releases/<id>.manifest.json       the entries of the tree; without it, it is not a release
+    workdir/releases/.incoming-*, .removing-* incomplete; useless once the push has ended
+    workdir/releases/.lock                    held by the running push
     workdir/shared/<name>/                    outlives the releases
 
-Paths are bytes: a tree's names need not be text, and a host's locale says nothing about them.
+Paths are bytes: a tree's names may be no valid text, and do not depend on the host's locale.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")
 _MANIFEST = ".manifest.json"
 _BLOCK = 1 << 20
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # NFS mounted with `nolock`, FUSE
-_STALE = 24 * 3600.0  # seconds after which a leftover counts as stale where locks do not work
-_STALE_NONCE = 3600.0  # seconds; a push has looked for nonces long before
+_STALE = 24 * 3600.0  # seconds after which leftovers are removed if locks do not work
+_STALE_NONCE = 3600.0  # seconds; a push looks for nonces long before
 
 
 class Entry(NamedTuple):
@@ -53,10 +53,10 @@ def shown(path: bytes) -> str:
 
 
 def parse_manifest(document: bytes) -> list[Entry]:
-    """The entries of a manifest. Raises Refused unless a tree made of them stays within itself.
+    """The entries of a manifest. Raises Refused if writing them could leave the tree.
 
-    That holds when every entry lies in a directory of the manifest itself: nothing is then ever written
-    through a link, wherever links lead.
+    Every entry must be in a directory of the manifest itself. Then nothing is ever written through a link,
+    wherever it points.
     """
     try:
         rows = json.loads(document.decode("ascii"))
@@ -89,11 +89,11 @@ def _check_entry(entry: Entry, directories: set[bytes], seen: set[bytes]) -> Non
         and entry.path.rpartition(b"/")[0] in directories
     )
     if not inside:
-        raise Refused(f"{shown(entry.path)!r} does not lie in a directory of the tree")
+        raise Refused(f"{shown(entry.path)!r} is not in a directory of the tree")
     if entry.path in seen:
-        raise Refused(f"{shown(entry.path)!r} comes twice")
+        raise Refused(f"{shown(entry.path)!r} occurs twice")
     if entry.kind not in ("dir", "file", "link") or not 0 <= entry.mode <= 0o777 or entry.size < 0:
-        raise Refused(f"{shown(entry.path)!r}: a {entry.kind} of mode {entry.mode:o} is not taken")
+        raise Refused(f"{shown(entry.path)!r}: a {entry.kind} of mode {entry.mode:o} is not allowed")
 
 
 class Releases:
@@ -101,24 +101,24 @@ class Releases:
 
     Args:
         workdir: `~` and `~user` in it are expanded here, on the host.
-        keep: names of directories of shared/ that every release links to.
+        keep: names of directories in shared/ to which every release has links.
 
-    Raises Refused if the workdir is not absolute then, or `keep` leads out of shared/.
+    Raises Refused if the workdir is then not absolute, or a name in `keep` leads out of shared/.
     """
 
     def __init__(self, workdir: str, keep: Sequence[str] = ()) -> None:
         self.workdir = os.path.expanduser(os.fsencode(workdir))
         if not os.path.isabs(self.workdir):
-            raise Refused(f"workdir {workdir} is not an absolute path", "Write it from / or from ~.")
+            raise Refused(f"workdir {workdir} is not an absolute path", "begin it with / or ~")
         self.directory = os.path.join(self.workdir, b"releases")
         self.shared = os.path.join(self.workdir, b"shared")
         self.link = os.path.join(self.workdir, b"current")
         self.keep = [os.fsencode(name) for name in keep]
         for name in self.keep:
             if os.path.isabs(name) or b".." in name.split(b"/") or os.path.normpath(name) in (b".", b""):
-                raise Refused(f"keep: {shown(name)} is not a name of a directory in shared/")
+                raise Refused(f"keep: {shown(name)} is not the name of a directory in shared/")
 
-    # --- looking --------------------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------------------
 
     def path(self, release: str) -> bytes:
         return os.path.join(self.directory, os.fsencode(release))
@@ -127,7 +127,7 @@ class Releases:
         return self.path(release) + os.fsencode(_MANIFEST)
 
     def current_target(self) -> bytes | None:
-        """What `current` links to; None where there is no `current`. Raises Refused if it is not a link."""
+        """The target of `current`; None if there is no `current`. Raises Refused if it is not a link."""
         try:
             return os.readlink(self.link)
         except FileNotFoundError:
@@ -136,11 +136,11 @@ class Releases:
             if error.errno != errno.EINVAL:
                 raise
             raise Refused(
-                f"{shown(self.link)} is not a link that mnt made", "Move it away, then push again."
+                f"{shown(self.link)} is not a link that mnt made", "move it away, then push again"
             ) from error
 
     def current(self) -> str | None:
-        """The release that `current` leads to."""
+        """The release that `current` points to."""
         parent, _, name = (self.current_target() or b"").rpartition(b"/")
         return shown(name) if parent == b"releases" and _ID.fullmatch(shown(name)) else None
 
@@ -153,7 +153,7 @@ class Releases:
         return sorted((name for name in names if _ID.fullmatch(name)), reverse=True)
 
     def manifest(self, release: str) -> bytes | None:
-        """The manifest's document; None unless both it and the tree are there."""
+        """The manifest's document; None unless both it and the tree exist."""
         try:
             with open(self.manifest_path(release), "rb") as file:
                 return file.read() if os.path.isdir(self.path(release)) else None
@@ -165,9 +165,9 @@ class Releases:
         return None if document is None else hashlib.sha256(document).hexdigest()
 
     def intact(self, release: str) -> bool:
-        """Whether every entry of the manifest is there as it was sent; all files are hashed anew.
+        """Whether every entry of the manifest exists as it was sent; hashes all files again.
 
-        What jobs have added since (byte code, logs) does not count.
+        Files that jobs have added since (byte code, logs) do not count.
         """
         document = self.manifest(release)
         if document is None:
@@ -180,7 +180,7 @@ class Releases:
             return False
 
     def is_kept(self, path: bytes) -> bool:
-        """Whether a path of a release is, or lies in, a link to shared/."""
+        """Whether a path of a release is a link to shared/, or inside one."""
         return any(path == name or path.startswith(name + b"/") for name in self.keep)
 
     def in_use(self) -> list[str]:
@@ -197,7 +197,7 @@ class Releases:
     # --- changing -------------------------------------------------------------------------------------------
 
     def switch(self, target: bytes | None) -> None:
-        """Let `current` lead to `target` by one rename; None takes it away. Raises OSError, Refused."""
+        """Point `current` to `target` by one rename; None removes it. Raises OSError, Refused."""
         self.current_target()
         if target is None:
             with contextlib.suppress(FileNotFoundError):
@@ -214,10 +214,10 @@ class Releases:
             raise
 
     def link_shared(self, top: bytes, undo: Callable[..., Any]) -> None:
-        """Link the kept directories of shared/ into the release at `top`.
+        """Make links in the release at `top` to the kept directories of shared/.
 
-        An empty directory of that name in the tree, or one that holds but a .gitkeep, gives way.
-        `undo` is told how to take each step back. Raises Refused if something else is in the way.
+        Each replaces a directory of that name in the tree if it is empty, or contains only a .gitkeep. `undo`
+        is called with the function that undoes each step. Raises Refused if anything else has that name.
         """
         for name in self.keep:
             shared = os.path.join(self.shared, name)
@@ -234,9 +234,9 @@ class Releases:
                 undo(_attempt, os.unlink, place)
 
     def lock(self, who: str, undo: Callable[..., Any], at_end: Callable[..., Any]) -> bool:
-        """Hold the workdir for one push, until `at_end`. False: this file system has no locks.
+        """Lock the workdir for one push, until `at_end`. False: this file system has no locks.
 
-        Raises Refused, and says who holds it, if another push is going on.
+        Raises Refused, naming who holds the lock, if another push is running.
         """
         path = os.path.join(self.directory, b".lock")
         while True:
@@ -247,7 +247,7 @@ class Releases:
                 return False
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                    break  # else a push that was called off has just removed it
+                    break  # otherwise a push that was called off has just removed it
         if is_new:
             undo(_attempt, os.unlink, path)
         os.ftruncate(descriptor, 0)
@@ -264,13 +264,13 @@ class Releases:
                 raise
             holder = os.read(descriptor, 1000).decode("utf-8", "replace")
             raise Refused(
-                f"another push to {shown(self.workdir)} is going on: {holder or 'it does not say whose'}",
-                "Wait for it to end, then push again.",
+                f"another push to {shown(self.workdir)} is running: {holder or 'its owner is unknown'}",
+                "wait for its end, then push again",
             ) from error
         return True
 
     def sweep(self, locked: bool) -> None:
-        """Remove what pushes that were cut off left half done. With the lock held nobody works on it."""
+        """Remove what interrupted pushes left. If the lock is held, no other push is using it."""
         for name in os.listdir(self.directory):
             path = os.path.join(self.directory, name)
             if name.startswith((b".incoming-", b".removing-")):
@@ -280,21 +280,21 @@ class Releases:
                 _attempt(os.unlink, path)
 
     def add(self, release: str, document: bytes, tree: bytes) -> None:
-        """Make a finished tree of this directory a release. The rename is what makes it one."""
+        """Make a complete tree in this directory a release, by a rename."""
         path = self.manifest_path(release)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), "wb") as file:
             file.write(document)
         os.rename(tree, self.path(release))
 
     def remove(self, release: str) -> None:
-        """Take a release away: out of sight at once, then piece by piece."""
+        """Remove a release: hide it by a rename first, then delete it."""
         hidden = os.path.join(self.directory, b".removing-" + os.fsencode(release))
         _attempt(os.rename, self.path(release), hidden)
         _attempt(os.unlink, self.manifest_path(release))
         remove_tree(hidden)
 
     def prune(self, keep: int, protect: Iterable[str]) -> list[str]:
-        """Remove all but the `keep` newest releases and those in `protect`; returns the removed ones."""
+        """Remove all releases except the `keep` newest and those in `protect`; returns the removed ones."""
         protected = set(protect)
         doomed = [release for release in self.ids()[keep:] if release not in protected]
         for release in doomed:
@@ -303,7 +303,7 @@ class Releases:
 
 
 def differs(top: bytes, entry: Entry) -> str | None:
-    """How what lies at an entry's place differs from it, but for a file's bytes; None: it does not."""
+    """How the file at an entry's path differs from it, apart from the bytes of a file; None: it does not."""
     try:
         found = os.lstat(os.path.join(top, entry.path))
     except FileNotFoundError:
@@ -313,7 +313,7 @@ def differs(top: bytes, entry: Entry) -> str | None:
     if kind != entry.kind:
         return f"is a {kind}, not a {entry.kind}"
     if kind == "link":
-        return None if os.readlink(os.path.join(top, entry.path)) == entry.target else "leads elsewhere"
+        return None if os.readlink(os.path.join(top, entry.path)) == entry.target else "points elsewhere"
     if found.st_mode & 0o777 != entry.mode:
         return f"has mode {found.st_mode & 0o777:o}, not {entry.mode:o}"
     if kind == "file" and found.st_size != entry.size:
@@ -332,7 +332,7 @@ def _same_bytes(top: bytes, entry: Entry) -> bool:
 
 
 def make_directories(path: bytes, undo: Callable[..., Any]) -> None:
-    """Make a directory and those above it; `undo` is told to remove each that was new, if still empty."""
+    """Make a directory and those above it; `undo` gets the removal of each new one, if still empty."""
     if os.path.isdir(path):
         return
     make_directories(os.path.dirname(path), undo)
@@ -340,32 +340,32 @@ def make_directories(path: bytes, undo: Callable[..., Any]) -> None:
         os.mkdir(path)
         undo(_attempt, os.rmdir, path)
     if not os.path.isdir(path):
-        raise Refused(f"{shown(path)} is not a directory", "Move it away, or choose another workdir.")
+        raise Refused(f"{shown(path)} is not a directory", "move it away, or choose another workdir")
 
 
 def remove_tree(path: bytes) -> None:
-    """Remove a tree, read-only directories too. What cannot be removed stays for the next sweep."""
+    """Remove a tree, also with read-only directories. What cannot be removed stays for the next sweep."""
     for directory, _, _ in os.walk(path):
         _attempt(os.chmod, directory, 0o700)
     shutil.rmtree(path, ignore_errors=True)
 
 
 def _clear(place: bytes, name: bytes) -> None:
-    """Make room for a link to shared/. Raises Refused where files would be lost."""
+    """Make room for a link to shared/. Raises Refused if files would be lost."""
     if not os.path.lexists(place):
         return
     if os.path.isdir(place) and not os.path.islink(place) and os.listdir(place) in ([], [b".gitkeep"]):
         remove_tree(place)
         return
     raise Refused(
-        f"{shown(name)}: the tree has its own, where `keep` wants a link to shared/{shown(name)}",
-        "List it in .mntignore, or take it out of `keep` in the inventory.",
+        f"{shown(name)}: the tree contains it, but `keep` makes it a link to shared/{shown(name)}",
+        "list it in .mntignore, or remove it from `keep` in the inventory",
     )
 
 
 @contextlib.contextmanager
 def _writable(directory: bytes) -> Iterator[None]:
-    """A directory of ours made writable for a moment."""
+    """Make a directory of ours writable during the block."""
     mode = stat.S_IMODE(os.stat(directory).st_mode)
     if not mode & stat.S_IWUSR:
         os.chmod(directory, mode | stat.S_IWUSR)

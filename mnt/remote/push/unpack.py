@@ -1,8 +1,7 @@
-"""Write a release's tree as its manifest says, from a tar stream or from another release of this host.
+"""Write the tree of a release according to its manifest, from a tar stream or from another release here.
 
-The manifest is the truth and the stream only brings the bytes: a member that is not the next entry of the
-manifest is refused, so nothing can be written that the manifest does not name. Runs on a host: Python 3.8,
-standard library.
+The stream only supplies the bytes: a member that is not the next entry of the manifest is refused, so that
+nothing is written that the manifest does not name. Runs on a host: Python 3.8, standard library.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Window:
-    """The next `size` bytes of a stream, as a stream. Raises EOFError where it ends early."""
+    """The next `size` bytes of a stream, as a stream. Raises EOFError if it ends early."""
 
     def __init__(self, stream: IO[bytes], size: int) -> None:
         self._stream = stream
@@ -36,7 +35,7 @@ class Window:
         return data
 
     def drain(self) -> None:
-        """Read what is left and forget it."""
+        """Read the rest and discard it."""
         while self.read(_BLOCK):
             pass
 
@@ -52,12 +51,12 @@ def check_space(directory: bytes, entries: Sequence[Entry]) -> None:
     if needed > free:
         raise Refused(
             f"no space: {shown(directory)} needs {_size(needed)}, {_size(free)} are free",
-            "Make room there, or push less: .mntignore.",
+            "free space there, or push less: .mntignore",
         )
     if system.f_files and len(entries) > system.f_favail:
         raise Refused(
             f"no inodes: {shown(directory)} needs {len(entries)}, {system.f_favail} are free",
-            "Remove small files there, or push fewer: .mntignore.",
+            "remove small files there, or push fewer: .mntignore",
         )
 
 
@@ -69,7 +68,7 @@ Contents = Iterator[Tuple[Entry, Optional[IO[bytes]]]]  # each entry, and a file
 
 
 def from_release(entries: Sequence[Entry], top: bytes) -> Contents:
-    """The contents of a release that this host holds already."""
+    """The contents of a release that this host already has."""
     for entry in entries:
         if entry.kind == "file":
             with open(os.path.join(top, entry.path), "rb") as file:
@@ -79,9 +78,9 @@ def from_release(entries: Sequence[Entry], top: bytes) -> Contents:
 
 
 def from_tar(entries: Sequence[Entry], stream: Window) -> Contents:
-    """The contents of a tar stream, which has to bring the entries, less the top directory, in their order.
+    """The contents of a tar stream, which must have the entries, except the top directory, in their order.
 
-    Raises Refused if it brings anything else, EOFError if it ends early.
+    Raises Refused if it contains anything else, EOFError if it ends early.
     """
     try:
         with tarfile.open(
@@ -93,9 +92,9 @@ def from_tar(entries: Sequence[Entry], stream: Window) -> Contents:
                     continue
                 member = _expect(archive.next(), entry)
                 yield entry, archive.extractfile(member) if entry.kind == "file" else None
-                archive.members = []  # type: ignore[attr-defined]  # it would remember every one
+                archive.members = []  # type: ignore[attr-defined]  # otherwise it keeps all members
             if archive.next() is not None:
-                raise Refused("the stream brings more than the manifest names")
+                raise Refused("the stream contains more than the manifest names")
     except tarfile.TarError as error:
         raise Refused(f"the stream is damaged: {error}") from error
 
@@ -109,7 +108,7 @@ def _expect(member: tarfile.TarInfo | None, entry: Entry) -> tarfile.TarInfo:
     name = member.name.encode("utf-8", "surrogateescape")
     if name != entry.path or member.type != _TAR_TYPES[entry.kind] or member.size != entry.size:
         raise Refused(
-            f"the stream brings {shown(name)!r} (type {shown(member.type)}, {member.size} bytes) where the "
+            f"the stream contains {shown(name)!r} (type {shown(member.type)}, {member.size} bytes) where the "
             f"manifest has {shown(entry.path)!r} ({entry.kind}, {entry.size} bytes)"
         )
     return member
@@ -118,7 +117,7 @@ def _expect(member: tarfile.TarInfo | None, entry: Entry) -> tarfile.TarInfo:
 def write_tree(top: bytes, contents: Contents) -> None:
     """Make a tree; its directories are private and writable until `set_modes`.
 
-    Raises Refused if a file's bytes are not those that the manifest names, or the disk is full.
+    Raises Refused if a file's bytes differ from the hash in the manifest, or if the disk is full.
     """
     for entry, content in contents:
         path = os.path.join(top, entry.path) if entry.path else top
@@ -133,8 +132,8 @@ def write_tree(top: bytes, contents: Contents) -> None:
             if error.errno not in _FULL:
                 raise
             raise Refused(
-                f"no space: the disk, or your quota of it, was full at {shown(entry.path)}",
-                "Make room there, or push less: .mntignore.",
+                f"no space: the disk, or your quota, was full at {shown(entry.path)}",
+                "free space there, or push less: .mntignore",
             ) from error
 
 
@@ -149,18 +148,18 @@ def _write_file(path: bytes, entry: Entry, content: IO[bytes]) -> None:
             digest.update(block)
         os.fchmod(file.fileno(), entry.mode)
     if digest.hexdigest() != entry.value:
-        raise Refused(f"{shown(entry.path)} arrived with other bytes than the manifest names")
+        raise Refused(f"{shown(entry.path)} arrived with bytes that differ from the manifest")
 
 
 def set_modes(top: bytes, entries: Sequence[Entry]) -> None:
-    """Give the directories their modes, the deepest first, for a mode may forbid to go on."""
+    """Give the directories their modes, the deepest first: a mode may make those below inaccessible."""
     for entry in reversed(entries):
         if entry.kind == "dir":
             os.chmod(os.path.join(top, entry.path), entry.mode)
 
 
 def check_tree(top: bytes, entries: Sequence[Entry]) -> None:
-    """Raises Refused unless the tree at `top` is what the entries name; `write_tree` checked the bytes."""
+    """Raises Refused unless the tree at `top` has exactly the entries; `write_tree` has checked the bytes."""
     extra = set(_listing(top)) - {entry.path for entry in entries}
     problems = [f"{shown(path)} is not in the manifest" for path in sorted(extra)]
     for entry in entries:
@@ -170,12 +169,12 @@ def check_tree(top: bytes, entries: Sequence[Entry]) -> None:
     if problems:
         raise Refused(
             "the written tree is not the one that was sent: " + "; ".join(problems[:3]),
-            "Does the file system of the workdir keep names and modes?",
+            "put the workdir on a file system that keeps names and modes",
         )
 
 
 def _listing(top: bytes) -> list[bytes]:
-    """Every path below `top`, and "" for itself."""
+    """Every path below `top`, and "" for `top` itself."""
     found = [b""]
     for directory, directories, files in os.walk(top):
         found += [os.path.relpath(os.path.join(directory, name), top) for name in directories + files]

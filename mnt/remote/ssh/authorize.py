@@ -1,23 +1,15 @@
-"""Who may log in to this account, and how this host logs in to the other nodes of its cluster.
+"""Set who may log in to this account, and how this host logs in to the other nodes of its cluster.
 
-Runs on a host: standard library only, Python 3.8 and newer. What is the cluster's own lies in
-`~/.ssh/mnt/<cluster>/` (0700): the node's key, the known_hosts and the ssh_config of the nodes. Outside of
-it, lines are added to `~/.ssh/authorized_keys`, and one `Include` to `~/.ssh/config`. What is right is left
-alone.
+Runs on a host: standard library only, Python 3.8 and newer. The files of a cluster are in
+`~/.ssh/mnt/<cluster>/` (0700): the node's key, and the known_hosts and ssh_config of the nodes. Outside of
+that directory, lines are added to `~/.ssh/authorized_keys`, and one `Include` to `~/.ssh/config`. What is
+correct already is not changed.
 
-Where nodes share one home, they do the same to the same files: each is replaced at once, by the same text.
+Nodes that share one home do the same to the same files: each file is replaced in one step, by the same text.
 
-Arguments:
-    cluster: str         the directory's name
-    authorized: [{"key": "ssh-ed25519 AAAA..", "comment": str, "options": str}]
-                         who may log in; a comment that begins with `mnt:` stands for one key at a time
-    node_key: bool       have a key of the node's own, made here if there is none
-    peers: [{"names": [str], "address": str, "user": str, "port": int, "keys": ["ssh-ed25519 AAAA.."]}]
-                         the nodes, all of them; empty: nothing is said of any
-    dry_run: bool        change nothing
+Arguments: those of `mnt.tasks.authorize.authorize`; empty `peers`: nothing is written about any node.
 
-Answer: {"changes": [str], "public": "ssh-ed25519 AAAA.." | None}, what was, or would be, changed; or
-{"refused": {"message": str, "fix": str}}, and nothing has changed.
+Answer: `mnt.tasks.authorize.Account`; or {"refused": {"message": str, "fix": str}}, and nothing has changed.
 """
 
 from __future__ import annotations
@@ -37,7 +29,7 @@ _MANAGED = "mnt:"
 
 
 def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, Any]:
-    """Bring the account's files up to what is asked for."""
+    """Change the account's files as requested."""
     try:
         return _authorize(args)
     except Refused as refusal:
@@ -66,24 +58,24 @@ def _authorize(args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_home(home: str) -> None:
-    """sshd heeds no authorized_keys where others may write (StrictModes of sshd_config(5))."""
+    """sshd ignores authorized_keys in a home that others may write to (StrictModes of sshd_config(5))."""
     mode = os.stat(home).st_mode
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise Refused(
-            f"{home} can be written by others (mode {mode & 0o7777:o}): sshd takes no keys from there",
+            f"{home} can be written by others (mode {mode & 0o7777:o}): sshd accepts no keys from there",
             f"on the host: chmod go-w {home}",
         )
 
 
 class Account:
-    """Changes files of the account, and keeps a record; with `dry_run` only the record."""
+    """Changes files of the account and records the changes; with `dry_run` it only records them."""
 
     def __init__(self, dry_run: bool) -> None:
         self._dry_run = dry_run
         self.changes: list[str] = []
 
     def directory(self, path: str) -> None:
-        """A directory that nobody else can enter."""
+        """Make a directory that no other user can enter."""
         if not os.path.isdir(path):
             self._changed(path, "made")
             if not self._dry_run:
@@ -91,8 +83,8 @@ class Account:
         self._close(path, 0o700)
 
     def edit(self, path: str, change: Callable[[str], str]) -> None:
-        """Replace a file's text by `change(text)`, at once; it is the user's alone to read."""
-        path = os.path.realpath(path)  # a link stays one
+        """Replace a file's text by `change(text)` in one step; only the user may read it."""
+        path = os.path.realpath(path)  # keep a link
         before = _read(path)
         after = change(before or "")
         if after != before:
@@ -102,7 +94,7 @@ class Account:
         self._close(path, 0o600)
 
     def node_key(self, path: str) -> str | None:
-        """The public half of the key in `path`, which is made if need be. Raises Refused."""
+        """The public key of the key pair in `path`, which is made if it does not exist. Raises Refused."""
         if not os.path.exists(path):
             self._changed(path, "made")
             if self._dry_run:
@@ -112,7 +104,7 @@ class Account:
         return _keygen("-y", "-P", "", "-f", path).rstrip("\n")
 
     def _close(self, path: str, mode: int) -> None:
-        """Take away from others what is not theirs to see."""
+        """Give the file this mode, which closes it to other users."""
         if os.path.exists(path) and stat.S_IMODE(os.stat(path).st_mode) != mode:
             self._changed(path, f"mode {mode:o}")
             if not self._dry_run:
@@ -125,7 +117,7 @@ class Account:
 
 
 def authorized(text: str, entries: list[dict[str, str]]) -> str:
-    """An authorized_keys with `entries` in it (sshd(8), AUTHORIZED_KEYS FILE FORMAT)."""
+    """The text of authorized_keys with `entries` added (sshd(8), AUTHORIZED_KEYS FILE FORMAT)."""
     lines = text.split("\n")
     if not lines[-1]:
         del lines[-1]
@@ -140,7 +132,7 @@ def authorized(text: str, entries: list[dict[str, str]]) -> str:
 
 
 def known_hosts(peers: list[dict[str, Any]]) -> str:
-    """The nodes' host keys, by all names by which ssh may look for them."""
+    """The nodes' host keys, under all names that ssh may look up."""
     lines = []
     for peer in peers:
         names = sorted({*peer["names"], peer["address"]})
@@ -168,14 +160,14 @@ def config(cluster: str, peers: list[dict[str, Any]]) -> str:
 
 
 def included(text: str) -> str:
-    """The user's ssh_config, with the clusters' own before it: the first value that ssh finds counts."""
+    """The user's ssh_config, with the clusters' files included first: ssh uses the first value it finds."""
     if any(line.split() == _INCLUDE.split() for line in text.splitlines()):
         return text
     return f"{_INCLUDE}\n{text}"
 
 
 def _make_key(path: str) -> None:
-    """A key without a passphrase. Of several nodes that do so in one home, one wins."""
+    """Make a key without a passphrase. If several nodes do so in one home, one of them succeeds."""
     new = f"{path}.{os.uname().nodename}.{os.getpid()}"
     try:
         _keygen("-q", "-t", "ed25519", "-N", "", "-C", "", "-f", new)
@@ -199,8 +191,8 @@ def _keygen(*words: str) -> str:
     except FileNotFoundError:
         raise Refused("this host has no ssh-keygen", "apt-get install openssh-client") from None
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["it failed"])[-1]
-        raise Refused(f"ssh-keygen: {said}", "see ~/.ssh/mnt on the host")
+        message = (done.stderr.strip().splitlines() or ["it failed"])[-1]
+        raise Refused(f"ssh-keygen: {message}", "check ~/.ssh/mnt on the host")
     return done.stdout
 
 

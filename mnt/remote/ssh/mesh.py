@@ -1,12 +1,12 @@
-"""Can this host log in to others without being asked anything?
+"""Whether this host can log in to others without being asked anything.
 
-Runs on a host: standard library only, Python 3.8 and newer. Uses the host's own `ssh`, with its user's own
-configuration and keys, as DeepSpeed, pdsh and mpirun would.
+Runs on a host: standard library only, Python 3.8 and newer. It uses the host's own `ssh`, with its user's
+configuration and keys, as DeepSpeed, pdsh and mpirun do.
 
 Arguments:
     workers: [{"name": str, "address": str, "user": str | None, "port": int | None}, ..]
     timeout: float     seconds for each login; default 10
-    at_once: int       logins at the same time; default 16
+    at_once: int       simultaneous logins; default 16
 
 Answer: {"results": {NAME: {"ok": bool, "error": str | None}}}
 """
@@ -19,10 +19,10 @@ import subprocess
 from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO
 
-# The post-quantum key exchange that OpenSSH prefers since 9.0 costs either side 80 ms of CPU, its curve25519
-# costs 5, OpenSSL's P-256 hardly any. For a master that logs in to 255 workers that is seconds. All stay on
-# offer, this one first: it does not decide who may log in, and nothing secret follows. Nobody asks for
-# further host keys of the worker: each would cost it a signature, and go into the user's known_hosts.
+# The post-quantum key exchange that OpenSSH prefers since 9.0 costs each side 80 ms of CPU, its curve25519 5
+# ms, OpenSSL's P-256 almost nothing. For a master that logs in to 255 workers the difference is seconds. All
+# remain available, P-256 first: it does not affect who may log in, and no secret is sent. Further host keys
+# of the worker are not requested: each would cost it a signature, and be added to the user's known_hosts.
 _CHEAP = ("-o", "KexAlgorithms=^ecdh-sha2-nistp256", "-o", "UpdateHostKeys=no")
 _NOT_CHEAP = ("kex", "key exchange", "host key type", "configuration option")
 
@@ -40,10 +40,10 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
 
 
 def log_in(worker: dict[str, Any], timeout: float) -> str | None:
-    """None if ssh gets in, else why not, in one line: the last that ssh said."""
+    """None if ssh logs in, otherwise the reason: the last line that ssh printed."""
     error = _run(command(worker, timeout, _CHEAP), timeout)
     if error is not None and any(words in error.lower() for words in _NOT_CHEAP):
-        # An old ssh, or one whose user has set other algorithms.
+        # An old ssh, or one whose user has configured other algorithms.
         return _run(command(worker, timeout), timeout)
     return error
 
@@ -55,7 +55,7 @@ def _run(argv: list[str], timeout: float) -> str | None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            timeout=2 * timeout,  # ConnectTimeout ends with the banner; what comes after may hang, too
+            timeout=2 * timeout,  # ConnectTimeout ends at the banner; later steps may hang, too
             check=False,
         )
     except FileNotFoundError:
@@ -69,9 +69,9 @@ def _run(argv: list[str], timeout: float) -> str | None:
 
 
 def command(worker: dict[str, Any], timeout: float, options: Sequence[str] = ()) -> list[str]:
-    """The argv that logs in to a worker. It never asks; which host keys to trust is the host's own choice.
+    """The argv that logs in to a worker. It never asks; the host's own configuration decides on host keys.
 
-    It leaves no process behind that holds the connection, even where the user's ssh_config asks for one.
+    It leaves no process that keeps the connection open, even if the user's ssh_config asks for one.
     """
     argv = [
         "ssh",

@@ -1,7 +1,7 @@
-"""What `--deep` runs on every host, under torchrun: sums of ones, checked and timed.
+"""The trial of `--deep`, run on every host under torchrun: sums of ones, checked and timed.
 
-It is sent along, not imported by `mnt`: it needs the host's torch. The one argument is a mark; each line of
-JSON that is meant for `mnt` follows it. NCCL where there are GPUs, gloo where there are none.
+It is sent to the hosts, not imported by `mnt`, because it needs the host's torch. Its only argument is a
+mark, which precedes each line of JSON for `mnt`. It uses NCCL if there are GPUs, otherwise gloo.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def say(**fields: Any) -> None:
 
 
 def connections(table: str, own: Container[str], rendezvous: int) -> set[tuple[str, str]]:
-    """(local address, the peer's) by a /proc/net/tcp or tcp6; the peer is empty where the socket listens.
+    """(local address, peer's address) of a /proc/net/tcp or tcp6; the latter is empty if the socket listens.
 
     Args:
-        own: inodes of the sockets that count.
-        rendezvous: the port whose sockets do not count, on either side.
+        own: inodes of the sockets to include.
+        rendezvous: the port whose sockets are not included, on either side.
     """
     found = set()
     for line in table.splitlines()[1:]:
@@ -44,19 +44,19 @@ def connections(table: str, own: Container[str], rendezvous: int) -> set[tuple[s
 
 
 def _address(text: str) -> str:
-    """`0100007F` as 127.0.0.1: 32-bit words in the host's byte order. IPv4 that is mapped is IPv4."""
+    """`0100007F` as 127.0.0.1: 32-bit words in the host's byte order. Mapped IPv4 becomes IPv4."""
     packed = b"".join(struct.pack("=I", int(text[i : i + 8], 16)) for i in range(0, len(text), 8))
     address = ipaddress.ip_address(packed)
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def say_sockets() -> None:
-    """What this process listens on and is connected with."""
+    """Print the addresses on which this process listens or is connected."""
     links = []
     for descriptor in os.listdir("/proc/self/fd"):
         try:
             links.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-        except OSError:  # that of the listing itself
+        except OSError:  # the descriptor of the listing itself
             continue
     own = {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
     found: set[tuple[str, str]] = set()
@@ -84,7 +84,7 @@ def main() -> None:
     world = dist.get_world_size()
 
     def all_reduce(size: int) -> tuple[float, float]:
-        """(seconds, the element of the sum that is farthest from what it should be)."""
+        """(seconds, the element of the sum that is farthest from the correct value)."""
         ones = torch.ones(size // 4, dtype=torch.float32, device=device)
         dist.barrier()
         began = time.perf_counter()
@@ -98,7 +98,7 @@ def main() -> None:
     if backend == "gloo":
         say_sockets()
     for size in BYTES[backend]:
-        all_reduce(size)  # the first one makes connections
+        all_reduce(size)  # the first one opens connections
         rounds = [all_reduce(size) for _ in range(ROUNDS)]
         wrong = [value for _, value in rounds if value != world]
         if wrong:
@@ -112,6 +112,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    # gloo's threads abort an interpreter's ordinary exit now and then.
+    # gloo's threads sometimes abort an ordinary exit of the interpreter.
     sys.stdout.flush()
     os._exit(0)

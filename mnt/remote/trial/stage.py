@@ -1,12 +1,12 @@
-"""Hold files in a new temporary directory, for as long as the head is there.
+"""Write files to a new temporary directory, which exists as long as the connection to the head.
 
 Runs on a host: standard library only, Python 3.8 and newer.
 
 Arguments:
     files: {NAME: text}
 
-It emits {"directory": absolute path}, waits for the end of its standard input and removes the directory with
-all that is in it by then, also when the connection is lost. Its answer is empty.
+It emits {"directory": absolute path}, waits for the end of its standard input, and removes the directory with
+its contents, also if the connection is lost. Its answer is empty.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 
 def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, Any]:
-    """Write, tell, and remove when standard input ends."""
+    """Write the files, and remove them when standard input ends."""
     directory = tempfile.mkdtemp(prefix="mnt-stage-")
     try:
         for name, text in args["files"].items():

@@ -1,4 +1,4 @@
-"""What reads the remains of each engine: a module here, and its line in READERS. A spec names its reader."""
+"""The readers of the engines' remains, each a module here and a line in READERS. A spec names its reader."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from mnt.remote.job.remains.torchrun import TorchrunRemains
 
 
 class Remains(Protocol):
-    """What the processes of a node leave, in their output and in the directory for the ranks' logs."""
+    """Reads what the processes of a node leave in their output and in the directory of the ranks' logs."""
 
     def failure(
         self, output: str, ranks: str, first_rank: int, code: int, before: float | None = None
     ) -> Failure:
-        """The first process of this node that failed; of several the one that is nobody's victim.
+        """The first process of this node that failed; of several, one that is not another's victim.
 
         Args:
             output: the end of the engine's own output.
             ranks: the directory that `JobPaths.ranks` names.
             first_rank: the global rank of local rank 0.
-            code: how the engine ended, -N for a signal.
+            code: the engine's exit code, -N for signal N.
             before: when the job was told to end; what the ranks wrote later does not count.
         """
 
     def rank_log(self, ranks: str, local_rank: int, stream: str) -> str | None:
-        """The file that holds a rank's `stdout` or `stderr`; None before there is one."""
+        """The file with a rank's `stdout` or `stderr`; None while it does not exist."""
 
 
 READERS: dict[str, Remains] = {"torchrun": TorchrunRemains()}
 
 
 def remains_of(spec: Mapping[str, Any]) -> Remains:
-    """The reader that a spec names; those of before there was a choice name none. Raises Refused."""
+    """The reader that a spec names; old specs name none, and have torchrun's. Raises Refused."""
     name = spec.get("remains") or "torchrun"
     if name not in READERS:
-        raise Refused(f"what {name} leaves cannot be read by this mnt", "use the mnt that started the job")
+        raise Refused(f"this mnt cannot read what {name} leaves", "use the mnt that started the job")
     return READERS[name]

@@ -1,8 +1,8 @@
-"""Which process of a node failed first, and why: from what torchrun and the processes left behind.
+"""Which process of a node failed first, and why, from the files and output of torchrun and its ranks.
 
-torchrun itself always ends with 1. The truth lies in the summary that its agent prints (`ChildFailedError`),
-in the `error.json` of ranks whose entry point is wrapped in torch's `record`, and in the ranks' stderr.
-Formats as torch 2.13 writes them; recorded samples are in tests/data/torchrun/.
+torchrun itself always exits with 1. The cause is in the summary that its agent prints (`ChildFailedError`),
+in the `error.json` of ranks whose entry point is wrapped in torch's `record`, and in the ranks' stderr. The
+formats are those of torch 2.13; tests/data/torchrun/ has recorded samples.
 """
 
 from __future__ import annotations
@@ -10,19 +10,15 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import time
 from dataclasses import dataclass
 
 from mnt.remote.job.failures import (
     LINE_PREFIX,
-    MESSAGE_CHARACTERS,
-    TRACEBACK_BYTES,
-    VICTIM,
     Failure,
-    exit_code_of,
     failure_of_program,
     last_exception,
+    make_failure,
     signal_of,
     tail,
 )
@@ -43,13 +39,19 @@ class Reported:
 
 
 @dataclass(frozen=True)
-class RankFiles:
-    """What one local rank left: the text of its error.json and the end of its stderr, with their times."""
+class Written:
+    """The text of a file, or its end, and when it was written, epoch seconds."""
 
-    error: str | None = None
-    error_time: float | None = None
-    stderr: str = ""
-    stderr_time: float | None = None
+    text: str
+    time: float
+
+
+@dataclass(frozen=True)
+class RankFiles:
+    """The files of one local rank; None if there is no such file."""
+
+    error: Written | None = None  # error.json
+    stderr: Written | None = None
 
 
 # --- deciding: pure ----------------------------------------------------------------------------------------
@@ -58,25 +60,18 @@ class RankFiles:
 def find_failure(
     output: str, ranks: dict[int, RankFiles], first_rank: int, code: int, before: float | None = None
 ) -> Failure:
-    """The first process of this node that failed; of several the one that is nobody's victim.
-
-    Args:
-        output: the end of torchrun's own output.
-        ranks: what the local ranks left, of the last attempt.
-        first_rank: the global rank of local rank 0.
-        code: how torchrun ended, -N for a signal.
-        before: when the job was told to end; what the ranks wrote later does not count.
-    """
+    """See `mnt.remote.job.remains.readers.Remains.failure`; `ranks` are the files of the last attempt."""
     reports = {report.local_rank: report for report in parse_summary(output)}
     candidates = []
     for local_rank in sorted(set(reports) | set(ranks)):
-        files = _until(ranks.get(local_rank, RankFiles()), before)
-        failure = _of_rank(reports.get(local_rank), files, local_rank, first_rank)
+        files = ranks.get(local_rank, RankFiles())
+        error, stderr = _until(files.error, before), _until(files.stderr, before)
+        failure = _of_rank(reports.get(local_rank), error, stderr, local_rank, first_rank)
         if failure is not None:
             candidates.append(failure)
     if not candidates:
         return failure_of_program(output, code)
-    return min(candidates, key=lambda failure: (failure.victim, failure.time or float("inf")))
+    return min(candidates, key=lambda failure: (failure["victim"], failure["time"] or float("inf")))
 
 
 def parse_summary(output: str) -> list[Reported]:
@@ -101,10 +96,10 @@ def parse_summary(output: str) -> list[Reported]:
 
 
 def error_time(text: str, modified: float) -> float:
-    """When an error.json says that it was written, epoch seconds.
+    """When an error.json was written, epoch seconds.
 
-    Its own timestamp is of this host's clock but in whole seconds; the time of the file is finer, but of the
-    file server's clock, and counts only where the two agree.
+    Its own timestamp is from this host's clock, but in whole seconds. The file's time is more precise, but
+    from the clock of the file server: it counts only if the two agree.
     """
     try:
         timestamp = float(json.loads(text)["message"]["extraInfo"]["timestamp"])
@@ -113,29 +108,32 @@ def error_time(text: str, modified: float) -> float:
     return modified if timestamp <= modified < timestamp + 2 else timestamp
 
 
-def _of_rank(report: Reported | None, files: RankFiles, local_rank: int, first_rank: int) -> Failure | None:
-    recorded = _parse_error_file(files.error)
+def _of_rank(
+    report: Reported | None, error: Written | None, stderr: Written | None, local_rank: int, first_rank: int
+) -> Failure | None:
+    recorded = _parse_error_file(error.text) if error else None
     if report is None and recorded is None:
         return None
-    exception = recorded or last_exception(files.stderr)
-    # Without the agent's word: `record` raises the exception again, and Python then exits with 1.
+    output = stderr.text if stderr else ""
+    exception = recorded or last_exception(output)
+    # Without the agent's report: `record` raises the exception again, so Python exits with 1.
     code = 1 if report is None else report.code
     rank = first_rank + local_rank if report is None else report.rank
     if exception is not None and code > 0:
-        message, traceback = exception[0], exception[1][-TRACEBACK_BYTES:]
-        when = files.error_time if recorded else files.stderr_time
+        message, traceback = exception
+        source = error if recorded else stderr
+        when = source.time if source else None
     else:
-        message, traceback = _last_words(rank, code, files.stderr), None
+        message, traceback = _last_words(rank, code, output), None
         when = report.time if report else None
-    return Failure(
+    return make_failure(
+        message,
+        code,
+        traceback=traceback,
+        stderr=output,
         rank=rank,
         local_rank=local_rank,
-        exit_code=exit_code_of(code),
-        signal=signal_of(code),
-        message=message[:MESSAGE_CHARACTERS],
-        traceback=traceback,
         time=when,
-        victim=code == -signal.SIGTERM or bool(VICTIM.search(message)) or _aborted(code, files.stderr),
     )
 
 
@@ -143,33 +141,17 @@ def _last_words(rank: int, code: int, stderr: str) -> str:
     name = signal_of(code)
     how = f"exited with code {code}" if name is None else f"was killed by {name}"
     lines = [line for line in stderr.splitlines() if line.strip()]
-    # Other signals come from outside: the process had no say in them.
-    said = f": {LINE_PREFIX.sub('', lines[-1])}" if lines and name in (None, "SIGABRT") else ""
-    return f"rank {rank} {how}{said}"
+    # Other signals come from outside: the process's output does not explain them.
+    last_line = f": {LINE_PREFIX.sub('', lines[-1])}" if lines and name in (None, "SIGABRT") else ""
+    return f"rank {rank} {how}{last_line}"
 
 
-def _aborted(code: int, stderr: str) -> bool:
-    """NCCL's watchdog aborts a process whose collective failed: the reason is in its stderr."""
-    return code == -signal.SIGABRT and bool(VICTIM.search(stderr))
+def _until(file: Written | None, before: float | None) -> Written | None:
+    return file if file is not None and (before is None or file.time < before) else None
 
 
-def _until(files: RankFiles, before: float | None) -> RankFiles:
-    if before is None:
-        return files
-    error_counts = files.error_time is not None and files.error_time < before
-    stderr_counts = files.stderr_time is not None and files.stderr_time < before
-    return RankFiles(
-        error=files.error if error_counts else None,
-        error_time=files.error_time if error_counts else None,
-        stderr=files.stderr if stderr_counts else "",
-        stderr_time=files.stderr_time if stderr_counts else None,
-    )
-
-
-def _parse_error_file(text: str | None) -> tuple[str, str] | None:
-    """Message and call stack of an error.json: a mapping, or (torch.multiprocessing) text."""
-    if text is None:
-        return None
+def _parse_error_file(text: str) -> tuple[str, str] | None:
+    """Message and call stack of an error.json, whose message is a mapping or (torch.multiprocessing) text."""
     try:
         message = json.loads(text)["message"]
     except (ValueError, KeyError, TypeError):
@@ -208,7 +190,7 @@ class TorchrunRemains:
 
 
 def read_ranks(directory: str) -> dict[int, RankFiles]:
-    """What the local ranks of the last attempt left below torchrun's `--log-dir`."""
+    """The files of the local ranks of the last attempt, in torchrun's `--log-dir`."""
     attempt = last_attempt(directory)
     if attempt is None:
         return {}
@@ -218,7 +200,7 @@ def read_ranks(directory: str) -> dict[int, RankFiles]:
 
 
 def last_attempt(directory: str) -> str | None:
-    """`<directory>/<run>/attempt_<N>` of the newest run and the largest N; None before there is one."""
+    """`<directory>/<run>/attempt_<N>` of the newest run and the largest N; None while there is none."""
     attempts = []
     try:
         for run in os.scandir(directory):
@@ -232,19 +214,14 @@ def last_attempt(directory: str) -> str | None:
 
 
 def _read_rank(directory: str) -> RankFiles:
-    error, stderr = os.path.join(directory, "error.json"), os.path.join(directory, "stderr.log")
-    modified = _modified(error)
-    text = None if modified is None else tail(error)
-    return RankFiles(
-        error=text,
-        error_time=None if text is None or modified is None else error_time(text, modified),
-        stderr=tail(stderr),
-        stderr_time=_modified(stderr),
-    )
+    error = _read(os.path.join(directory, "error.json"))
+    if error is not None:
+        error = Written(error.text, error_time(error.text, error.time))
+    return RankFiles(error, _read(os.path.join(directory, "stderr.log")))
 
 
-def _modified(path: str) -> float | None:
+def _read(path: str) -> Written | None:
     try:
-        return os.stat(path).st_mtime
+        return Written(tail(path), os.stat(path).st_mtime)
     except OSError:
         return None
