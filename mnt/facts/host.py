@@ -42,6 +42,11 @@ class Interface:
     loopback: bool = False
     traffic: Traffic | None = None
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The IPv4 addresses without prefix length."""
+        return tuple(address.split("/")[0] for address in self.ipv4)
+
 
 @dataclass(frozen=True)
 class OsRelease:

@@ -36,10 +36,6 @@ class Gid:
         return str(mapped) if mapped else None
 
     @property
-    def link_local(self) -> bool:
-        return self.ipv6 is not None and self.ipv6.is_link_local
-
-    @property
     def roce_v2(self) -> bool:
         return self.type == _ROCE_V2
 
@@ -62,6 +58,11 @@ class Port:
     @property
     def active(self) -> bool:
         return self.state == "ACTIVE"
+
+    @property
+    def kind(self) -> str:
+        """For people."""
+        return "InfiniBand" if self.link_layer == INFINIBAND else "RoCE"
 
     def has_netdev(self, name: str) -> bool:
         """Whether a GID is built from an address of that interface."""

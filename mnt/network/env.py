@@ -73,8 +73,8 @@ def _interface(nic: NicChoice) -> Iterator[Variable]:
 def _devices(hcas: Sequence[Hca], rdma: Rdma) -> Iterator[Variable]:
     if hcas:
         labels = dict.fromkeys(hca.label for hca in hcas)
-        kind = "InfiniBand" if hcas[0].gid is None else "RoCE"
-        yield Variable("NCCL_IB_HCA", "=" + ",".join(labels), f"{kind}; {hcas[0].reason}")
+        reason = f"{hcas[0].port.kind}; {hcas[0].reason}"
+        yield Variable("NCCL_IB_HCA", "=" + ",".join(labels), reason)
     elif rdma.devices:
         reason = "inventory: network.rdma.devices; the host did not report its devices"
         yield Variable("NCCL_IB_HCA", "=" + ",".join(rdma.devices), reason)

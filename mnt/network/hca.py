@@ -30,10 +30,6 @@ class Hca:
     gid: Gid | None  # None on InfiniBand
     reason: str
 
-    @property
-    def link_layer(self) -> str | None:
-        return self.port.link_layer
-
 
 @dataclass(frozen=True)
 class RdmaProblem:
@@ -102,7 +98,11 @@ def _by_rule(facts: RdmaFacts, context: HostContext) -> _Ports:
     nic = context.nic.interface.name
     if not facts.devices:
         raise _Unfit("there is no RDMA device", (), "set network.mode to tcp, or load the NIC's RDMA driver")
-    allowed = [device for device in facts.devices if not _excluded(device.name, context.exclude)]
+    allowed = [
+        device
+        for device in facts.devices
+        if not any(fnmatchcase(device.name, pattern) for pattern in context.exclude)
+    ]
     carrying = [device for device in facts.carrying(nic) if device in allowed]
     if carrying:
         return [entry for device in carrying for entry in _active(device, _of_nic(device, nic), None)]
@@ -141,10 +141,6 @@ def _active(device: Device, ports: Sequence[Port], label: str | None) -> _Ports:
             )
     single = len(device.ports) == 1
     return [(device, label or (device.name if single else f"{device.name}:{p.number}"), p) for p in active]
-
-
-def _excluded(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _reason(settings: Rdma, ports: _Ports, facts: RdmaFacts, context: HostContext) -> str:
@@ -200,7 +196,7 @@ def _addresses(facts: RdmaFacts, device: Device, port: Port, context: HostContex
     if port.has_netdev(nic) or (len(device.ports) == 1 and device in facts.carrying(nic)):
         return {nic: [context.nic.address]}
     return {
-        interface.name: [address.split("/")[0] for address in interface.ipv4]
+        interface.name: interface.addresses
         for interface in context.interfaces
         if port.has_netdev(interface.name)
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
 
@@ -12,7 +11,6 @@ from mnt.facts.gather_visibility import Exchange
 from mnt.facts.reach import TrainingNic
 from mnt.inventory.model import Host, Mount
 from mnt.network.decision import NetworkDecision
-from mnt.network.nic import NicChoice
 from mnt.preflight import mounts
 from mnt.preflight.registry import Needs
 
@@ -29,15 +27,10 @@ def plan_trips(facts: FleetFacts, network: NetworkDecision, needs: Collection[Ne
 def training_nics(facts: FleetFacts, network: NetworkDecision) -> dict[str, TrainingNic]:
     """The training NICs of the hosts that can take part: the NIC works, and the host has Python."""
     return {
-        host: TrainingNic(choice.interface.name, choice.address, _network(choice), choice.interface.mtu)
+        host: TrainingNic(choice.interface.name, choice.address, str(choice.network), choice.interface.mtu)
         for host, choice in network.working().items()
         if facts.facts[host].python is not None
     }
-
-
-def _network(choice: NicChoice) -> str:
-    cidr = next(each for each in choice.interface.ipv4 if each.split("/")[0] == choice.address)
-    return str(ipaddress.ip_network(cidr, strict=False))
 
 
 def _exchanges(facts: FleetFacts) -> Iterator[Exchange]:
