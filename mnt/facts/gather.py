@@ -6,7 +6,7 @@ take part in which trip.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -76,31 +76,29 @@ class Trips:
 def gather_further(
     fleet: Fleet, facts: FleetFacts, trips: Trips, progress: Progress = lambda text: None
 ) -> FleetFacts:
-    """Make the trips, and return the facts with their results added."""
-    if len(facts.facts) > 1:
-        progress("the hosts test each other")
-        facts = replace(facts, **_further(fleet, facts, trips))
-    return facts
-
-
-def _further(fleet: Fleet, facts: FleetFacts, trips: Trips) -> dict[str, Any]:
-    """The results of the trips, by field of FleetFacts.
+    """Make the trips, and return the facts with their results added.
 
     The logins run in parallel with the other trips, because they keep only the master busy. The other trips
     run one after the other, because each keeps all hosts busy.
     """
+    if len(facts.facts) < 2:
+        return facts
+    progress("the hosts test each other")
 
-    def in_turn() -> Iterator[tuple[str, Any]]:
+    def others_in_turn() -> FleetFacts:
+        found = facts
         if trips.exchanges is not None:
-            yield "visibility", gather_visibility(fleet, trips.exchanges)
+            found = replace(found, visibility=gather_visibility(fleet, trips.exchanges))
         if trips.nics is not None:
-            yield "reach", gather_reach(fleet, trips.nics, facts.master.name, facts.master_port)
+            reach = gather_reach(fleet, trips.nics, facts.master.name, facts.master_port)
+            found = replace(found, reach=reach)
+        return found
 
     with ThreadPoolExecutor(max_workers=2) as pool:
         try:
             logins = pool.submit(_gather_mesh, fleet, facts) if trips.logins else None
-            rest = pool.submit(lambda: dict(in_turn()))
-            return {**({} if logins is None else {"mesh": logins.result()}), **rest.result()}
+            others = pool.submit(others_in_turn)
+            return replace(others.result(), mesh=logins.result() if logins else None)
         except BaseException:
             fleet.close()  # this also ends the trips that still run
             raise

@@ -55,7 +55,7 @@ class NodeOverview:
         chosen = nic if isinstance(nic, NicChoice) else None
         return {
             "status": self.status,
-            "problem": None if self.problem is None else {"message": self.problem[0], "fix": self.problem[1]},
+            "problem": _problem(self.problem),
             "nic": chosen.interface.name if chosen else None,
             "address": chosen.address if chosen else None,
             "reason": chosen.reason if chosen else None,
@@ -106,14 +106,14 @@ class NetworkOverview:
             "ok": self.ok,
             "mode": self.decision.mode,
             "reason": self.decision.reason,
-            "hosts": {
-                name: self._node(name) if name in self.nodes else _unreachable(self.errors[name])
-                for name in self.hosts
-            },
-            **({"deep": _deep(self.trial)} if self.trial else {}),
+            "hosts": {name: self._host_document(name) for name in self.hosts},
+            **({"deep": _trial_document(self.trial)} if self.trial else {}),
         }
 
-    def _node(self, name: str) -> dict[str, Any]:
+    def _host_document(self, name: str) -> dict[str, Any]:
+        if name in self.errors:
+            error = self.errors[name]
+            return {"status": "unreachable", "problem": _problem((error.message, error.fix))}
         node = self.nodes[name]
         return {**node.document(), **({"used": node.used_document()} if self.trial else {})}
 
@@ -160,18 +160,18 @@ def _node(
     )
 
 
-def _deep(trial: Trial) -> dict[str, Any]:
-    problem = trial.problem
+def _trial_document(trial: Trial) -> dict[str, Any]:
     return {
-        "ok": problem is None,
-        "problem": None if problem is None else {"message": problem[0], "fix": problem[1]},
+        "ok": trial.problem is None,
+        "problem": _problem(trial.problem),
         "backend": trial.backend,
         "world_size": trial.world_size,
     }
 
 
-def _unreachable(error: HostError) -> dict[str, Any]:
-    return {"status": "unreachable", "problem": {"message": error.message, "fix": error.fix}}
+def _problem(problem: tuple[str, str | None] | None) -> dict[str, str | None] | None:
+    """A message and its fix, as JSON."""
+    return None if problem is None else {"message": problem[0], "fix": problem[1]}
 
 
 def _quoted(text: str) -> str:

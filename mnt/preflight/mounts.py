@@ -35,19 +35,25 @@ def problems(mount: Mount, fleet: FleetFacts) -> dict[str, Problem]:
     """The problem of each host that has one, in rank order."""
     known = {host.name: facts for host, facts in fleet.answers() if mount.path in facts.mounts}
     writable = must_be_writable(mount, known)
-    found: dict[str, Problem] = {}
-    for host, facts in known.items():
-        found.update((host, problem) for problem in _problem(host, mount, facts, writable))
-    usable = {host: facts for host, facts in known.items() if not fails(found.get(host))}
+    found = {
+        host: replace(problem, hosts=(host,))
+        for host, facts in known.items()
+        if (problem := _problem(mount, facts, writable))
+    }
+    usable = {host: facts for host, facts in known.items() if host not in found or not _fails(found[host])}
     for problem in (*_other_source(mount, usable), *_no_permission(mount, usable, writable)):
         for host in problem.hosts:
             found[host] = replace(problem, hosts=(host,))
     return {host: found[host] for host in known if host in found}
 
 
-def fails(problem: Problem | None) -> bool:
-    """Whether the mount is unusable. A mount with a warning is usable."""
-    return problem is not None and problem.severity is not Severity.WARN
+def failing(mount: Mount, fleet: FleetFacts) -> set[str]:
+    """The hosts on which the mount is unusable. A mount with a warning is usable."""
+    return {host for host, problem in problems(mount, fleet).items() if _fails(problem)}
+
+
+def _fails(problem: Problem) -> bool:
+    return problem.severity is not Severity.WARN
 
 
 def must_be_writable(mount: Mount, known: Mapping[str, HostFacts]) -> bool:
@@ -69,8 +75,8 @@ def describe(mount: Mount) -> str:
     return f"{mount.type or 'a mount'}{origin}{options}"
 
 
-def _problem(host: str, mount: Mount, facts: HostFacts, writable: bool) -> Iterator[Problem]:
-    """The problem that the facts of one host show, without those of the other hosts; at most one."""
+def _problem(mount: Mount, facts: HostFacts, writable: bool) -> Problem | None:
+    """The problem that the facts of one host show, without those of the other hosts."""
     stack = layers(facts.mounts[mount.path])
     state = facts.paths.get(mount.path, PathFacts("dir"))
     severity = None
@@ -91,8 +97,8 @@ def _problem(host: str, mount: Mount, facts: HostFacts, writable: bool) -> Itera
         message = f"{mount.path} has {len(stack)} mounts on top of each other"
         found, fix, severity = _shown(stack), f"sudo umount {shlex.quote(mount.path)}", Severity.WARN
     else:
-        return
-    yield Problem((host,), message, found, describe(mount), fix, severity)
+        return None
+    return Problem(message, found, describe(mount), fix, severity)
 
 
 def _differences(mount: Mount, top: Mounted, writable: bool) -> list[str]:

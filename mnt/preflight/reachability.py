@@ -222,7 +222,7 @@ class _Texts:
         else:
             message = f"{fold(cause.sources)} cannot connect to it over the training network"
             fix = f"check the firewalls on both sides and between them: {_RULES}"
-        return Problem(hosts, message, self._outcomes(cause.pairs), _EXPECTED, fix)
+        return Problem(message, self._outcomes(cause.pairs), _EXPECTED, fix, hosts=hosts)
 
     def partial(self, kind: str, cause: Cause) -> Problem:
         what = {
@@ -244,8 +244,8 @@ class _Texts:
         # The master port of a worker is used only if a job has that worker as its master.
         leads = any(target == self.master for _, target in cause.pairs)
         severity = Severity.WARN if kind == MASTER and not leads else None
-        message = f"{what} {direction}"
-        return Problem(cause.hosts, message, self._outcomes(cause.pairs), _EXPECTED, fix, severity)
+        outcomes = self._outcomes(cause.pairs)
+        return Problem(f"{what} {direction}", outcomes, _EXPECTED, fix, severity, cause.hosts)
 
     def _outcomes(self, pairs: Iterable[Pair]) -> str:
         """The outcomes of the failed connections, the most frequent first."""

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import msgspec
+
 from mnt.facts.fleet import FleetFacts
 from mnt.network.decision import NetworkDecision
-from mnt.preflight.checks import ORDER
 from mnt.preflight.findings import Finding, Severity
 from mnt.preflight.registry import Check
 
@@ -46,18 +47,18 @@ class Report:
         return {
             "ok": self.ok,
             "hosts": {host.name: {"status": self.status(host.name)} for host in self.fleet.hosts},
-            "findings": [finding.document() for finding in self.findings],
+            "findings": msgspec.to_builtins(self.findings),
             "checks": [check.id for check in self.checks],
             **({"deep": self.fleet.trial.document()} if self.fleet.trial else {}),
         }
 
-    def families(self) -> list[str]:
-        """The families that have a check in this run, in order."""
-        return [name for name in ORDER if self.family(name)]
-
-    def family(self, name: str) -> list[Check]:
-        """The checks of one family in this run."""
-        return [check for check in self.checks if check.family == name]
+    @cached_property
+    def families(self) -> dict[str, list[Check]]:
+        """The checks of this run by family, in order."""
+        found: dict[str, list[Check]] = {}
+        for check in self.checks:
+            found.setdefault(check.family, []).append(check)
+        return found
 
     @cached_property
     def judged(self) -> dict[str, frozenset[str]]:

@@ -45,11 +45,11 @@ def hosts_to_test(mount: Mount, facts: FleetFacts) -> list[str]:
     """The hosts on which the mount works, the writer first; none if the storage is read-only."""
     if "ro" in mount.options:
         return []
-    problems = mounts.problems(mount, facts)
+    failing = mounts.failing(mount, facts)
     hosts = [
         host.name
         for host, answer in facts.answers()
-        if mount.path in answer.mounts and not mounts.fails(problems.get(host.name))
+        if mount.path in answer.mounts and host.name not in failing
     ]
     able = [host for host in hosts if facts.facts[host].paths[mount.path].write == "ok"]
     return [*able[:1], *(host for host in hosts if host not in able[:1])]

@@ -6,12 +6,13 @@ import ipaddress
 from collections.abc import Iterator, Sequence
 
 from mnt.facts.fleet import FleetFacts
-from mnt.facts.host import Interface
+from mnt.facts.host import HostFacts, Interface
+from mnt.inventory.model import Host
 from mnt.network.decision import NetworkDecision
 from mnt.network.nic import NicChoice
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.parity import Subject, by_majority
-from mnt.preflight.registry import check, network_check
+from mnt.preflight.registry import host_check, network_check
 
 # Counters above these limits are a warning. Below them they are normal: a replugged cable causes a few
 # errors, and unwanted packets (LLDP, foreign VLANs) cause some drops.
@@ -69,28 +70,26 @@ def _listed(interfaces: Sequence[Interface]) -> str:
     return ", ".join(names) or "no NIC at all"
 
 
-@check("subnet-overlap", severity=Severity.WARN)
-def subnet_overlap(fleet: FleetFacts) -> Iterator[Problem]:
+@host_check("subnet-overlap", severity=Severity.WARN)
+def subnet_overlap(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """No host has two NICs in one subnet.
 
     Linux answers ARP requests for any of its addresses on all its NICs, and sends packets by the first
     matching route. So traffic for one NIC may use the other.
     """
-    for host, facts in fleet.answers():
-        nics = [nic for nic in facts.interfaces if nic.up and not nic.loopback]
-        for index, nic in enumerate(nics):
-            for other in nics[:index]:
-                shared = _shared_subnet(other, nic)
-                if shared is not None:
-                    yield Problem(
-                        hosts=(host.name,),
-                        message=f"{other.name} and {nic.name} are both in {shared}",
-                        found=f"{other.name} {' '.join(other.ipv4)}, {nic.name} {' '.join(nic.ipv4)}",
-                        expected="one NIC per subnet, or a bond of both",
-                        fix="move one to another subnet, or bond them; or add a source rule for "
-                        f"{nic.name} and: sudo sysctl -w net.ipv4.conf.all.arp_ignore=1 "
-                        "net.ipv4.conf.all.arp_announce=2",
-                    )
+    nics = [nic for nic in facts.interfaces if nic.up and not nic.loopback]
+    for index, nic in enumerate(nics):
+        for other in nics[:index]:
+            shared = _shared_subnet(other, nic)
+            if shared is not None:
+                yield Problem(
+                    message=f"{other.name} and {nic.name} are both in {shared}",
+                    found=f"{other.name} {' '.join(other.ipv4)}, {nic.name} {' '.join(nic.ipv4)}",
+                    expected="one NIC per subnet, or a bond of both",
+                    fix="move one to another subnet, or bond them; or add a source rule for "
+                    f"{nic.name} and: sudo sysctl -w net.ipv4.conf.all.arp_ignore=1 "
+                    "net.ipv4.conf.all.arp_announce=2",
+                )
 
 
 def _shared_subnet(one: Interface, other: Interface) -> str | None:
@@ -163,27 +162,25 @@ def _too_many(host: str, nic: str, counted: str, packets: int) -> Problem:
     )
 
 
-@check("hostname-loopback", severity=Severity.WARN)
-def hostname_loopback(fleet: FleetFacts) -> Iterator[Problem]:
+@host_check("hostname-loopback", severity=Severity.WARN)
+def hostname_loopback(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """The host resolves its own name to an address by which other hosts can reach it.
 
     Debian's installer writes 127.0.1.1 into /etc/hosts. If GLOO_SOCKET_IFNAME is not set, gloo resolves the
     name and announces this address to its peers. `mnt` sets the variable, but other launchers may not.
     """
-    for host, facts in fleet.answers():
-        if facts.resolved is None:
-            continue
-        addresses = facts.resolved.addresses
-        if addresses and all(ipaddress.ip_address(address).is_loopback for address in addresses):
-            message, found = f"{facts.hostname} resolves to a loopback address", ", ".join(addresses)
-        elif not addresses:
-            message, found = f"{facts.hostname} does not resolve", facts.resolved.error or "no address"
-        else:
-            continue
-        yield Problem(
-            hosts=(host.name,),
-            message=message,
-            found=found,
-            expected="an address in the training network",
-            fix=f"in /etc/hosts, set {facts.hostname} to the address of the training NIC, not to 127.0.1.1",
-        )
+    if facts.resolved is None:
+        return
+    addresses = facts.resolved.addresses
+    if addresses and all(ipaddress.ip_address(address).is_loopback for address in addresses):
+        message, found = f"{facts.hostname} resolves to a loopback address", ", ".join(addresses)
+    elif not addresses:
+        message, found = f"{facts.hostname} does not resolve", facts.resolved.error or "no address"
+    else:
+        return
+    yield Problem(
+        message=message,
+        found=found,
+        expected="an address in the training network",
+        fix=f"in /etc/hosts, set {facts.hostname} to the address of the training NIC, not to 127.0.1.1",
+    )

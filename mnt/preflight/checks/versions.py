@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from packaging.utils import canonicalize_name
@@ -39,7 +39,7 @@ def os_release(fleet: FleetFacts) -> Iterator[Problem]:
 
     `require: {os-release: "==12"}` pins the release, by os-release(5)'s VERSION_ID.
     """
-    releases = {host.name: facts.os for host, facts in fleet.answers() if facts.os is not None}
+    releases = fleet.reported(lambda facts: facts.os)
     if pinned(fleet, "os-release"):
         values = {name: release.version for name, release in releases.items()}
     else:
@@ -60,12 +60,9 @@ def kernel(fleet: FleetFacts) -> Iterator[Problem]:
     A different kernel may have a different driver or file system client, or the host needs a reboot.
     `require: {kernel: ">=5.12"}` pins the version: the numbers before the first `-`.
     """
-    pin = pinned(fleet, "kernel")
-    values = {
-        host.name: facts.kernel.partition("-")[0] if pin else facts.kernel
-        for host, facts in fleet.answers()
-        if facts.kernel is not None
-    }
+    values = fleet.reported(lambda facts: facts.kernel)
+    if pinned(fleet, "kernel"):
+        values = {name: version.partition("-")[0] for name, version in values.items()}
     subject = Subject(
         "the kernel",
         "kernel",
@@ -79,10 +76,9 @@ def kernel(fleet: FleetFacts) -> Iterator[Problem]:
 def ofed_version(fleet: FleetFacts) -> Iterator[Problem]:
     """Every host with RDMA devices has the same RDMA software: libibverbs, and NVIDIA's OFED if installed."""
     values = {
-        host.name: f"libibverbs {facts.ofed.libibverbs or 'missing'}, "
-        + (f"OFED {facts.ofed.mlx5_core}" if facts.ofed.mlx5_core else "the kernel's own drivers")
-        for host, facts in fleet.answers()
-        if facts.ofed is not None
+        name: f"libibverbs {ofed.libibverbs or 'missing'}, "
+        + (f"OFED {ofed.mlx5_core}" if ofed.mlx5_core else "the kernel's own drivers")
+        for name, ofed in fleet.reported(lambda facts: facts.ofed).items()
     }
     subject = Subject(
         "the RDMA software",
@@ -100,7 +96,7 @@ def code_parity(fleet: FleetFacts) -> Iterator[Problem]:
     The id of a release contains the hash of its content. If nothing was pushed to any host, there is nothing
     to compare.
     """
-    releases = {host.name: facts.artifacts.release for host, facts in fleet.answers() if facts.artifacts}
+    releases = fleet.reported(lambda facts: facts.artifacts.release if facts.artifacts else None)
     broken = {name: release.id for name, release in releases.items() if release.id and not release.whole}
     for name, id in broken.items():
         yield Problem(
@@ -127,11 +123,7 @@ def python_version(fleet: FleetFacts) -> Iterator[Problem]:
     for host, facts in fleet.answers():
         if facts.trains_with is None:
             yield _no_interpreter(host.name, _pasteable(host.python), facts)
-    versions = {
-        host.name: facts.trains_with.version
-        for host, facts in fleet.answers()
-        if facts.trains_with is not None
-    }
+    versions = fleet.reported(lambda facts: facts.trains_with.version if facts.trains_with else None)
     subject = Subject(
         "Python",
         "python",
@@ -174,10 +166,7 @@ def torch_version(fleet: FleetFacts) -> Iterator[Problem]:
     the metadata of the host's interpreter, and nothing is imported. `cuda-version` judges different builds of
     one release (+cu130, +cpu). If no host has torch, this is a warning.
     """
-    values = _package(fleet, "torch")
-    yield from parity(
-        fleet, _package_subject(fleet, "torch", normalize=lambda version: _BUILD.sub("", version)), values
-    )
+    values = yield from _same_package(fleet, "torch", lambda version: _BUILD.sub("", version))
     if values and not any(values.values()) and not pinned(fleet, "torch"):
         yield Problem(
             hosts=tuple(values),
@@ -196,7 +185,7 @@ def cuda_version(fleet: FleetFacts) -> Iterator[Problem]:
     The version is read from torch's own version file. A CPU build counts as `none`. `require: {cuda:
     "==13.*"}` pins the version.
     """
-    values = {host.name: facts.torch_cuda for host, facts in fleet.answers() if facts.torch_cuda is not None}
+    values = fleet.reported(lambda facts: facts.torch_cuda)
     subject = Subject(
         "the CUDA version of torch",
         "cuda",
@@ -215,13 +204,12 @@ def nccl_version(fleet: FleetFacts) -> Iterator[Problem]:
     The version comes from the installed library, else from the nvidia-nccl-* package. Two such packages are a
     warning, because each overwrites the library of the other. A CPU build of torch has no NCCL.
     """
-    values = {host.name: _nccl(facts) for host, facts in fleet.answers()}
     subject = Subject(
         "NCCL",
         "nccl",
         fix=lambda host, specifier: f"reinstall torch as on the other hosts, with NCCL {specifier}",
     )
-    yield from parity(fleet, subject, {host: value for host, value in values.items() if value is not None})
+    yield from parity(fleet, subject, fleet.reported(_nccl))
     for host, facts in fleet.answers():
         packages = _nccl_packages(facts)
         if len(packages) > 1:
@@ -264,13 +252,13 @@ def _two_nccls(host: str, facts: HostFacts, packages: Mapping[str, str], python:
 @check("deepspeed-version", needs=Needs.PACKAGES)
 def deepspeed_version(fleet: FleetFacts) -> Iterator[Problem]:
     """Every host has the same version of DeepSpeed, or no host has it."""
-    yield from parity(fleet, _package_subject(fleet, "deepspeed"), _package(fleet, "deepspeed"))
+    yield from _same_package(fleet, "deepspeed")
 
 
 @check("transformers-version", needs=Needs.PACKAGES)
 def transformers_version(fleet: FleetFacts) -> Iterator[Problem]:
     """Every host has the same version of transformers, or no host has it."""
-    yield from parity(fleet, _package_subject(fleet, "transformers"), _package(fleet, "transformers"))
+    yield from _same_package(fleet, "transformers")
 
 
 @check("package-version", needs=Needs.PACKAGES)
@@ -278,37 +266,39 @@ def package_version(fleet: FleetFacts) -> Iterator[Problem]:
     """Every host has the other packages that the inventory requires: `require: {peft: ">=0.10"}`."""
     for name in packages_to_look_up(fleet.inventory.require):
         if name not in OWN_CHECK:
-            yield from parity(fleet, _package_subject(fleet, name), _package(fleet, name))
+            yield from _same_package(fleet, name)
 
 
 @check("driver-version")
 def driver_version(fleet: FleetFacts) -> Iterator[Problem]:
     """Every host with GPUs has the same NVIDIA driver; `require: {driver: ">=550"}` pins it."""
-    values = {
-        host.name: " and ".join(sorted({gpu["driver_version"] for gpu in facts.gpus.found}))
-        for host, facts in fleet.answers()
-        if facts.gpus is not None
-        and all("driver_version" in gpu for gpu in facts.gpus.found)
-        and facts.gpus.found
-    }
+    values = fleet.reported(_driver)
     subject = Subject(
         "the NVIDIA driver", "driver", fix=lambda host, specifier: f"install driver {specifier} and reboot"
     )
     yield from parity(fleet, subject, values)
 
 
-def _package(fleet: FleetFacts, name: str) -> dict[str, str | None]:
-    return {host.name: facts.packages.get(name) for host, facts in fleet.answers()}
+def _driver(facts: HostFacts) -> str | None:
+    """The drivers of the GPUs; None if there is no GPU, or one does not report its driver."""
+    versions = {gpu.get("driver_version", "") for gpu in facts.gpus.found} if facts.gpus else {""}
+    return None if "" in versions else " and ".join(sorted(versions)) or None
 
 
-def _package_subject(fleet: FleetFacts, name: str, normalize: Callable[[str], str] = str) -> Subject:
+def _same_package(
+    fleet: FleetFacts, name: str, normalize: Callable[[str], str] = str
+) -> Generator[Problem, None, dict[str, str | None]]:
+    """Compare the versions of a package, and return them by host; None: not installed."""
+
     def fix(host: str, specifier: str | None) -> str:
         python = _pasteable(fleet.inventory.host(host).python)
         if specifier is None:
             return f"{python} -m pip uninstall {name}; or install it on the other hosts too"
         return f"{python} -m pip install {shlex.quote(name + specifier)}"
 
-    return Subject(name, name, fix, normalize)
+    values = {host.name: facts.packages.get(name) for host, facts in fleet.answers()}
+    yield from parity(fleet, Subject(name, name, fix, normalize), values)
+    return values
 
 
 def _pasteable(python: Sequence[str]) -> str:

@@ -50,7 +50,7 @@ def as_page(report: Report, *, written: str, seconds: float) -> str:
         ok=report.ok,
         failed=report.count(Severity.FAIL),
         warned=report.count(Severity.WARN),
-        families=[(family, report.family(family)) for family in report.families()],
+        families=list(report.families.items()),
         rows=[
             (
                 host,

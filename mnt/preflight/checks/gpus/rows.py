@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from mnt.facts.fleet import FleetFacts
+from mnt.facts.host import HostFacts
 from mnt.facts.system import Gpus
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.nvidia import Row, label
 from mnt.preflight.parity import Subject, by_majority
 
 
+def rows(facts: HostFacts) -> Sequence[Row]:
+    """The GPUs that nvidia-smi shows on a host."""
+    return facts.gpus.found if facts.gpus else ()
+
+
 def all_gpus(fleet: FleetFacts) -> Iterator[tuple[str, Row]]:
     """(host, row) of all GPUs that nvidia-smi shows."""
-    for host, facts in fleet.answers():
-        for row in facts.gpus.found if facts.gpus else ():
-            yield host.name, row
+    return ((host.name, row) for host, facts in fleet.answers() for row in rows(facts))
 
 
 def label_of(gpus: Gpus | None, row: Row) -> str:
