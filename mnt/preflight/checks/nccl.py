@@ -36,24 +36,20 @@ def rdma(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
                 fix=node.problem.fix,
             )
     if fleet.inventory.network.mode == "auto" and network.mode == "tcp":
-        yield from _fallen_back(fleet, network.reason)
-
-
-def _fallen_back(fleet: FleetFacts, reason: str) -> Iterator[Problem]:
-    active = [
-        host.name
-        for host, facts in fleet.answers()
-        if facts.rdma and any(port.active for device in facts.rdma.devices for port in device.ports)
-    ]
-    if active:
-        yield Problem(
-            hosts=tuple(active),
-            message="the host has RDMA, but jobs would train over TCP",
-            found=reason,
-            expected="a usable RDMA port on every host",
-            fix="fix the problem that `mnt net` shows, or set network.mode in the inventory to tcp",
-            severity=Severity.WARN,
-        )
+        active = [
+            host.name
+            for host, facts in fleet.answers()
+            if facts.rdma and any(port.active for device in facts.rdma.devices for port in device.ports)
+        ]
+        if active:
+            yield Problem(
+                hosts=tuple(active),
+                message="the host has RDMA, but jobs would train over TCP",
+                found=network.reason,
+                expected="a usable RDMA port on every host",
+                fix="fix the problem that `mnt net` shows, or set network.mode in the inventory to tcp",
+                severity=Severity.WARN,
+            )
 
 
 @network_check("gpudirect", severity=Severity.WARN)

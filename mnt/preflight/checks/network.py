@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Iterator, Sequence
 
 from mnt.facts.fleet import FleetFacts
-from mnt.facts.host import HostFacts, Interface
+from mnt.facts.host import HostFacts, Interface, Traffic
 from mnt.inventory.model import Host
 from mnt.network.decision import NetworkDecision
 from mnt.network.nic import NicChoice
@@ -14,10 +14,10 @@ from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.parity import Subject, by_majority
 from mnt.preflight.registry import host_check, network_check
 
-# Counters above these limits are a warning. Below them they are normal: a replugged cable causes a few
-# errors, and unwanted packets (LLDP, foreign VLANs) cause some drops.
-_ERRORS, _ERROR_RATE = 10, 1e-5
-_DROPS, _DROP_RATE = 1000, 1e-2
+# Counters above both limits (a number, and a part of the packets) are a warning. Below them they are normal:
+# a replugged cable causes a few errors, and unwanted packets (LLDP, foreign VLANs) cause some drops.
+_ERRORS = (10, 1e-5)
+_DROPS = (1000, 1e-2)
 
 
 @network_check("nic")
@@ -33,7 +33,24 @@ def nic(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
     for name, node in network.nodes.items():
         choice = node.nic
         if isinstance(choice, NicChoice):
-            yield from _judge(name, choice)
+            chosen = choice.interface
+            expected = f"{chosen.name} up, with a link ({choice.reason})"
+            if not chosen.up:
+                yield Problem(
+                    hosts=(name,),
+                    message=f"the training NIC {chosen.name} is down",
+                    found="down",
+                    expected=expected,
+                    fix=f"sudo ip link set {chosen.name} up",
+                )
+            elif chosen.carrier is False:
+                yield Problem(
+                    hosts=(name,),
+                    message=f"the training NIC {chosen.name} has no link",
+                    found="up, no carrier",
+                    expected=expected,
+                    fix=f"check its cable and switch port: ethtool {chosen.name}",
+                )
         elif choice.waits_for is None:
             yield Problem(
                 hosts=(name,),
@@ -42,27 +59,6 @@ def nic(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
                 expected="one NIC for the training traffic",
                 fix=choice.fix,
             )
-
-
-def _judge(host: str, choice: NicChoice) -> Iterator[Problem]:
-    chosen = choice.interface
-    expected = f"{chosen.name} up, with a link ({choice.reason})"
-    if not chosen.up:
-        yield Problem(
-            hosts=(host,),
-            message=f"the training NIC {chosen.name} is down",
-            found="down",
-            expected=expected,
-            fix=f"sudo ip link set {chosen.name} up",
-        )
-    elif chosen.carrier is False:
-        yield Problem(
-            hosts=(host,),
-            message=f"the training NIC {chosen.name} has no link",
-            found="up, no carrier",
-            expected=expected,
-            fix=f"check its cable and switch port: ethtool {chosen.name}",
-        )
 
 
 def _listed(interfaces: Sequence[Interface]) -> str:
@@ -136,30 +132,22 @@ def nic_errors(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]
     drops if there are more than 1000 and more than one in 100 packets.
     """
     for host, choice in network.working().items():
-        traffic = choice.interface.traffic
-        if traffic is None:
-            continue
-        for direction, packets, errors, drops in (
-            ("receive", traffic.received, traffic.receive_errors, traffic.receive_drops),
-            ("send", traffic.sent, traffic.send_errors, traffic.send_drops),
+        name, traffic = choice.interface.name, choice.interface.traffic or Traffic()
+        for what, count, packets, (least, rate) in (
+            ("receive errors", traffic.receive_errors, traffic.received, _ERRORS),
+            ("receive drops", traffic.receive_drops, traffic.received, _DROPS),
+            ("send errors", traffic.send_errors, traffic.sent, _ERRORS),
+            ("send drops", traffic.send_drops, traffic.sent, _DROPS),
         ):
-            for what, count, least, rate in (
-                ("errors", errors, _ERRORS, _ERROR_RATE),
-                ("drops", drops, _DROPS, _DROP_RATE),
-            ):
-                if count > least and count > rate * packets:
-                    yield _too_many(host, choice.interface.name, f"{count} {direction} {what}", packets)
-
-
-def _too_many(host: str, nic: str, counted: str, packets: int) -> Problem:
-    return Problem(
-        hosts=(host,),
-        message=f"{nic} has {counted} in {packets} packets",
-        found=counted,
-        expected="almost none",
-        fix=f"find the counters that increase: ethtool -S {nic} | grep -iE 'err|drop|crc'; "
-        f"then check cable, transceiver and ring size: ethtool -g {nic}",
-    )
+            if count > least and count > rate * packets:
+                yield Problem(
+                    hosts=(host,),
+                    message=f"{name} has {count} {what} in {packets} packets",
+                    found=f"{count} {what}",
+                    expected="almost none",
+                    fix=f"find the counters that increase: ethtool -S {name} | grep -iE 'err|drop|crc'; "
+                    f"then check cable, transceiver and ring size: ethtool -g {name}",
+                )
 
 
 @host_check("hostname-loopback", severity=Severity.WARN)

@@ -37,8 +37,7 @@ def nic_reach(fleet: FleetFacts) -> Iterator[Problem]:
             fix="mnt preflight --only nic-reach",
         )
     names = [host.name for host in fleet.hosts]
-    port = fleet.inventory.network.master_port
-    yield from reachability.problems(reach, names, fleet.master.name, port)
+    yield from reachability.problems(reach, names, fleet.master.name, fleet.master_port)
 
 
 @check("route", needs=Needs.REACH)

@@ -34,12 +34,6 @@ _SYSTEM_UIDS = 1000  # logind does not remove the objects of users below: SYS_UI
 _YES = ("1", "yes", "y", "true", "t", "on")  # systemd.syntax(7)
 
 
-def _sessions(fleet: FleetFacts) -> Iterator[tuple[str, HostFacts, Session]]:
-    for host, facts in fleet.answers():
-        if facts.session is not None:
-            yield host.name, facts, facts.session
-
-
 @host_check("shell-slow", severity=Severity.WARN)
 def shell_slow(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """The start-up files of the login shell take less than 2 s.
@@ -86,7 +80,7 @@ def umask(fleet: FleetFacts) -> Iterator[Problem]:
     The umask decides who else can read checkpoints and logs on shared storage. A umask that removes
     permissions from the owner is a failure.
     """
-    masks = {name: session.umask for name, _, session in _sessions(fleet)}
+    masks = fleet.reported(lambda facts: facts.session.umask if facts.session else None)
     for name, mask in masks.items():
         if mask & 0o700:
             yield Problem(
@@ -103,7 +97,7 @@ def umask(fleet: FleetFacts) -> Iterator[Problem]:
         fix=lambda host, _: "set umask in ~/.bashrc, or UMASK for all users in /etc/login.defs",
         tie_fix=lambda mask: f"set one umask in ~/.bashrc on every host: umask {mask}",
     )
-    yield from by_majority(subject, {name: f"{mask:04o}" for name, mask in masks.items()}, Severity.WARN)
+    yield from by_majority(subject, {name: f"{mask:04o}" for name, mask in masks.items()})
 
 
 @host_check("session-path")
@@ -141,11 +135,11 @@ def memlock(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
     information. A user with CAP_IPC_LOCK, such as root, has no limit.
     """
     trains = network.mode == "rdma"
-    for name, facts, session in _sessions(fleet):
-        limit = session.memlock
+    for host, facts in fleet.answers():
+        limit = facts.session.memlock if facts.session else None
         if limit is not None and limit < _PINNABLE and (trains or (facts.rdma and facts.rdma.devices)):
             yield Problem(
-                hosts=(name,),
+                hosts=(host.name,),
                 message=f"only {limit // 1024} KiB of memory may be locked, but RDMA needs more",
                 found=f"{limit // 1024} KiB",
                 expected="unlimited",
@@ -160,12 +154,12 @@ def nofile(fleet: FleetFacts) -> Iterator[Problem]:
     """A process may open as many files as a job of this size needs: 1024, or on large clusters 4 per rank."""
     ranks = sum(host.slots for host in fleet.hosts)
     needed = max(_USUAL_FILES, _FILES_A_RANK * ranks)
-    for name, _, session in _sessions(fleet):
-        if session.nofile is not None and session.nofile < needed:
+    for name, limit in fleet.reported(lambda facts: facts.session.nofile if facts.session else None).items():
+        if limit < needed:
             yield Problem(
                 hosts=(name,),
-                message=f"a process may open only {session.nofile} files; {ranks} ranks need {needed}",
-                found=str(session.nofile),
+                message=f"a process may open only {limit} files; {ranks} ranks need {needed}",
+                found=str(limit),
                 expected=f"at least {needed}",
                 fix="echo '* - nofile 1048576' | sudo tee /etc/security/limits.d/nofile.conf",
             )

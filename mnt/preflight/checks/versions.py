@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from packaging.utils import canonicalize_name
@@ -69,7 +69,7 @@ def kernel(fleet: FleetFacts) -> Iterator[Problem]:
         fix=lambda host, _: "install the same kernel as on the other hosts, and reboot",
         pin_value=lambda value: f"=={value.partition('-')[0]}",
     )
-    yield from parity(fleet, subject, values, severity=Severity.WARN)
+    yield from parity(fleet, subject, values)
 
 
 @check("ofed-version", severity=Severity.WARN)
@@ -86,7 +86,7 @@ def ofed_version(fleet: FleetFacts) -> Iterator[Problem]:
         fix=lambda host, _: "install the same rdma-core and DOCA-OFED as on the other hosts",
         tie_fix=lambda value: f"install the same on every host, for example {value}",
     )
-    yield from by_majority(subject, values, Severity.WARN)
+    yield from by_majority(subject, values)
 
 
 @check("code-parity")
@@ -166,10 +166,11 @@ def torch_version(fleet: FleetFacts) -> Iterator[Problem]:
     the metadata of the host's interpreter, and nothing is imported. `cuda-version` judges different builds of
     one release (+cu130, +cpu). If no host has torch, this is a warning.
     """
-    values = yield from _same_package(fleet, "torch", lambda version: _BUILD.sub("", version))
-    if values and not any(values.values()) and not pinned(fleet, "torch"):
+    yield from _same_package(fleet, "torch", lambda version: _BUILD.sub("", version))
+    installed = fleet.reported(lambda facts: facts.packages.get("torch"))
+    if fleet.facts and not installed and not pinned(fleet, "torch"):
         yield Problem(
-            hosts=tuple(values),
+            hosts=tuple(fleet.facts),
             message="no host has torch, so no host can train",
             found="not installed",
             expected="torch in the interpreter of the inventory",
@@ -285,11 +286,7 @@ def _driver(facts: HostFacts) -> str | None:
     return None if "" in versions else " and ".join(sorted(versions)) or None
 
 
-def _same_package(
-    fleet: FleetFacts, name: str, normalize: Callable[[str], str] = str
-) -> Generator[Problem, None, dict[str, str | None]]:
-    """Compare the versions of a package, and return them by host; None: not installed."""
-
+def _same_package(fleet: FleetFacts, name: str, normalize: Callable[[str], str] = str) -> Iterator[Problem]:
     def fix(host: str, specifier: str | None) -> str:
         python = _pasteable(fleet.inventory.host(host).python)
         if specifier is None:
@@ -297,8 +294,7 @@ def _same_package(
         return f"{python} -m pip install {shlex.quote(name + specifier)}"
 
     values = {host.name: facts.packages.get(name) for host, facts in fleet.answers()}
-    yield from parity(fleet, Subject(name, name, fix, normalize), values)
-    return values
+    return parity(fleet, Subject(name, name, fix, normalize), values)
 
 
 def _pasteable(python: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from mnt.facts.host import HostFacts
 from mnt.inventory.model import Host
 from mnt.preflight.checks.gpus.rows import all_gpus, differing, label_of, rows
 from mnt.preflight.findings import Problem, Severity
-from mnt.preflight.nvidia import FATAL_XIDS, XIDS, Xid, label, number, slowdowns, value, xids
+from mnt.preflight.nvidia import FATAL_XIDS, XIDS, label, number, slowdowns, value, xids
 from mnt.preflight.registry import check, host_check
 
 _DAY = 24 * 3600.0  # seconds
@@ -84,7 +84,9 @@ def gpu_xid(host: Host, facts: HostFacts) -> Iterator[Problem]:
     needs root or the group adm.
     """
     log = facts.gpus.kernel_log if facts.gpus else None
-    if log is not None and log.error is not None:
+    if log is None:
+        return
+    if log.error is not None:
         denied = log.error in (os.strerror(errno.EPERM), os.strerror(errno.EACCES))
         yield Problem(
             message="unknown: reading the Xids in the kernel log needs root"
@@ -97,10 +99,7 @@ def gpu_xid(host: Host, facts: HostFacts) -> Iterator[Problem]:
             else "if the host is a container, check the log of its machine: sudo dmesg | grep -i xid",
             severity=Severity.INFO,
         )
-    latest: dict[tuple[str, int], Xid] = {}
-    for xid in xids(log.lines) if log else ():
-        if xid.code in XIDS:
-            latest[xid.device, xid.code] = xid
+    latest = {(xid.device, xid.code): xid for xid in xids(log.lines) if xid.code in XIDS}
     for xid in latest.values():
         fatal = xid.code in FATAL_XIDS and xid.age < _DAY
         yield Problem(

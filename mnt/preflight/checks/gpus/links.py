@@ -66,24 +66,21 @@ def _fabric(row: Row) -> str | None:
 @check("gpu-nvlink", severity=Severity.WARN)
 def gpu_nvlink(fleet: FleetFacts) -> Iterator[Problem]:
     """Every GPU has as many active NVLinks as the other GPUs of its model on the selected hosts."""
-    models: dict[tuple[str, str], str] = {}
-    counts: dict[tuple[str, str], int] = {}
+    counts: dict[tuple[str, str, str], int] = {}  # host, index, model -> active links
     for host, facts in fleet.answers():
         links = active_links(facts.gpus) if facts.gpus else {}
         for row in rows(facts):
             if row.get("index") in links:
-                models[host.name, row["index"]] = row.get("name", "")
-                counts[host.name, row["index"]] = links[row["index"]]
+                counts[host.name, row["index"], row.get("name", "")] = links[row["index"]]
     most: dict[str, int] = {}
-    for gpu, model in models.items():
-        most[model] = max(most.get(model, 0), counts[gpu])
-    for (name, index), count in counts.items():
-        usual = most[models[name, index]]
-        if count < usual:
+    for (_, _, model), count in counts.items():
+        most[model] = max(most.get(model, 0), count)
+    for (name, index, model), count in counts.items():
+        if count < most[model]:
             yield Problem(
                 hosts=(name,),
-                message=f"GPU {index} has {count} active NVLinks; others of its model have {usual}",
-                found=f"{count} of {usual}",
-                expected=str(usual),
+                message=f"GPU {index} has {count} active NVLinks; others of its model have {most[model]}",
+                found=f"{count} of {most[model]}",
+                expected=str(most[model]),
                 fix=f"find the inactive links: nvidia-smi nvlink -s -i {index}; then reset the GPU or reboot",
             )

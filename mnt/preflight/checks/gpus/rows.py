@@ -30,11 +30,8 @@ def label_of(gpus: Gpus | None, row: Row) -> str:
 
 def differing(fleet: FleetFacts, name: str, read: Callable[[Row], str | None], fix: str) -> Iterator[Problem]:
     """Warn about hosts whose GPUs differ from the majority; GPUs that do not report it are left out."""
-    values: dict[str, list[str]] = {}
-    for host, row in all_gpus(fleet):
-        found = read(row)
-        if found is not None:
-            values.setdefault(host, []).append(found)
+    values = fleet.reported(
+        lambda facts: " and ".join(sorted({found for row in rows(facts) if (found := read(row))})) or None
+    )
     subject = Subject(name, "", fix=lambda host, _: fix, tie_fix=lambda _: fix)
-    shown = {host: " and ".join(sorted(set(found))) for host, found in values.items()}
-    yield from by_majority(subject, shown, Severity.WARN)
+    yield from by_majority(subject, values, Severity.WARN)
