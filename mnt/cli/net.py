@@ -37,10 +37,11 @@ def net(selection: Selection, as_json: bool, node: str | None, deep: bool) -> in
     with Fleet(selection.hosts) as fleet:
         facts, network = first_look(fleet, selection.inventory, selection.hosts)
         if deep:
-            from mnt.trial.run import with_network_trial
+            from mnt.launch.facts import unfit
+            from mnt.trial.run import with_trial
 
             with ui.StatusLine() as line:
-                facts = with_network_trial(fleet, facts, network, line.show)
+                facts = with_trial(fleet, facts, network, unfit(facts, network), line.show)
     report = network_overview(facts, network)
     if as_json:
         ui.document(report.document())

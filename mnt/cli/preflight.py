@@ -118,7 +118,8 @@ def _look(fleet: Fleet, selection: Selection, checks: Sequence[Check]) -> tuple[
         if any(check.needs is Needs.TRIAL for check in checks):
             from mnt.trial.run import with_trial
 
-            report = run_checks(with_trial(fleet, report, line.show), report.network, checks)
+            facts = with_trial(fleet, report.fleet, report.network, report.findings, line.show)
+            report = run_checks(facts, report.network, checks)
     return report, time.monotonic() - started
 
 
