@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
+from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
 from mnt.errors import MntError, UsageError
-
-if TYPE_CHECKING:
-    from mnt.network.overview import NetworkOverview, NodeOverview
+from mnt.inventory.hostlist import fold
+from mnt.inventory.spelling import did_you_mean
+from mnt.network.nic import NicChoice
+from mnt.network.overview import NetworkOverview, NodeOverview, network_overview
+from mnt.ui.console import clean
 
 
 @click.command()
@@ -25,15 +26,18 @@ def net(selection: Selection, as_json: bool, node: str | None, deep: bool) -> in
     shows which network NCCL (or gloo on hosts without GPUs) really used. The exit code is 1 if a host cannot
     be reached, lacks what the mode needs, or used another network than the one that was set.
     """
-    from mnt import ui
     from mnt.fleet import Fleet
-    from mnt.network.overview import network_overview
     from mnt.preflight.look import first_look
 
     if node is not None:
         if deep:
             raise click.UsageError("--shell and --deep exclude each other: --shell prints only export lines")
-        _check_selected(selection, node)
+        names = [host.name for host in selection.hosts]
+        if node not in names:
+            raise UsageError(
+                f"--shell {node}: not one of the selected hosts{did_you_mean(node, names)}",
+                fix=f"use one of {fold(names)}",
+            )
     with Fleet(selection.hosts) as fleet:
         facts, network = first_look(fleet, selection.inventory, selection.hosts)
         if deep:
@@ -53,21 +57,7 @@ def net(selection: Selection, as_json: bool, node: str | None, deep: bool) -> in
     return 0 if report.ok else 1
 
 
-def _check_selected(selection: Selection, node: str) -> None:
-    from mnt.inventory.hostlist import fold
-    from mnt.inventory.spelling import did_you_mean
-
-    names = [host.name for host in selection.hosts]
-    if node not in names:
-        raise UsageError(
-            f"--shell {node}: not one of the selected hosts{did_you_mean(node, names)}",
-            fix=f"use one of {fold(names)}",
-        )
-
-
 def _show_shell(report: NetworkOverview, node: str) -> None:
-    from mnt import ui
-
     if node in report.errors:
         raise report.errors[node]
     if problem := report.nodes[node].problem:
@@ -77,8 +67,6 @@ def _show_shell(report: NetworkOverview, node: str) -> None:
 
 
 def _show(report: NetworkOverview) -> None:
-    from mnt import ui
-
     ui.plain(f"mode {report.decision.mode} ({report.decision.reason})")
     for node in report.nodes.values():
         ui.plain("")
@@ -92,10 +80,6 @@ def _show(report: NetworkOverview) -> None:
 
 
 def _show_node(node: NodeOverview) -> None:
-    from mnt import ui
-    from mnt.network.nic import NicChoice
-    from mnt.ui.console import clean
-
     nic = node.network.nic
     if isinstance(nic, NicChoice):
         ui.plain(clean(f"{node.host}: {nic.interface.name} {nic.address} ({nic.reason})"))

@@ -32,6 +32,11 @@ class Reached:
     master: str | None = None  # outcome for the master port; None: not tried, a process there holds the port
     ports: Mapping[int, str] = field(default_factory=dict)  # outcomes for sample ports of the local range
 
+    @property
+    def outcomes(self) -> list[str]:
+        """Of all ports that were tried."""
+        return [*self.ports.values(), *([self.master] if self.master else [])]
+
 
 @dataclass(frozen=True)
 class Reach:

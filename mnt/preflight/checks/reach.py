@@ -101,7 +101,7 @@ def _lost_packets(reach: Reach, names: list[str]) -> Iterator[Problem]:
     }
     lost = {pair for pair, full in tried.items() if not full}
     hosts = [host for host in names if host in reach.pairs]
-    for cause in reachability.explain_by_direction(lost, set(tried), hosts, set()):
+    for cause in reachability.explain_by_direction(lost, set(tried), hosts):
         yield Problem(
             hosts=cause.hosts,
             message=f"full-size packets {_direction(cause)} are lost, but small packets arrive",

@@ -96,9 +96,8 @@ def _pair(reached: Reached | None, usual: float, host: str, other: str) -> Squar
         return Square("self" if host == other else "unknown", "", f"{where}: not tried")
     fault = grade(reached)
     if fault is not None:
-        outcomes = dict.fromkeys([*reached.ports.values(), *([reached.master] if reached.master else [])])
         kind = "fail" if fault == NOTHING else "warn"
-        return Square(kind, _SYMBOLS[kind], f"{where}: {', '.join(outcomes)}")
+        return Square(kind, _SYMBOLS[kind], f"{where}: {', '.join(dict.fromkeys(reached.outcomes))}")
     if reached.full is False:
         return Square("warn", _SYMBOLS["warn"], f"{where}: full-size packets are lost")
     latency = reached.latency or 0.0
