@@ -37,7 +37,6 @@ class Interface:
     ipv4: tuple[str, ...] = ()
     ipv6: tuple[str, ...] = ()
     altnames: tuple[str, ...] = ()
-    mac: str | None = None
     speed: int | None = None  # Mbit/s
     loopback: bool = False
     traffic: Traffic | None = None
@@ -74,7 +73,6 @@ class Interpreter:
     argv: tuple[str, ...]  # the command that started it
     configured: bool  # whether it is the interpreter of the inventory
     version: str  # 3.11.2
-    implementation: str  # cpython
     executable: str
     why: str | None = None  # why the configured one was not used
 
@@ -152,9 +150,6 @@ class HostFacts:
     hostname: str
     kernel: str | None = None
     os: OsRelease | None = None
-    machine: str | None = None  # x86_64
-    boot_id: str | None = None
-    time: float | None = None  # seconds since the epoch, by the host's clock
     clock_offset: float = 0.0  # seconds by which the host's clock is ahead of the head's
     clock_uncertainty: float | None = None  # possible error of `clock_offset` in seconds; None: not measured
     login: Account | None = None

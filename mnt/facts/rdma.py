@@ -78,7 +78,6 @@ class Device:
     """An RDMA device, or HCA: `mlx5_0`."""
 
     name: str
-    firmware: str | None = None
     netdevs: tuple[str, ...] = ()  # the Ethernet or IPoIB interfaces of the same hardware
     usable: bool | None = None  # whether the user who logs in may open it; None: there is no device file
     ports: tuple[Port, ...] = ()
