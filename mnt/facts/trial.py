@@ -49,10 +49,6 @@ class Trial:
     sockets: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
 
     @property
-    def done(self) -> bool:
-        return self.obstacle is None and self.culprit is None and not self.without_torch
-
-    @property
     def problem(self) -> tuple[str, str] | None:
         """Why the trial did not succeed, in one line, and the fix; None: it succeeded."""
         more = "run mnt preflight --deep for details"
@@ -72,7 +68,7 @@ class Trial:
     def document(self) -> dict[str, Any]:
         """The JSON form for `--json`."""
         return {
-            "ok": self.done and not self.wrong_sums,
+            "ok": self.problem is None,
             "backend": self.backend,
             "world_size": self.world_size,
             "import_seconds": dict(self.import_seconds),

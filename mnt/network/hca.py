@@ -17,7 +17,6 @@ from mnt.inventory.model import Rdma
 from mnt.network import gid
 from mnt.network.nic import NicChoice
 
-Addresses = Mapping[str, Sequence[str]]
 _Ports = list[tuple[Device, str, Port]]  # device, label, port
 
 
@@ -190,7 +189,9 @@ def _gid_at(device: Device, port: Port, index: int | str) -> Gid:
     )
 
 
-def _addresses(facts: RdmaFacts, device: Device, port: Port, context: HostContext) -> Addresses:
+def _addresses(
+    facts: RdmaFacts, device: Device, port: Port, context: HostContext
+) -> Mapping[str, Sequence[str]]:
     """By interface, the addresses whose GIDs the port may use; on the training NIC only its own address."""
     nic = context.nic.interface.name
     if port.has_netdev(nic) or (len(device.ports) == 1 and device in facts.carrying(nic)):

@@ -177,7 +177,7 @@ def _master(
     reached = [
         (nic, network)
         for nic in nics
-        for network in _networks(nic)
+        for network in dict.fromkeys(ipaddress.ip_network(cidr, strict=False) for cidr in nic.ipv4)
         if all(any(_addresses_in(other, network) for other in worker) for worker in workers)
     ]
     if len(reached) == 1:
@@ -210,10 +210,6 @@ def _worker(
         return NicProblem(message, (), masters.fix, waits_for=master.name)
     reason = f"in the subnet of {master.name}'s {masters.interface.name}"
     return _in_subnet(worker, nics, masters.network, reason)
-
-
-def _networks(nic: Interface) -> list[Network]:
-    return list(dict.fromkeys(ipaddress.ip_network(address, strict=False) for address in nic.ipv4))
 
 
 def _addresses_in(nic: Interface, network: Network) -> list[str]:

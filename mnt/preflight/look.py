@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from mnt.facts.fleet import FleetFacts
-from mnt.facts.gather import gather_facts, gather_further
+from mnt.facts.gather import Progress, gather_facts, gather_further
 from mnt.fleet import Fleet
 from mnt.inventory.model import Host, Inventory
 from mnt.network.decision import NetworkDecision, decide
@@ -14,8 +14,6 @@ from mnt.preflight.checks.versions import packages_to_look_up
 from mnt.preflight.registry import FURTHER_TRIPS, Check, Needs
 from mnt.preflight.report import Report, run_checks
 from mnt.preflight.trips import plan_trips
-
-Progress = Callable[[str], None]
 
 
 def look(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib import resources
 
 from mnt.errors import HostError, NeverStarted
 from mnt.facts.fleet import FleetFacts
+from mnt.facts.gather import Progress
 from mnt.facts.trial import Culprit, Trial
 from mnt.fleet import Fleet, HostConnection
 from mnt.inventory.hostlist import fold
@@ -29,8 +30,6 @@ from mnt.trial.plan import SCRIPT, able_hosts, plan_trial
 
 _START_SECONDS = 120.0  # until the rendezvous listens: torch is imported first
 _RUN_SECONDS = 180.0  # from then on
-
-Progress = Callable[[str], None]
 
 
 def with_trial(
