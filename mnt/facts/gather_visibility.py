@@ -28,7 +28,7 @@ class Exchange:
 def gather_visibility(fleet: Fleet, exchanges: Sequence[Exchange]) -> dict[str, Visibility]:
     """Which hosts see the writer's file, by storage path."""
     found: dict[str, Visibility] = {}
-    for writer in {exchange.writer for exchange in exchanges}:
+    for writer in dict.fromkeys(exchange.writer for exchange in exchanges):
         found.update(_exchange(fleet, writer, [each for each in exchanges if each.writer == writer]))
     return found
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mnt.facts.fleet import FleetFacts
-from mnt.network.env import rdma_environment, tcp_environment
+from mnt.network.env import environment
 from mnt.network.hca import Hca, HostContext, RdmaProblem, choose_hcas
 from mnt.network.nic import NicChoice, NicProblem, choose
 from mnt.network.roce import RocePorts, gid_variables
@@ -76,13 +76,14 @@ def decide(fleet: FleetFacts) -> NetworkDecision:
         if isinstance(nic, NicProblem):
             nodes[host.name] = NodeNetwork(nic)
         elif mode == "tcp":
-            nodes[host.name] = NodeNetwork(nic, variables=tuple(tcp_environment(nic, host.tuning, reason)))
+            variables = environment(nic, host, mode, reason, (), ())
+            nodes[host.name] = NodeNetwork(nic, variables=tuple(variables))
         elif isinstance(hcas, RdmaProblem):
             nodes[host.name] = NodeNetwork(nic, problem=hcas)
         else:
             assert not isinstance(gid_settings, RdmaProblem)
-            environment = rdma_environment(nic, hcas or (), host.rdma, host.tuning, gid_settings)
-            nodes[host.name] = NodeNetwork(nic, hcas or (), tuple(environment))
+            variables = environment(nic, host, mode, reason, hcas or (), gid_settings)
+            nodes[host.name] = NodeNetwork(nic, hcas or (), tuple(variables))
     return NetworkDecision(mode, reason, nodes)
 
 
@@ -109,11 +110,9 @@ def _ports(fleet: FleetFacts, nics: Mapping[str, NicChoice]) -> dict[str, Ports]
     """The RDMA ports of every host that has a NIC."""
     subnet = fleet.inventory.network.subnet
     return {
-        host.name: choose_hcas(
-            facts.rdma, host.rdma, HostContext(nics[host.name], facts.interfaces, subnet, host.exclude)
-        )
-        if facts.rdma is not None
-        else None
+        host.name: None
+        if facts.rdma is None
+        else choose_hcas(HostContext(facts.rdma, host, nics[host.name], facts.interfaces, subnet))
         for host, facts in fleet.answers()
         if host.name in nics
     }

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import HostFacts
-from mnt.facts.system import Logind, Session
+from mnt.facts.system import Logind
 from mnt.inventory.model import Host
 from mnt.network.decision import NetworkDecision
 from mnt.preflight.findings import Problem, Severity
@@ -180,6 +180,7 @@ def session_linger(host: Host, facts: HostFacts) -> Iterator[Problem]:
     if login is None or logind is None or login.uid == 0:
         return
     user = login.user or str(login.uid)
+    kept = logind.lingers or facts.session is None or facts.session.scope is not None
     if _kills(logind, user):
         yield Problem(
             message="logind kills detached jobs when the session ends",
@@ -187,7 +188,7 @@ def session_linger(host: Host, facts: HostFacts) -> Iterator[Problem]:
             expected="KillUserProcesses=no, or the user in KillExcludeUsers",
             fix=_KEEP_PROCESSES,
         )
-    elif _removes(logind, facts.session) and login.uid >= _SYSTEM_UIDS:
+    elif not kept and login.uid >= _SYSTEM_UIDS and _setting(logind, "RemoveIPC"):
         yield Problem(
             message="logind removes a job's objects in /dev/shm when the user logs out",
             found=f"RemoveIPC=yes, and {user} does not linger",
@@ -207,11 +208,6 @@ def _kills(logind: Logind, user: str) -> bool:
 def _kill_setting(logind: Logind) -> str:
     names = ("KillOnlyUsers", "KillUserProcesses")
     return next((f"{name}={logind.settings[name]}" for name in names if logind.settings.get(name)), "default")
-
-
-def _removes(logind: Logind, session: Session | None) -> bool:
-    prevented = logind.lingers or session is None or session.scope is not None
-    return not prevented and _setting(logind, "RemoveIPC")
 
 
 def _setting(logind: Logind, name: str) -> bool:

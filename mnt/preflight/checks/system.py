@@ -2,23 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import HostFacts, Memory
 from mnt.inventory.model import Host
-from mnt.preflight.clocks import AGREE, HEAD, Offset, reference
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.registry import check, host_check
 
 _MIB = 2**20
 _GIB = 2**30
-_FAR = 30.0  # seconds
+_AGREE, _FAR = 1.0, 30.0  # seconds
 
 _SHM_A_RANK = 64 * _MIB  # buffers of NCCL and gloo for the other ranks on the same host
 _SHM_USUAL = _GIB  # with less, data loaders run out of shared memory
 _LITTLE = 0.05  # of the memory
 _SWAPPED = 0.1  # of the memory
+
+
+class Offset(NamedTuple):
+    """The seconds by which a host's clock is ahead of the head's, plus or minus `uncertainty`."""
+
+    seconds: float
+    uncertainty: float
+
+    def __sub__(self, other: Offset) -> Offset:
+        return Offset(self.seconds - other.seconds, self.uncertainty + other.uncertainty)
+
+    @property
+    def certain(self) -> float:
+        """The offset that is left if all uncertainty is subtracted."""
+        return max(0.0, abs(self.seconds) - self.uncertainty)
+
+
+HEAD = Offset(0.0, 0.0)
+
+
+def reference(offsets: Mapping[str, Offset]) -> Offset:
+    """The clock with which most clocks agree, the head's included; in a tie, the head's has precedence."""
+    clocks = [HEAD, *offsets.values()]
+    return max(clocks, key=lambda clock: sum((other - clock).certain <= _AGREE for other in clocks))
 
 
 @check("clock", severity=Severity.WARN)
@@ -38,22 +62,22 @@ def clock(fleet: FleetFacts) -> Iterator[Problem]:
     right = reference(offsets)
     for name, offset in offsets.items():
         wrong = offset - right
-        if wrong.certain > AGREE:
+        if wrong.certain > _AGREE:
             yield Problem(
                 hosts=(name,),
                 message=f"the clock is {_described(wrong)}",
                 found=f"{wrong.seconds:+.1f} s, plus or minus {wrong.uncertainty:.2f} s",
-                expected=f"the time of most clocks, within {AGREE:g} s",
+                expected=f"the time of most clocks, within {_AGREE:g} s",
                 fix="sudo timedatectl set-ntp true; then check: timedatectl timesync-status",
                 severity=Severity.FAIL if wrong.certain > _FAR else None,
             )
     ours = HEAD - right
-    if ours.certain > AGREE:
+    if ours.certain > _AGREE:
         yield Problem(
-            hosts=tuple(name for name, offset in offsets.items() if (offset - right).certain <= AGREE),
+            hosts=tuple(name for name, offset in offsets.items() if (offset - right).certain <= _AGREE),
             message=f"the clock of the machine that runs mnt is {_described(ours)}; theirs are right",
             found=f"{ours.seconds:+.1f} s, plus or minus {ours.uncertainty:.2f} s",
-            expected=f"the time of most hosts, within {AGREE:g} s",
+            expected=f"the time of most hosts, within {_AGREE:g} s",
             fix="on this machine: sudo timedatectl set-ntp true",
             severity=Severity.INFO,
         )
