@@ -56,7 +56,7 @@ def gpu_remap(host: Host, facts: HostFacts) -> Iterator[Problem]:
     After a failed remapping the GPU must be replaced. A pending remapping is a warning.
     """
     for row in facts.gpus.rows if facts.gpus else ():
-        which = label_of(facts.gpus, row)
+        which = label_of(facts, row)
         if value(row, "remapped_rows.failure") == "Yes":
             yield Problem(
                 message=f"{which} could not remap a broken memory row",

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import HostFacts
-from mnt.facts.system import Gpus
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.nvidia import Row, label
 from mnt.preflight.parity import Subject, by_majority
@@ -22,10 +21,10 @@ def all_gpus(fleet: FleetFacts) -> Iterator[tuple[str, Row]]:
     return ((host.name, row) for host, facts in fleet.answers() for row in rows(facts))
 
 
-def label_of(gpus: Gpus | None, row: Row) -> str:
+def label_of(facts: HostFacts, row: Row) -> str:
     """`GPU 3`, for a row that has only the UUID of its GPU."""
     uuid = row.get("gpu_uuid")
-    return next((label(gpu) for gpu in gpus.found if gpu.get("uuid") == uuid), f"GPU {uuid}") if gpus else ""
+    return next((label(gpu) for gpu in rows(facts) if gpu.get("uuid") == uuid), f"GPU {uuid}")
 
 
 def differing(fleet: FleetFacts, name: str, read: Callable[[Row], str | None], fix: str) -> Iterator[Problem]:

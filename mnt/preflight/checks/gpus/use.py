@@ -64,7 +64,7 @@ def gpu_busy(host: Host, facts: HostFacts) -> Iterator[Problem]:
     for row in facts.gpus.processes:
         process = f"{row.get('process_name', '?')} (pid {row.get('pid', '?')})"
         yield Problem(
-            message=f"{label_of(facts.gpus, row)} is in use by {process}",
+            message=f"{label_of(facts, row)} is in use by {process}",
             found=f"{process} holds {row.get('used_gpu_memory', 'memory')}",
             expected="no process on it",
             fix=f"find its owner: mnt status; ps -o user,lstart,args -p {row.get('pid', 'PID')}",
