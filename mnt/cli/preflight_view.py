@@ -19,10 +19,8 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red", "info": "cyan", "unk
 def show_report(report: Report, seconds: float) -> None:
     """Show the table, all findings and the verdict."""
     _show_table(report)
-    for severity in Severity:
-        for finding in report.findings:
-            if finding.severity is severity:
-                _show_finding(finding)
+    for finding in report.worst_first:
+        _show_finding(finding)
     if report.fleet.trial is not None:
         _show_trial(report.fleet.trial)
     ui.plain("")

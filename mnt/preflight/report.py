@@ -32,7 +32,7 @@ class Report:
         return not self.count(Severity.FAIL)
 
     def count(self, severity: Severity) -> int:
-        return sum(finding.severity is severity for finding in self.findings)
+        return sum(finding.severity == severity for finding in self.findings)
 
     def status(self, host: str) -> str:
         """ok, warn, fail or unreachable."""
@@ -66,10 +66,14 @@ class Report:
         return {check.id: check.judges(self.fleet) for check in self.checks}
 
     @cached_property
+    def worst_first(self) -> list[Finding]:
+        return [finding for severity in Severity for finding in self.findings if finding.severity is severity]
+
+    @cached_property
     def by_host(self) -> dict[str, list[Finding]]:
-        """The findings on each host."""
+        """The findings on each host, the worst first."""
         found: dict[str, list[Finding]] = {}
-        for finding in self.findings:
+        for finding in self.worst_first:
             for host in finding.hosts:
                 found.setdefault(host, []).append(finding)
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import itertools
 from collections.abc import Iterator, Sequence
 
 from mnt.facts.fleet import FleetFacts
@@ -74,28 +75,27 @@ def subnet_overlap(host: Host, facts: HostFacts) -> Iterator[Problem]:
     matching route. So traffic for one NIC may use the other.
     """
     nics = [nic for nic in facts.interfaces if nic.up and not nic.loopback]
-    for index, nic in enumerate(nics):
-        for other in nics[:index]:
-            shared = _shared_subnet(other, nic)
-            if shared is not None:
-                yield Problem(
-                    message=f"{other.name} and {nic.name} are both in {shared}",
-                    found=f"{other.name} {' '.join(other.ipv4)}, {nic.name} {' '.join(nic.ipv4)}",
-                    expected="one NIC per subnet, or a bond of both",
-                    fix="move one to another subnet, or bond them; or add a source rule for "
-                    f"{nic.name} and: sudo sysctl -w net.ipv4.conf.all.arp_ignore=1 "
-                    "net.ipv4.conf.all.arp_announce=2",
-                )
+    for first, second in itertools.combinations(nics, 2):
+        shared = _shared_subnet(first, second)
+        if shared is not None:
+            yield Problem(
+                message=f"{first.name} and {second.name} are both in {shared}",
+                found=f"{first.name} {' '.join(first.ipv4)}, {second.name} {' '.join(second.ipv4)}",
+                expected="one NIC per subnet, or a bond of both",
+                fix="move one to another subnet, or bond them; or add a source rule for "
+                f"{second.name} and: sudo sysctl -w net.ipv4.conf.all.arp_ignore=1 "
+                "net.ipv4.conf.all.arp_announce=2",
+            )
 
 
 def _shared_subnet(one: Interface, other: Interface) -> str | None:
     """A network that contains addresses of both NICs. A /32 is a point-to-point link, not a subnet."""
-    ours, theirs = ([ipaddress.ip_interface(each) for each in nic.ipv4] for nic in (one, other))
-    for mine in ours:
-        for yours in theirs:
-            narrower = max(mine.network, yours.network, key=lambda network: network.prefixlen)
-            if narrower.prefixlen < 32 and mine.ip in yours.network and yours.ip in mine.network:
-                return str(narrower)
+    for mine, yours in itertools.product(
+        map(ipaddress.ip_interface, one.ipv4), map(ipaddress.ip_interface, other.ipv4)
+    ):
+        narrower = max(mine.network, yours.network, key=lambda network: network.prefixlen)
+        if narrower.prefixlen < 32 and mine.ip in yours.network and yours.ip in mine.network:
+            return str(narrower)
     return None
 
 

@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from mnt.facts.reach import Reach, Reached
 from mnt.inventory.hostlist import fold
-from mnt.preflight.findings import Severity
 from mnt.preflight.output.table import Cell, check_cells
 from mnt.preflight.reachability import NOTHING, grade
 from mnt.preflight.report import Report
 
-if TYPE_CHECKING:
-    from jinja2 import Template
-
-_SYMBOLS = {"ok": "✓", "warn": "!", "fail": "✕", "info": "i", "unknown": "·"}
+_SYMBOLS = {"ok": "✓", "warn": "!", "fail": "✕", "unknown": "·"}
 _SLOW, _SLOWER = 3.0, 10.0  # times the median latency
 
 
@@ -40,31 +36,23 @@ def as_page(report: Report, *, written: str, seconds: float) -> str:
         written: date and time, for people.
         seconds: how long the preflight took.
     """
+    environment = Environment(
+        loader=PackageLoader("mnt.preflight.output", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     hosts = [host.name for host in report.fleet.hosts]
-    return _template().render(
-        cluster=report.fleet.inventory.cluster,
-        hosts=fold(hosts),
-        count=len(hosts),
+    return environment.get_template("page.html.j2").render(
+        report=report,
+        fold=fold,
+        hosts=hosts,
         written=written,
         seconds=seconds,
-        ok=report.ok,
-        failed=report.count(Severity.FAIL),
-        warned=report.count(Severity.WARN),
-        families=list(report.families.items()),
-        rows=[
-            (
-                host,
-                report.status(host),
-                [_square(check.id, cell) for check, cell in check_cells(report, host)],
-            )
-            for host in hosts
-        ],
-        findings=[
-            (finding, fold(finding.hosts))
-            for severity in Severity
-            for finding in report.findings
-            if finding.severity is severity
-        ],
+        squares={
+            host: [_square(check.id, cell) for check, cell in check_cells(report, host)] for host in hosts
+        },
         reach=_heat(report.fleet.reach, hosts) if report.fleet.reach else None,
     )
 
@@ -103,17 +91,3 @@ def _pair(reached: Reached | None, usual: float, host: str, other: str) -> Squar
     latency = reached.latency or 0.0
     kind = "slower" if latency > _SLOWER * usual else "slow" if latency > _SLOW * usual else "ok"
     return Square(kind, "", f"{where}: {1000 * latency:.3f} ms")
-
-
-@cache
-def _template() -> Template:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("mnt.preflight.output", ""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("page.html.j2")

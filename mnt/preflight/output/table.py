@@ -39,9 +39,8 @@ def _cell(report: Report, host: str, checks: Sequence[Check]) -> Cell:
     ids = {check.id for check in checks}
     found = [
         finding
-        for severity in (Severity.FAIL, Severity.WARN)
         for finding in report.by_host.get(host, ())
-        if finding.severity is severity and finding.check in ids
+        if finding.check in ids and finding.severity is not Severity.INFO
     ]
     if found:
         return Cell(", ".join(dict.fromkeys(finding.check for finding in found)), found[0].severity.value)
