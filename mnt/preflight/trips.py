@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from mnt.facts.fleet import FleetFacts
-from mnt.facts.gather import Trips
 from mnt.facts.gather_visibility import Exchange
 from mnt.facts.reach import TrainingNic
 from mnt.inventory.model import Host, Mount
 from mnt.network.decision import NetworkDecision
 from mnt.preflight import mounts
-from mnt.preflight.registry import Needs
-
-
-def plan_trips(facts: FleetFacts, network: NetworkDecision, needs: Collection[Needs]) -> Trips:
-    """The trips for the checks that have these needs."""
-    return Trips(
-        logins=Needs.MESH in needs,
-        exchanges=tuple(_exchanges(facts)) if Needs.VISIBILITY in needs else None,
-        nics=training_nics(facts, network) if Needs.REACH in needs else None,
-    )
 
 
 def training_nics(facts: FleetFacts, network: NetworkDecision) -> dict[str, TrainingNic]:
@@ -33,7 +22,8 @@ def training_nics(facts: FleetFacts, network: NetworkDecision) -> dict[str, Trai
     }
 
 
-def _exchanges(facts: FleetFacts) -> Iterator[Exchange]:
+def exchanges(facts: FleetFacts) -> Iterator[Exchange]:
+    """The files to write and read on the inventory's `storage`."""
     for mount in facts.inventory.storage:
         hosts = hosts_to_test(mount, facts)
         if len(hosts) > 1:

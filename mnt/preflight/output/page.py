@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from mnt.facts.reach import Reach, Reached
 from mnt.inventory.hostlist import fold
-from mnt.preflight.output.table import Cell, check_cells
+from mnt.preflight.output.table import check_cells
 from mnt.preflight.reachability import NOTHING, grade
 from mnt.preflight.report import Report
 
@@ -22,7 +22,7 @@ _SLOW, _SLOWER = 3.0, 10.0  # times the median latency
 
 @dataclass(frozen=True)
 class Square:
-    """A cell of a matrix."""
+    """A cell of the matrix of connections."""
 
     kind: str  # a class of the style sheet
     symbol: str
@@ -50,16 +50,10 @@ def as_page(report: Report, *, written: str, seconds: float) -> str:
         hosts=hosts,
         written=written,
         seconds=seconds,
-        squares={
-            host: [_square(check.id, cell) for check, cell in check_cells(report, host)] for host in hosts
-        },
+        cells={host: check_cells(report, host) for host in hosts},
+        symbols=_SYMBOLS,
         reach=_heat(report.fleet.reach, hosts) if report.fleet.reach else None,
     )
-
-
-def _square(check: str, cell: Cell) -> Square:
-    text = "not judged" if cell.status == "unknown" else cell.status
-    return Square(cell.status, _SYMBOLS[cell.status], f"{check}: {text}")
 
 
 def _heat(reach: Reach, hosts: list[str]) -> list[tuple[str, list[Square]]]:
