@@ -59,32 +59,15 @@ _KNOWN: dict[Needs, Callable[[FleetFacts], Iterable[str]]] = {
 
 @dataclass(frozen=True)
 class Check:
-    """A pure function over facts; its docstring is its documentation."""
+    """A pure function over facts, and its documentation, which is the function's docstring."""
 
     id: str
     severity: Severity  # the severity of its findings, unless a problem has its own
     needs: Needs
     judge: NetworkJudge
-    function: Callable[..., Iterator[Problem]]  # the function as written, for its module and docstring
-
-    @property
-    def family(self) -> str:
-        """The name of its module, or of the package that contains the module."""
-        return self.function.__module__.removeprefix(f"{families.__name__}.").partition(".")[0]
-
-    @property
-    def summary(self) -> str:
-        return self._documentation[0]
-
-    @property
-    def details(self) -> str:
-        """The docstring without its first paragraph; may be empty."""
-        return self._documentation[1]
-
-    @property
-    def _documentation(self) -> tuple[str, str]:
-        summary, _, details = inspect.cleandoc(self.function.__doc__ or "").partition("\n\n")
-        return " ".join(summary.split()), details.strip()
+    family: str  # the name of its module, or of the package that contains the module
+    summary: str  # the first paragraph of the docstring
+    details: str  # the other paragraphs; may be empty
 
     def judges(self, fleet: FleetFacts) -> frozenset[str]:
         """The hosts that the check can judge."""
@@ -161,7 +144,10 @@ def _register(
 ) -> Callable[[AnyJudge], AnyJudge]:
     def register(judge: AnyJudge) -> AnyJudge:
         assert id not in _REGISTERED, f"two checks are named {id}"
-        _REGISTERED[id] = Check(id, severity, needs, adapt(judge), judge)
+        family = judge.__module__.removeprefix(f"{families.__name__}.").partition(".")[0]
+        summary, _, details = inspect.cleandoc(judge.__doc__ or "").partition("\n\n")
+        summary = " ".join(summary.split())
+        _REGISTERED[id] = Check(id, severity, needs, adapt(judge), family, summary, details.strip())
         return judge
 
     return register
