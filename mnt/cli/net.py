@@ -74,8 +74,9 @@ def _show(report: NetworkOverview) -> None:
     for error in report.errors.values():
         ui.plain("")
         ui.error(error)
-    if report.trial is not None and report.trial.problem is not None:
-        message, fix = report.trial.problem
+    trial = report.fleet.trial
+    if trial is not None and trial.problem is not None:
+        message, fix = trial.problem
         ui.error(MntError(f"--deep: {message}", fix=fix))
 
 

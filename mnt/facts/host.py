@@ -194,10 +194,17 @@ class HostFacts:
         return (self.login and self.login.home) or "~"
 
     @property
+    def nccl_packages(self) -> dict[str, str]:
+        """The versions of the nvidia-nccl-* packages, by name."""
+        return {
+            name: self.packages[name] for name in sorted(self.packages) if name.startswith("nvidia-nccl-")
+        }
+
+    @property
     def nccl_version(self) -> tuple[int, ...] | None:
         """(2, 28, 9): from the library that torch loads, else from the installed package; None: unknown."""
-        packages = (version for name, version in self.packages.items() if name.startswith("nvidia-nccl-"))
-        numbers = re.match(r"\d+(\.\d+)+", self.nccl_library or next(packages, ""))
+        installed = next(iter(self.nccl_packages.values()), "")
+        numbers = re.match(r"\d+(\.\d+)+", self.nccl_library or installed)
         return tuple(int(number) for number in numbers[0].split(".")) if numbers else None
 
     @property

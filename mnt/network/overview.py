@@ -87,16 +87,15 @@ class NodeOverview:
 class NetworkOverview:
     """Every selected host has an entry in either `nodes` or `errors`."""
 
-    hosts: tuple[str, ...]  # in rank order
+    fleet: FleetFacts
     decision: NetworkDecision
     nodes: Mapping[str, NodeOverview]
     errors: Mapping[str, HostError]
-    trial: Trial | None = None  # of `--deep`
 
     @property
     def ok(self) -> bool:
         """Every host answered and has what the mode needs, and the trial, if any, used what was set."""
-        trial_ok = self.trial is None or self.trial.problem is None
+        trial_ok = self.fleet.trial is None or self.fleet.trial.problem is None
         nodes_ok = all(node.problem is None and not node.differences for node in self.nodes.values())
         return not self.errors and trial_ok and nodes_ok
 
@@ -106,8 +105,8 @@ class NetworkOverview:
             "ok": self.ok,
             "mode": self.decision.mode,
             "reason": self.decision.reason,
-            "hosts": {name: self._host_document(name) for name in self.hosts},
-            **({"deep": _trial_document(self.trial)} if self.trial else {}),
+            "hosts": {host.name: self._host_document(host.name) for host in self.fleet.hosts},
+            **({"deep": _trial_document(self.fleet.trial)} if self.fleet.trial else {}),
         }
 
     def _host_document(self, name: str) -> dict[str, Any]:
@@ -115,7 +114,7 @@ class NetworkOverview:
             error = self.errors[name]
             return {"status": "unreachable", "problem": _problem((error.message, error.fix))}
         node = self.nodes[name]
-        return {**node.document(), **({"used": node.used_document()} if self.trial else {})}
+        return {**node.document(), **({"used": node.used_document()} if self.fleet.trial else {})}
 
 
 def network_overview(fleet: FleetFacts, decision: NetworkDecision) -> NetworkOverview:
@@ -133,8 +132,7 @@ def network_overview(fleet: FleetFacts, decision: NetworkDecision) -> NetworkOve
         for host, _ in fleet.answers()
         if host.name not in nodes
     }
-    names = tuple(host.name for host in fleet.hosts)
-    return NetworkOverview(names, decision, nodes, {**fleet.errors, **silent}, fleet.trial)
+    return NetworkOverview(fleet, decision, nodes, {**fleet.errors, **silent})
 
 
 def _node(

@@ -39,8 +39,8 @@ class Report:
         error = self.fleet.errors.get(host)
         if error is not None and error.phase not in _AFTER_LOGIN:
             return "unreachable"
-        severities = {finding.severity for finding in self.findings if host in finding.hosts}
-        return next((bad.value for bad in (Severity.FAIL, Severity.WARN) if bad in severities), "ok")
+        worst = next(iter(self.by_host.get(host, ())), None)
+        return worst.severity.value if worst and worst.severity is not Severity.INFO else "ok"
 
     def document(self) -> dict[str, Any]:
         """The JSON document of `mnt preflight --json`."""

@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import HostFacts
+from mnt.inventory.model import Host
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.parity import Subject, by_majority, parity, pinned
 from mnt.preflight.registry import Needs, check
@@ -122,7 +123,7 @@ def python_version(fleet: FleetFacts) -> Iterator[Problem]:
     """
     for host, facts in fleet.answers():
         if facts.trains_with is None:
-            yield _no_interpreter(host.name, _pasteable(host.python), facts)
+            yield _no_interpreter(host, facts)
     versions = fleet.reported(lambda facts: facts.trains_with.version if facts.trains_with else None)
     subject = Subject(
         "Python",
@@ -141,7 +142,8 @@ def _minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def _no_interpreter(host: str, configured: str, facts: HostFacts) -> Problem:
+def _no_interpreter(host: Host, facts: HostFacts) -> Problem:
+    configured = _pasteable(host.python)
     if facts.python is None:
         found = f"no Python 3.8 or newer; tried {facts.tried}" if facts.tried else "no Python 3.8 or newer"
         fix = "install Python, or set `python` of the host in the inventory to its interpreter"
@@ -150,7 +152,7 @@ def _no_interpreter(host: str, configured: str, facts: HostFacts) -> Problem:
         existing = f"{facts.python.executable} ({facts.python.version})"
         fix = f"create {configured}, or set `python` of the host in the inventory, for example to {existing}"
     return Problem(
-        hosts=(host,),
+        hosts=(host.name,),
         message=f"the interpreter of the inventory is not available: {found}",
         found=found,
         expected=f"{configured} (inventory: python)",
@@ -212,35 +214,28 @@ def nccl_version(fleet: FleetFacts) -> Iterator[Problem]:
     )
     yield from parity(fleet, subject, fleet.reported(_nccl))
     for host, facts in fleet.answers():
-        packages = _nccl_packages(facts)
-        if len(packages) > 1:
-            yield _two_nccls(host.name, facts, packages, _pasteable(host.python))
-
-
-def _nccl_packages(facts: HostFacts) -> dict[str, str]:
-    return {
-        name: version for name, version in sorted(facts.packages.items()) if name.startswith("nvidia-nccl-")
-    }
+        if len(facts.nccl_packages) > 1:
+            yield _two_nccls(host, facts)
 
 
 def _nccl(facts: HostFacts) -> str | None:
     """The NCCL that torch loads; None if there is nothing to judge."""
     if facts.nccl_library:
         return facts.nccl_library
-    packages = _nccl_packages(facts)
-    if packages:
-        return " or ".join(sorted(set(packages.values())))
+    if facts.nccl_packages:
+        return " or ".join(sorted(set(facts.nccl_packages.values())))
     return "built into torch" if facts.torch_cuda not in (None, "none") else None
 
 
-def _two_nccls(host: str, facts: HostFacts, packages: Mapping[str, str], python: str) -> Problem:
+def _two_nccls(host: Host, facts: HostFacts) -> Problem:
+    packages, python = facts.nccl_packages, _pasteable(host.python)
     major = (facts.torch_cuda or "").split(".")[0]
     keep = next((name for name in packages if name.endswith(f"-cu{major}")), max(packages))
     others = " ".join(name for name in packages if name != keep)
     listed = ", ".join(f"{name} {version}" for name, version in packages.items())
     loaded = f"; the library there is {facts.nccl_library}" if facts.nccl_library else ""
     return Problem(
-        hosts=(host,),
+        hosts=(host.name,),
         message="several NCCL packages share one directory: it is unpredictable which one torch loads",
         found=listed + loaded,
         expected=f"only {keep}",
