@@ -50,20 +50,16 @@ def net(selection: Selection, as_json: bool, node: str | None, deep: bool) -> in
     if as_json:
         ui.document(report.document())
     elif node is not None:
-        _show_shell(report, node)
+        if node in report.errors:
+            raise report.errors[node]
+        if obstacle := report.nodes[node].network.obstacle:
+            raise MntError(f"{node}: {obstacle[0]}", fix=obstacle[1])
+        for line in report.nodes[node].shell():
+            ui.plain(line)
         return 0
     else:
         _show(report)
     return 0 if report.ok else 1
-
-
-def _show_shell(report: NetworkOverview, node: str) -> None:
-    if node in report.errors:
-        raise report.errors[node]
-    if problem := report.nodes[node].problem:
-        raise MntError(f"{node}: {problem[0]}", fix=problem[1])
-    for line in report.nodes[node].shell():
-        ui.plain(line)
 
 
 def _show(report: NetworkOverview) -> None:
@@ -84,10 +80,11 @@ def _show_node(node: NodeOverview) -> None:
     nic = node.network.nic
     if isinstance(nic, NicChoice):
         ui.plain(clean(f"{node.host}: {nic.interface.name} {nic.address} ({nic.reason})"))
-    if node.problem is not None:
+    if node.network.obstacle is not None:
+        message, fix = node.network.obstacle
         colour = "yellow" if node.status == "waiting" else "red"
-        ui.plain(clean(f"{node.host}: {node.problem[0]}"), colour)
-        ui.plain(clean(f"  fix: {node.problem[1]}"))
+        ui.plain(clean(f"{node.host}: {message}"), colour)
+        ui.plain(clean(f"  fix: {fix}"))
     if node.variables:
         ui.table(
             ["  VARIABLE", "VALUE", "REASON"],

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.gather_visibility import Exchange
 from mnt.facts.reach import TrainingNic
-from mnt.inventory.model import Host, Mount
+from mnt.inventory.model import Mount
 from mnt.network.decision import NetworkDecision
 from mnt.preflight import mounts
 
@@ -28,7 +28,10 @@ def exchanges(facts: FleetFacts) -> Iterator[Exchange]:
         hosts = hosts_to_test(mount, facts)
         if len(hosts) > 1:
             writer, *readers = hosts
-            yield Exchange(mount.path, writer, readers, _directories(mount, facts.inventory.host(writer)))
+            workdir = facts.inventory.host(writer).workdir
+            below = PurePosixPath(workdir).is_relative_to(mount.path)
+            # The user may be able to write to the workdir only.
+            yield Exchange(mount.path, writer, readers, [mount.path, *([workdir] if below else [])])
 
 
 def hosts_to_test(mount: Mount, facts: FleetFacts) -> list[str]:
@@ -43,9 +46,3 @@ def hosts_to_test(mount: Mount, facts: FleetFacts) -> list[str]:
     ]
     able = [host for host in hosts if facts.facts[host].paths[mount.path].write == "ok"]
     return [*able[:1], *(host for host in hosts if host not in able[:1])]
-
-
-def _directories(mount: Mount, writer: Host) -> list[str]:
-    """Where the user may be able to write: the mount itself, and the workdir if it is below the mount."""
-    below = PurePosixPath(writer.workdir).is_relative_to(mount.path)
-    return [mount.path, *([writer.workdir] if below else [])]
