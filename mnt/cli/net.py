@@ -44,8 +44,8 @@ def net(selection: Selection, as_json: bool, node: str | None, deep: bool) -> in
             from mnt.launch.facts import unfit
             from mnt.trial.run import with_trial
 
-            with ui.StatusLine() as line:
-                facts = with_trial(fleet, facts, network, unfit(facts, network), line.show)
+            with ui.StatusLine() as status:
+                facts = with_trial(fleet, facts, network, unfit(facts, network), status.show)
     report = network_overview(facts, network)
     if as_json:
         ui.document(report.document())

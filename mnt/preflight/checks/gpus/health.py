@@ -101,18 +101,15 @@ def gpu_xid(host: Host, facts: HostFacts) -> Iterator[Problem]:
         )
     latest = {(xid.device, xid.code): xid for xid in xids(log.lines) if xid.code in XIDS}
     for xid in latest.values():
+        age = f"{xid.age / 3600:.0f} h" if xid.age >= 3600 else f"{xid.age / 60:.0f} min"
         fatal = xid.code in FATAL_XIDS and xid.age < _DAY
         yield Problem(
             message=f"Xid {xid.code} of the GPU at {xid.device}: {XIDS[xid.code]}",
-            found=f"{_ago(xid.age)}: {xid.text}",
+            found=f"{age} ago: {xid.text}",
             expected="no such Xid since boot",
             fix="sudo nvidia-smi --gpu-reset, or reboot the host; if the Xid returns, replace the GPU",
             severity=Severity.FAIL if fatal else Severity.WARN,
         )
-
-
-def _ago(age: float) -> str:
-    return f"{age / 3600:.0f} h ago" if age >= 3600 else f"{age / 60:.0f} min ago"
 
 
 @host_check("gpu-recovery")
