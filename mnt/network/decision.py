@@ -120,21 +120,17 @@ def _ports(fleet: FleetFacts, nics: Mapping[str, NicChoice]) -> dict[str, Ports]
 
 def _of_one_kind(ports: Mapping[str, Ports]) -> dict[str, Ports]:
     """Allow one kind of ports only, InfiniBand or RoCE: that of most nodes; in a tie, of the first node."""
-    kinds = {name: hcas[0].port.kind for name, hcas in ports.items() if isinstance(hcas, tuple)}
-    if len(set(kinds.values())) < 2:
-        return dict(ports)
-    usual, _ = Counter(kinds.values()).most_common(1)[0]
-    odd = {name: kind for name, kind in kinds.items() if kind != usual}
-    return {
-        name: RdmaProblem(
-            f"its RDMA ports are {odd[name]}, but those of most nodes are {usual}",
-            tuple(hca.label for hca in hcas) if isinstance(hcas, tuple) else (),
-            f"set network.rdma.devices of this host to {usual} devices, or exclude the host with -x",
-        )
-        if name in odd
-        else hcas
-        for name, hcas in ports.items()
-    }
+    nodes_with = Counter(hcas[0].port.kind for hcas in ports.values() if isinstance(hcas, tuple))
+    usual = max(nodes_with, key=nodes_with.__getitem__, default=None)
+    allowed = dict(ports)
+    for name, hcas in ports.items():
+        if isinstance(hcas, tuple) and hcas[0].port.kind != usual:
+            allowed[name] = RdmaProblem(
+                f"its RDMA ports are {hcas[0].port.kind}, but those of most nodes are {usual}",
+                tuple(hca.label for hca in hcas),
+                f"set network.rdma.devices of this host to {usual} devices, or exclude the host with -x",
+            )
+    return allowed
 
 
 def _roce_ports(
