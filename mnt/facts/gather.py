@@ -1,7 +1,7 @@
 """The edge: asks the hosts, and turns their answers into typed facts.
 
-It decides nothing and judges nothing. Its arguments say which packages and paths to look up, and which hosts
-take part in which trip.
+It decides nothing and judges nothing. Its arguments are the packages and paths to look up, and the hosts that
+take part in each trip.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Reached:
 class Reach:
     """The results of all hosts.
 
-    `errors` says why a host of `nics` took no part. A pair that is missing from `pairs` was not tried,
+    `errors` has the reasons why hosts of `nics` took no part. A pair that is missing from `pairs` was not tried,
     because there are too many hosts or one of the two took no part.
     """
 

@@ -30,7 +30,7 @@ class Culprit:
 class Trial:
     """All-reduces of ones on `hosts`, over the training NICs.
 
-    `obstacle` says why nothing was launched; `culprit` says which host ended the run. If both are None, the
+    `obstacle` is why nothing was launched; `culprit` is the host that ended the run. If both are None, the
     trial ran to its end.
     """
 

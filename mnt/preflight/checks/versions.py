@@ -118,7 +118,7 @@ def code_parity(fleet: FleetFacts) -> Iterator[Problem]:
 def python_version(fleet: FleetFacts) -> Iterator[Problem]:
     """The interpreter of the inventory runs on every host, and is the same Python version.
 
-    If it does not run, the finding says what was tried and which Python the host has. A different minor
+    If it does not run, the finding lists what was tried and which Python the host has. A different minor
     version is a failure, a different patch release a warning.
     """
     for host, facts in fleet.answers():
