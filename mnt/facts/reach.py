@@ -42,8 +42,8 @@ class Reached:
 class Reach:
     """The results of all hosts.
 
-    `errors` has the reasons why hosts of `nics` took no part. A pair that is missing from `pairs` was not tried,
-    because there are too many hosts or one of the two took no part.
+    `errors` has the reasons why hosts of `nics` took no part. A pair that is missing from `pairs` was not
+    tried, because there are too many hosts or one of the two took no part.
     """
 
     nics: Mapping[str, TrainingNic]  # by host
