@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
+from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
 from mnt.errors import MntError, UsageError
-
-if TYPE_CHECKING:
-    from mnt.network.overview import NetworkOverview, NodeOverview
+from mnt.inventory.hostlist import fold
+from mnt.inventory.spelling import did_you_mean
+from mnt.network.nic import NicChoice
+from mnt.network.overview import NetworkOverview, NodeOverview, network_overview
+from mnt.ui.console import clean
 
 
 @click.command()
@@ -25,59 +26,43 @@ def net(selection: Selection, as_json: bool, node: str | None, deep: bool) -> in
     shows which network NCCL (or gloo on hosts without GPUs) really used. The exit code is 1 if a host cannot
     be reached, lacks what the mode needs, or used another network than the one that was set.
     """
-    from mnt import ui
     from mnt.fleet import Fleet
-    from mnt.network.overview import network_overview
     from mnt.preflight.look import first_look
 
     if node is not None:
         if deep:
             raise click.UsageError("--shell and --deep exclude each other: --shell prints only export lines")
-        _check_selected(selection, node)
+        names = [host.name for host in selection.hosts]
+        if node not in names:
+            raise UsageError(
+                f"--shell {node}: not one of the selected hosts{did_you_mean(node, names)}",
+                fix=f"use one of {fold(names)}",
+            )
     with Fleet(selection.hosts) as fleet:
         facts, network = first_look(fleet, selection.inventory, selection.hosts)
         if deep:
-            from mnt.trial.run import with_network_trial
+            from mnt.launch.facts import unfit
+            from mnt.trial.run import with_trial
 
-            with ui.StatusLine() as line:
-                facts = with_network_trial(fleet, facts, network, line.show)
+            with ui.StatusLine() as status:
+                facts = with_trial(fleet, facts, network, unfit(facts, network), status.show)
     report = network_overview(facts, network)
     if as_json:
         ui.document(report.document())
     elif node is not None:
-        _show_shell(report, node)
+        if node in report.errors:
+            raise report.errors[node]
+        if obstacle := report.nodes[node].network.obstacle:
+            raise MntError(f"{node}: {obstacle[0]}", fix=obstacle[1])
+        for line in report.nodes[node].shell():
+            ui.plain(line)
         return 0
     else:
         _show(report)
     return 0 if report.ok else 1
 
 
-def _check_selected(selection: Selection, node: str) -> None:
-    from mnt.inventory.hostlist import fold
-    from mnt.inventory.spelling import did_you_mean
-
-    names = [host.name for host in selection.hosts]
-    if node not in names:
-        raise UsageError(
-            f"--shell {node}: not one of the selected hosts{did_you_mean(node, names)}",
-            fix=f"use one of {fold(names)}",
-        )
-
-
-def _show_shell(report: NetworkOverview, node: str) -> None:
-    from mnt import ui
-
-    if node in report.errors:
-        raise report.errors[node]
-    if problem := report.nodes[node].problem:
-        raise MntError(f"{node}: {problem[0]}", fix=problem[1])
-    for line in report.nodes[node].shell():
-        ui.plain(line)
-
-
 def _show(report: NetworkOverview) -> None:
-    from mnt import ui
-
     ui.plain(f"mode {report.decision.mode} ({report.decision.reason})")
     for node in report.nodes.values():
         ui.plain("")
@@ -85,23 +70,21 @@ def _show(report: NetworkOverview) -> None:
     for error in report.errors.values():
         ui.plain("")
         ui.error(error)
-    if report.trial is not None and report.trial.problem is not None:
-        message, fix = report.trial.problem
+    trial = report.fleet.trial
+    if trial is not None and trial.problem is not None:
+        message, fix = trial.problem
         ui.error(MntError(f"--deep: {message}", fix=fix))
 
 
 def _show_node(node: NodeOverview) -> None:
-    from mnt import ui
-    from mnt.network.nic import NicChoice
-    from mnt.ui.console import clean
-
     nic = node.network.nic
     if isinstance(nic, NicChoice):
         ui.plain(clean(f"{node.host}: {nic.interface.name} {nic.address} ({nic.reason})"))
-    if node.problem is not None:
+    if node.network.obstacle is not None:
+        message, fix = node.network.obstacle
         colour = "yellow" if node.status == "waiting" else "red"
-        ui.plain(clean(f"{node.host}: {node.problem[0]}"), colour)
-        ui.plain(clean(f"  fix: {node.problem[1]}"))
+        ui.plain(clean(f"{node.host}: {message}"), colour)
+        ui.plain(clean(f"  fix: {fix}"))
     if node.variables:
         ui.table(
             ["  VARIABLE", "VALUE", "REASON"],

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import pathlib
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
+from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
+from mnt.cli.preflight_view import show_changes, show_report
+from mnt.errors import UsageError
+from mnt.preflight.output.changes import changes
+from mnt.preflight.registry import Check, Needs, select
+from mnt.preflight.report import Report, run_checks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from mnt.fleet import Fleet
-    from mnt.preflight.registry import Check
-    from mnt.preflight.report import Report
 
 
 _FILE = click.Path(dir_okay=False, path_type=pathlib.Path)
@@ -25,7 +28,6 @@ def _show_list(context: click.Context, parameter: click.Parameter, form: str | N
     """Print the list and exit: `--list` needs no inventory, so it runs before the inventory is located."""
     if form is None or context.resilient_parsing:
         return
-    from mnt import ui
     from mnt.preflight.output import listing
 
     if form == "json":
@@ -76,10 +78,7 @@ def preflight(
     Every host is probed once. Then the facts are compared with the inventory and with each other. The exit
     code is 0 if no check fails, else 1.
     """
-    from mnt import ui
-    from mnt.cli.preflight_view import show_report
     from mnt.fleet import Fleet
-    from mnt.preflight.registry import select
 
     if as_json and watch is not None:
         raise click.UsageError("--watch and --json exclude each other: --json prints one document and ends")
@@ -91,13 +90,12 @@ def preflight(
             ui.document(report.document())
         else:
             show_report(report, seconds)
-        if watch is not None:
-            _watch(
-                report,
-                watch,
-                lambda: _look(fleet, selection, checks),
-                lambda report, seconds: _write(report, seconds, junit, html),
-            )
+        while watch is not None:
+            time.sleep(watch)
+            before = report
+            report, seconds = _look(fleet, selection, checks)
+            _write(report, seconds, junit, html)
+            show_changes(changes(before, report), report)
     return 0 if report.ok else 1
 
 
@@ -107,10 +105,7 @@ def _ids(text: str) -> list[str]:
 
 def _look(fleet: Fleet, selection: Selection, checks: Sequence[Check]) -> tuple[Report, float]:
     """The report, and how many seconds it took."""
-    from mnt import ui
     from mnt.preflight.look import look
-    from mnt.preflight.registry import Needs
-    from mnt.preflight.report import run_checks
 
     started = time.monotonic()
     with ui.StatusLine() as line:
@@ -118,31 +113,13 @@ def _look(fleet: Fleet, selection: Selection, checks: Sequence[Check]) -> tuple[
         if any(check.needs is Needs.TRIAL for check in checks):
             from mnt.trial.run import with_trial
 
-            report = run_checks(with_trial(fleet, report, line.show), report.network, checks)
+            facts = with_trial(fleet, report.fleet, report.network, report.findings, line.show)
+            report = run_checks(facts, report.network, checks)
     return report, time.monotonic() - started
-
-
-def _watch(
-    report: Report,
-    interval: float,
-    look: Callable[[], tuple[Report, float]],
-    write: Callable[[Report, float], None],
-) -> None:
-    """Repeat until interrupted, and show the changes."""
-    from mnt.cli.preflight_view import show_changes
-    from mnt.preflight.output.changes import changes
-
-    while True:
-        time.sleep(interval)
-        before, (report, seconds) = report, look()
-        write(report, seconds)
-        show_changes(changes(before, report), report)
 
 
 def _write(report: Report, seconds: float, junit: pathlib.Path | None, html: pathlib.Path | None) -> None:
     """Write the files. Raises UsageError if a file cannot be written."""
-    from mnt.errors import UsageError
-
     try:
         if junit is not None:
             from mnt.preflight.output.junit import as_junit

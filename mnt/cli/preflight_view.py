@@ -19,10 +19,8 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red", "info": "cyan", "unk
 def show_report(report: Report, seconds: float) -> None:
     """Show the table, all findings and the verdict."""
     _show_table(report)
-    for severity in Severity:
-        for finding in report.findings:
-            if finding.severity is severity:
-                _show_finding(finding)
+    for finding in report.worst_first:
+        _show_finding(finding)
     if report.fleet.trial is not None:
         _show_trial(report.fleet.trial)
     ui.plain("")
@@ -37,16 +35,16 @@ def show_report(report: Report, seconds: float) -> None:
 def _show_table(report: Report) -> None:
     """Show hosts by family. A narrow terminal gets only the families with findings."""
     table = family_table(report)
-    headers = ["HOSTS", *(family.upper() for family in report.families())]
+    headers = ["HOSTS", *(family.upper() for family in report.families)]
     rows: list[list[str | ui.Cell]] = [
         [hosts, *(ui.Cell(cell.text, _COLOURS[cell.status]) for cell in cells)] for hosts, cells in table
     ]
     if ui.fits(headers, rows):
         ui.table(headers, rows)
         return
-    columns = zip(report.families(), zip(*(cells for _, cells in table), strict=True), strict=True)
+    columns = zip(report.families, zip(*(cells for _, cells in table), strict=True), strict=True)
     fine = [family for family, cells in columns if all(cell.status in ("ok", "unknown") for cell in cells)]
-    shown = [0, *(i for i, family in enumerate(report.families(), 1) if family not in fine)]
+    shown = [0, *(i for i, family in enumerate(report.families, 1) if family not in fine)]
     ui.table([headers[i] for i in shown], [[row[i] for i in shown] for row in rows])
     ui.plain(f"nothing wrong in: {', '.join(fine)}", _COLOURS["ok"])
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from mnt.errors import HostError
 from mnt.facts.host import HostFacts, Interface
@@ -14,6 +14,8 @@ from mnt.facts.visibility import Visibility
 
 if TYPE_CHECKING:
     from mnt.inventory.model import Host, Inventory
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,11 @@ class FleetFacts:
             if host.name in self.facts:
                 yield host, self.facts[host.name]
 
+    def reported(self, read: Callable[[HostFacts], T | None]) -> dict[str, T]:
+        """What `read` finds in the facts of each host, in rank order, without hosts where it finds None."""
+        found = ((host.name, read(facts)) for host, facts in self.answers())
+        return {name: value for name, value in found if value is not None}
+
     def interfaces(self) -> dict[str, tuple[Interface, ...]]:
         """The interfaces by host, for `mnt.network.nic.choose`; hosts that reported none are left out."""
-        return {host.name: facts.interfaces for host, facts in self.answers() if facts.interfaces}
+        return self.reported(lambda facts: facts.interfaces or None)

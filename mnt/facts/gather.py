@@ -1,14 +1,14 @@
 """The edge: asks the hosts, and turns their answers into typed facts.
 
-It decides nothing and judges nothing. Its arguments say which packages and paths to look up, and which hosts
-take part in which trip.
+It decides nothing and judges nothing. Its arguments are the packages and paths to look up, and the hosts that
+take part in each trip.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from mnt.errors import HostError
@@ -64,43 +64,43 @@ def gather_facts(
     )
 
 
-@dataclass(frozen=True)
-class Trips:
-    """The questions that follow the probe and depend on its result. None: do not ask."""
-
-    logins: bool = False  # log in from the master to every worker that answered
-    exchanges: Sequence[Exchange] | None = None  # write and read files on shared storage
-    nics: Mapping[str, TrainingNic] | None = None  # connect these hosts to each other
-
-
 def gather_further(
-    fleet: Fleet, facts: FleetFacts, trips: Trips, progress: Progress = lambda text: None
+    fleet: Fleet,
+    facts: FleetFacts,
+    *,
+    logins: bool,
+    exchanges: Sequence[Exchange] | None,
+    nics: Mapping[str, TrainingNic] | None,
+    progress: Progress,
 ) -> FleetFacts:
-    """Make the trips, and return the facts with their results added."""
-    if len(facts.facts) > 1:
-        progress("the hosts test each other")
-        facts = replace(facts, **_further(fleet, facts, trips))
-    return facts
-
-
-def _further(fleet: Fleet, facts: FleetFacts, trips: Trips) -> dict[str, Any]:
-    """The results of the trips, by field of FleetFacts.
+    """Ask the questions that depend on the probe's result, and return the facts with the answers added.
 
     The logins run in parallel with the other trips, because they keep only the master busy. The other trips
     run one after the other, because each keeps all hosts busy.
-    """
 
-    def in_turn() -> Iterator[tuple[str, Any]]:
-        if trips.exchanges is not None:
-            yield "visibility", gather_visibility(fleet, trips.exchanges)
-        if trips.nics is not None:
-            yield "reach", gather_reach(fleet, trips.nics, facts.master.name, facts.master_port)
+    Args:
+        logins: log in from the master to every worker that answered.
+        exchanges: write and read these files on shared storage; None: do not.
+        nics: connect these hosts to each other; None: do not.
+        progress: is called with a few words about the current step.
+    """
+    if len(facts.facts) < 2:
+        return facts
+    progress("the hosts test each other")
+
+    def others_in_turn() -> FleetFacts:
+        found = facts
+        if exchanges is not None:
+            found = replace(found, visibility=gather_visibility(fleet, exchanges))
+        if nics is not None:
+            found = replace(found, reach=gather_reach(fleet, nics, facts.master.name, facts.master_port))
+        return found
 
     with ThreadPoolExecutor(max_workers=2) as pool:
         try:
-            logins = pool.submit(_gather_mesh, fleet, facts) if trips.logins else None
-            rest = pool.submit(lambda: dict(in_turn()))
-            return {**({} if logins is None else {"mesh": logins.result()}), **rest.result()}
+            tried = pool.submit(_gather_mesh, fleet, facts) if logins else None
+            others = pool.submit(others_in_turn)
+            return replace(others.result(), mesh=tried.result() if tried else None)
         except BaseException:
             fleet.close()  # this also ends the trips that still run
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,14 +25,11 @@ class Exchange:
     directories: Sequence[str]  # the writer takes the first of these that it can write to
 
 
-def gather_visibility(fleet: Fleet, exchanges: Iterable[Exchange]) -> dict[str, Visibility]:
+def gather_visibility(fleet: Fleet, exchanges: Sequence[Exchange]) -> dict[str, Visibility]:
     """Which hosts see the writer's file, by storage path."""
-    by_writer: dict[str, list[Exchange]] = {}
-    for exchange in exchanges:
-        by_writer.setdefault(exchange.writer, []).append(exchange)
     found: dict[str, Visibility] = {}
-    for writer, its_exchanges in by_writer.items():
-        found.update(_exchange(fleet, writer, its_exchanges))
+    for writer in dict.fromkeys(exchange.writer for exchange in exchanges):
+        found.update(_exchange(fleet, writer, [each for each in exchanges if each.writer == writer]))
     return found
 
 

@@ -37,10 +37,14 @@ class Interface:
     ipv4: tuple[str, ...] = ()
     ipv6: tuple[str, ...] = ()
     altnames: tuple[str, ...] = ()
-    mac: str | None = None
     speed: int | None = None  # Mbit/s
     loopback: bool = False
     traffic: Traffic | None = None
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The IPv4 addresses without prefix length."""
+        return tuple(address.split("/")[0] for address in self.ipv4)
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,6 @@ class Interpreter:
     argv: tuple[str, ...]  # the command that started it
     configured: bool  # whether it is the interpreter of the inventory
     version: str  # 3.11.2
-    implementation: str  # cpython
     executable: str
     why: str | None = None  # why the configured one was not used
 
@@ -147,9 +150,6 @@ class HostFacts:
     hostname: str
     kernel: str | None = None
     os: OsRelease | None = None
-    machine: str | None = None  # x86_64
-    boot_id: str | None = None
-    time: float | None = None  # seconds since the epoch, by the host's clock
     clock_offset: float = 0.0  # seconds by which the host's clock is ahead of the head's
     clock_uncertainty: float | None = None  # possible error of `clock_offset` in seconds; None: not measured
     login: Account | None = None
@@ -194,10 +194,17 @@ class HostFacts:
         return (self.login and self.login.home) or "~"
 
     @property
+    def nccl_packages(self) -> dict[str, str]:
+        """The versions of the nvidia-nccl-* packages, by name."""
+        return {
+            name: self.packages[name] for name in sorted(self.packages) if name.startswith("nvidia-nccl-")
+        }
+
+    @property
     def nccl_version(self) -> tuple[int, ...] | None:
         """(2, 28, 9): from the library that torch loads, else from the installed package; None: unknown."""
-        packages = (version for name, version in self.packages.items() if name.startswith("nvidia-nccl-"))
-        numbers = re.match(r"\d+(\.\d+)+", self.nccl_library or next(packages, ""))
+        installed = next(iter(self.nccl_packages.values()), "")
+        numbers = re.match(r"\d+(\.\d+)+", self.nccl_library or installed)
         return tuple(int(number) for number in numbers[0].split(".")) if numbers else None
 
     @property

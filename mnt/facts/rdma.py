@@ -36,10 +36,6 @@ class Gid:
         return str(mapped) if mapped else None
 
     @property
-    def link_local(self) -> bool:
-        return self.ipv6 is not None and self.ipv6.is_link_local
-
-    @property
     def roce_v2(self) -> bool:
         return self.type == _ROCE_V2
 
@@ -63,6 +59,11 @@ class Port:
     def active(self) -> bool:
         return self.state == "ACTIVE"
 
+    @property
+    def kind(self) -> str:
+        """For people."""
+        return "InfiniBand" if self.link_layer == INFINIBAND else "RoCE"
+
     def has_netdev(self, name: str) -> bool:
         """Whether a GID is built from an address of that interface."""
         return any(gid.netdev == name for gid in self.gids)
@@ -77,7 +78,6 @@ class Device:
     """An RDMA device, or HCA: `mlx5_0`."""
 
     name: str
-    firmware: str | None = None
     netdevs: tuple[str, ...] = ()  # the Ethernet or IPoIB interfaces of the same hardware
     usable: bool | None = None  # whether the user who logs in may open it; None: there is no device file
     ports: tuple[Port, ...] = ()

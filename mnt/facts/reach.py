@@ -32,13 +32,18 @@ class Reached:
     master: str | None = None  # outcome for the master port; None: not tried, a process there holds the port
     ports: Mapping[int, str] = field(default_factory=dict)  # outcomes for sample ports of the local range
 
+    @property
+    def outcomes(self) -> list[str]:
+        """Of all ports that were tried."""
+        return [*self.ports.values(), *([self.master] if self.master else [])]
+
 
 @dataclass(frozen=True)
 class Reach:
     """The results of all hosts.
 
-    `errors` says why a host of `nics` took no part. A pair that is missing from `pairs` was not tried,
-    because there are too many hosts or one of the two took no part.
+    `errors` has the reasons why hosts of `nics` took no part. A pair that is missing from `pairs` was not
+    tried, because there are too many hosts or one of the two took no part.
     """
 
     nics: Mapping[str, TrainingNic]  # by host

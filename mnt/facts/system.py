@@ -37,7 +37,6 @@ class Gpus:
     processes: tuple[Mapping[str, str], ...] = ()  # --query-compute-apps
     links: str = ""  # nvlink -s
     on_bus: tuple[str, ...] = ()  # PCI addresses of the NVIDIA GPUs, with or without a driver
-    switches: int = 0  # NVSwitches on the PCI bus
     fabric_manager: bool | None = None  # whether it runs; None: not needed here, or processes are hidden
     kernel_log: KernelLog | None = None
 

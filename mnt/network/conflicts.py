@@ -7,11 +7,11 @@ variables that are not set otherwise, and some of these make others ineffective.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mnt.facts.host import HostFacts
-from mnt.facts.nccl import Setting, effective, settings
+from mnt.facts.nccl import effective, settings
 from mnt.inventory.model import Host
 from mnt.network.decision import NetworkDecision, NodeNetwork
 from mnt.network.nic import NicChoice
@@ -38,26 +38,10 @@ def conflicts(
     for host in hosts:
         node = decision.nodes.get(host.name)
         if node is not None and isinstance(node.nic, NicChoice) and host.name in facts:
-            found += _overridden(host, node)
             found += _of_files(decision.mode, host, node, facts[host.name])
             found += _of_inventory(decision.mode, host, node)
             found += _other_address(host, node.nic)
     return [*found, *_one_host_id(decision, hosts, facts)]
-
-
-def _overridden(host: Host, node: NodeNetwork) -> Iterator[Conflict]:
-    for variable in node.variables:
-        value = host.env.get(variable.name, variable.value)
-        if value != variable.value:
-            yield Conflict(
-                host.name,
-                variable.name,
-                True,
-                f"the inventory's env overrides the computed {variable.name}",
-                f"{variable.name}={value}",
-                f"{variable.name}={variable.value} ({variable.reason})",
-                f"remove {variable.name} from `env` in the inventory",
-            )
 
 
 def _of_files(mode: str, host: Host, node: NodeNetwork, facts: HostFacts) -> Iterator[Conflict]:
@@ -72,7 +56,9 @@ def _of_files(mode: str, host: Host, node: NodeNetwork, facts: HostFacts) -> Ite
             message = f"{where} has no effect: NCCL reads the blanks as part of the name"
             yield Conflict(host.name, name, False, message, found, "no blanks around `=`", fix)
         elif name in job:
-            yield from _ineffective(host, setting, job[name], where, fix)
+            if setting.value != job[name]:
+                message = f"{where} has no effect: the environment of the job overrides it"
+                yield Conflict(host.name, name, False, message, found, f"{name}={job[name]}", fix)
         elif effect := _effect(mode, node, name, setting.value):
             yield Conflict(host.name, name, True, f"{where}: {effect}", found, f"no {name}", fix)
         else:
@@ -80,38 +66,24 @@ def _of_files(mode: str, host: Host, node: NodeNetwork, facts: HostFacts) -> Ite
             yield Conflict(host.name, name, False, message, found, f"no {name}, or in the inventory", fix)
 
 
-def _ineffective(host: Host, setting: Setting, value: str, where: str, fix: str) -> Iterator[Conflict]:
-    if setting.value != value:
-        yield Conflict(
-            host.name,
-            setting.name,
-            False,
-            f"{where} has no effect: the environment of the job overrides it",
-            f"{setting.name}={setting.value}",
-            f"{setting.name}={value}",
-            fix,
-        )
-
-
 def _of_inventory(mode: str, host: Host, node: NodeNetwork) -> Iterator[Conflict]:
-    """Variables that the inventory's `env` adds and that make computed ones ineffective."""
-    computed = {variable.name for variable in node.variables}
+    """Variables of the inventory's `env` that override computed ones, or make them ineffective."""
+    computed = {variable.name: variable for variable in node.variables}
     for name, value in host.env.items():
-        effect = None if name in computed else _effect(mode, node, name, value)
-        if effect:
-            yield Conflict(
-                host.name,
-                name,
-                True,
-                f"the inventory's env: {effect}",
-                f"{name}={value}",
-                f"no {name}",
-                f"remove {name} from `env` in the inventory",
-            )
+        own = computed.get(name)
+        if own is not None and own.value != value:
+            message = f"the inventory's env overrides the computed {name}"
+            expected = f"{name}={own.value} ({own.reason})"
+        elif own is None and (effect := _effect(mode, node, name, value)):
+            message, expected = f"the inventory's env: {effect}", f"no {name}"
+        else:
+            continue
+        fix = f"remove {name} from `env` in the inventory"
+        yield Conflict(host.name, name, True, message, f"{name}={value}", expected, fix)
 
 
 def _other_address(host: Host, nic: NicChoice) -> Iterator[Conflict]:
-    first = nic.interface.ipv4[0].split("/")[0] if nic.interface.ipv4 else nic.address
+    first = nic.interface.addresses[0]
     if first != nic.address:
         yield Conflict(
             host.name,
@@ -128,12 +100,12 @@ def _one_host_id(
     decision: NetworkDecision, hosts: Sequence[Host], facts: Mapping[str, HostFacts]
 ) -> Iterator[Conflict]:
     """Nodes with the same NCCL_HOSTID: NCCL treats them as one machine."""
-    ids = {}
-    for host in hosts:
-        if host.name in decision.nodes and host.name in facts:
-            value = effective(host.env, facts[host.name].nccl_conf).get("NCCL_HOSTID")
-            if value:
-                ids[host.name] = value
+    environments = {
+        host.name: effective(host.env, facts[host.name].nccl_conf)
+        for host in hosts
+        if host.name in decision.nodes and host.name in facts
+    }
+    ids = {name: each["NCCL_HOSTID"] for name, each in environments.items() if each.get("NCCL_HOSTID")}
     nodes_with = Counter(ids.values())
     for name, value in ids.items():
         if nodes_with[value] > 1:
@@ -150,52 +122,30 @@ def _one_host_id(
 
 def _effect(mode: str, node: NodeNetwork, name: str, value: str) -> str | None:
     """How a variable that `mnt` does not set affects those that it sets; None: not at all."""
-    rule = _EFFECTS.get(name)
-    return rule(mode, node, value) if rule else None
-
-
-def _gid_index(mode: str, node: NodeNetwork, value: str) -> str | None:
     ranged = any(variable.name == "NCCL_IB_ADDR_FAMILY" for variable in node.variables)
-    if ranged and not value.strip().startswith("-"):
-        return f"a fixed index disables the address range: every RoCE port uses GID {value}"
-    return None
-
-
-def _disable(mode: str, node: NodeNetwork, value: str) -> str | None:
-    return "NCCL uses sockets instead of RDMA" if value.strip() != "0" else None  # mode tcp sets it itself
-
-
-def _net(mode: str, node: NodeNetwork, value: str) -> str | None:
-    expected = "socket" if mode == "tcp" else "ib"
-    return f"NCCL uses the network {value} or fails" if value.lower() != expected else None
-
-
-def _plugin(mode: str, node: NodeNetwork, value: str) -> str | None:
-    if value == "none":
-        return None
-    return "a network plugin replaces NCCL's own sockets and RDMA, and has its own variables"
-
-
-def _family(mode: str, node: NodeNetwork, value: str) -> str | None:
-    if value == "AF_INET6":
-        return "NCCL looks for IPv6 addresses, but the training NIC was chosen by its IPv4 address"
-    return None
-
-
-def _comm_id(mode: str, node: NodeNetwork, value: str) -> str | None:
-    return f"NCCL uses {value} as its rendezvous, not the one of torch"
-
-
-def _conf_file(mode: str, node: NodeNetwork, value: str) -> str | None:
-    return f"NCCL reads {value} instead of ~/.nccl.conf, and mnt does not check that file"
-
-
-_EFFECTS: dict[str, Callable[[str, NodeNetwork, str], str | None]] = {
-    "NCCL_COMM_ID": _comm_id,
-    "NCCL_CONF_FILE": _conf_file,
-    "NCCL_IB_DISABLE": _disable,
-    "NCCL_IB_GID_INDEX": _gid_index,
-    "NCCL_NET": _net,
-    "NCCL_NET_PLUGIN": _plugin,
-    "NCCL_SOCKET_FAMILY": _family,
-}
+    effects = {  # variable -> whether this value has an effect, and which
+        "NCCL_COMM_ID": (True, f"NCCL uses {value} as its rendezvous, not the one of torch"),
+        "NCCL_CONF_FILE": (
+            True,
+            f"NCCL reads {value} instead of ~/.nccl.conf, and mnt does not check that file",
+        ),
+        "NCCL_IB_DISABLE": (value.strip() != "0", "NCCL uses sockets instead of RDMA"),
+        "NCCL_IB_GID_INDEX": (
+            ranged and not value.strip().startswith("-"),
+            f"a fixed index disables the address range: every RoCE port uses GID {value}",
+        ),
+        "NCCL_NET": (
+            value.lower() != ("socket" if mode == "tcp" else "ib"),
+            f"NCCL uses the network {value} or fails",
+        ),
+        "NCCL_NET_PLUGIN": (
+            value != "none",
+            "a network plugin replaces NCCL's own sockets and RDMA, and has its own variables",
+        ),
+        "NCCL_SOCKET_FAMILY": (
+            value == "AF_INET6",
+            "NCCL looks for IPv6 addresses, but the training NIC was chosen by its IPv4 address",
+        ),
+    }
+    harmful, effect = effects.get(name, (False, ""))
+    return effect if harmful else None

@@ -7,14 +7,11 @@ nodes, because all nodes of a job must use the same transport.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mnt.facts.fleet import FleetFacts
-from mnt.facts.host import HostFacts
-from mnt.facts.rdma import INFINIBAND
-from mnt.inventory.model import Host, Inventory
-from mnt.network.env import rdma_environment, tcp_environment
+from mnt.network.env import environment
 from mnt.network.hca import Hca, HostContext, RdmaProblem, choose_hcas
 from mnt.network.nic import NicChoice, NicProblem, choose
 from mnt.network.roce import RocePorts, gid_variables
@@ -67,26 +64,26 @@ class NetworkDecision:
 
 def decide(fleet: FleetFacts) -> NetworkDecision:
     """Decide for the hosts of one job; hosts that did not report their interfaces are left out."""
-    inventory, facts = fleet.inventory, fleet.facts
-    nics = choose(inventory, fleet.hosts, fleet.interfaces())
-    known = [host for host in fleet.hosts if host.name in nics]
-    ports = _ports(inventory, known, nics, facts)
-    gids = _gids(inventory, known, nics, facts, ports)
+    nics = choose(fleet.inventory, fleet.hosts, fleet.interfaces())
+    chosen = {name: nic for name, nic in nics.items() if isinstance(nic, NicChoice)}
+    ports = _of_one_kind(_ports(fleet, chosen))
+    gids = gid_variables(_roce_ports(fleet, chosen, ports), fleet.inventory.network.subnet)
     ports |= {name: problem for name, problem in gids.items() if isinstance(problem, RdmaProblem)}
-    mode, reason = decide_mode(inventory.network.mode, ports)
+    mode, reason = decide_mode(fleet.inventory.network.mode, ports)
     nodes = {}
-    for host in known:
+    for host in (host for host in fleet.hosts if host.name in nics):
         nic, hcas, gid_settings = nics[host.name], ports.get(host.name), gids.get(host.name, [])
         if isinstance(nic, NicProblem):
             nodes[host.name] = NodeNetwork(nic)
         elif mode == "tcp":
-            nodes[host.name] = NodeNetwork(nic, variables=tuple(tcp_environment(nic, host.tuning, reason)))
+            variables = environment(nic, host, mode, reason, (), ())
+            nodes[host.name] = NodeNetwork(nic, variables=tuple(variables))
         elif isinstance(hcas, RdmaProblem):
             nodes[host.name] = NodeNetwork(nic, problem=hcas)
         else:
             assert not isinstance(gid_settings, RdmaProblem)
-            environment = rdma_environment(nic, hcas or (), host.rdma, host.tuning, gid_settings)
-            nodes[host.name] = NodeNetwork(nic, hcas or (), tuple(environment))
+            variables = environment(nic, host, mode, reason, hcas or (), gid_settings)
+            nodes[host.name] = NodeNetwork(nic, hcas or (), tuple(variables))
     return NetworkDecision(mode, reason, nodes)
 
 
@@ -109,60 +106,40 @@ def decide_mode(configured: str, ports: Mapping[str, Ports]) -> tuple[str, str]:
     return "rdma", "auto: every node has an active RDMA port"
 
 
-def _ports(
-    inventory: Inventory,
-    hosts: Sequence[Host],
-    nics: Mapping[str, NicChoice | NicProblem],
-    facts: Mapping[str, HostFacts],
-) -> dict[str, Ports]:
+def _ports(fleet: FleetFacts, nics: Mapping[str, NicChoice]) -> dict[str, Ports]:
     """The RDMA ports of every host that has a NIC."""
-    ports: dict[str, Ports] = {}
-    for host in hosts:
-        nic, known = nics[host.name], facts.get(host.name)
-        if isinstance(nic, NicProblem):
-            continue
-        if known is None or known.rdma is None:
-            ports[host.name] = None
-            continue
-        context = HostContext(nic, known.interfaces, inventory.network.subnet, host.exclude)
-        ports[host.name] = choose_hcas(known.rdma, host.rdma, context)
-    return _of_one_kind(ports)
+    subnet = fleet.inventory.network.subnet
+    return {
+        host.name: None
+        if facts.rdma is None
+        else choose_hcas(HostContext(facts.rdma, host, nics[host.name], facts.interfaces, subnet))
+        for host, facts in fleet.answers()
+        if host.name in nics
+    }
 
 
 def _of_one_kind(ports: Mapping[str, Ports]) -> dict[str, Ports]:
     """Allow one kind of ports only, InfiniBand or RoCE: that of most nodes; in a tie, of the first node."""
-    kinds = {name: hcas[0].port.link_layer for name, hcas in ports.items() if isinstance(hcas, tuple)}
-    if len(set(kinds.values())) < 2:
-        return dict(ports)
-    usual, _ = Counter(kinds.values()).most_common(1)[0]
-    odd = {name: kind for name, kind in kinds.items() if kind != usual}
-    return {
-        name: RdmaProblem(
-            f"its RDMA ports are {_kind(odd[name])}, but those of most nodes are {_kind(usual)}",
-            tuple(hca.label for hca in hcas) if isinstance(hcas, tuple) else (),
-            f"set network.rdma.devices of this host to {_kind(usual)} devices, or exclude the host with -x",
-        )
-        if name in odd
-        else hcas
-        for name, hcas in ports.items()
-    }
+    nodes_with = Counter(hcas[0].port.kind for hcas in ports.values() if isinstance(hcas, tuple))
+    usual = max(nodes_with, key=nodes_with.__getitem__, default=None)
+    allowed = dict(ports)
+    for name, hcas in ports.items():
+        if isinstance(hcas, tuple) and hcas[0].port.kind != usual:
+            allowed[name] = RdmaProblem(
+                f"its RDMA ports are {hcas[0].port.kind}, but those of most nodes are {usual}",
+                tuple(hca.label for hca in hcas),
+                f"set network.rdma.devices of this host to {usual} devices, or exclude the host with -x",
+            )
+    return allowed
 
 
-def _kind(link_layer: str | None) -> str:
-    return "InfiniBand" if link_layer == INFINIBAND else "RoCE"
-
-
-def _gids(
-    inventory: Inventory,
-    hosts: Sequence[Host],
-    nics: Mapping[str, NicChoice | NicProblem],
-    facts: Mapping[str, HostFacts],
-    ports: Mapping[str, Ports],
-) -> dict[str, list[Variable] | RdmaProblem]:
-    """The variables that select the GIDs, for the nodes with RoCE ports."""
+def _roce_ports(
+    fleet: FleetFacts, nics: Mapping[str, NicChoice], ports: Mapping[str, Ports]
+) -> dict[str, RocePorts]:
+    """The nodes with RoCE ports."""
     roce = {}
-    for host in hosts:
-        nic, hcas = nics[host.name], ports.get(host.name)
-        if isinstance(nic, NicChoice) and isinstance(hcas, tuple) and hcas[0].gid is not None:
-            roce[host.name] = RocePorts(nic, hcas, host.rdma.gid_index, facts[host.name].nccl_version)
-    return gid_variables(roce, inventory.network.subnet)
+    for host, facts in fleet.answers():
+        hcas = ports.get(host.name)
+        if isinstance(hcas, tuple) and hcas[0].gid is not None:
+            roce[host.name] = RocePorts(nics[host.name], hcas, host.rdma.gid_index, facts.nccl_version)
+    return roce

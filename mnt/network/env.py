@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from mnt.inventory.model import Rdma, Tuning
+from mnt.inventory.model import Host, Rdma
 from mnt.network.hca import Hca
 from mnt.network.nic import NicChoice
 from mnt.network.tuning import tuning_variables
@@ -19,29 +19,30 @@ from mnt.network.variable import Variable
 _PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_", "TP_", "UCX_")
 
 
-def tcp_environment(nic: NicChoice, tuning: Tuning, reason: str) -> list[Variable]:
-    """The variables that bind a node's collectives to sockets on its training NIC.
+def environment(
+    nic: NicChoice, host: Host, mode: str, reason: str, hcas: Sequence[Hca], gids: Sequence[Variable]
+) -> Iterator[Variable]:
+    """The variables that bind a node's collectives to sockets on its training NIC, or to its RDMA ports.
+
+    In mode rdma, NCCL's bootstrap and gloo still use the NIC.
 
     Args:
-        reason: why the mode is tcp.
-    """
-    return [
-        *_interface(nic),
-        Variable("NCCL_IB_DISABLE", "1", f"{reason}: sockets only"),
-        *tuning_variables(tuning, "tcp"),
-    ]
-
-
-def rdma_environment(
-    nic: NicChoice, hcas: Sequence[Hca], rdma: Rdma, tuning: Tuning, gids: Sequence[Variable]
-) -> list[Variable]:
-    """The variables that bind a node's collectives to its RDMA ports, and NCCL's bootstrap to the NIC.
-
-    Args:
+        mode: tcp or rdma.
+        reason: why the mode was chosen.
         hcas: the ports for training; empty if the host did not report its devices.
         gids: the variables of `mnt.network.roce` for this node; empty on InfiniBand.
     """
-    return [*_interface(nic), *_devices(hcas, rdma), *gids, *_gdr(rdma), *tuning_variables(tuning, "rdma")]
+    chosen = f"{nic.interface.name}: {nic.reason}"
+    yield Variable("NCCL_SOCKET_IFNAME", f"={nic.interface.name}", chosen)
+    yield Variable("GLOO_SOCKET_IFNAME", nic.interface.name, chosen)
+    if mode == "tcp":
+        yield Variable("NCCL_IB_DISABLE", "1", f"{reason}: sockets only")
+    else:
+        yield from _devices(hcas, host.rdma)
+        yield from gids
+        if host.rdma.gdr_level is not None:
+            yield Variable("NCCL_NET_GDR_LEVEL", host.rdma.gdr_level, "inventory: network.rdma.gdr_level")
+    yield from tuning_variables(host.tuning, mode)
 
 
 def with_inventory(variables: Iterable[Variable], env: Mapping[str, str]) -> list[Variable]:
@@ -64,22 +65,11 @@ def _overridden(variable: Variable, value: str) -> Variable:
     return Variable(variable.name, value, f"inventory: env; computed: {variable.value} ({variable.reason})")
 
 
-def _interface(nic: NicChoice) -> Iterator[Variable]:
-    reason = f"{nic.interface.name}: {nic.reason}"
-    yield Variable("NCCL_SOCKET_IFNAME", f"={nic.interface.name}", reason)
-    yield Variable("GLOO_SOCKET_IFNAME", nic.interface.name, reason)
-
-
 def _devices(hcas: Sequence[Hca], rdma: Rdma) -> Iterator[Variable]:
     if hcas:
         labels = dict.fromkeys(hca.label for hca in hcas)
-        kind = "InfiniBand" if hcas[0].gid is None else "RoCE"
-        yield Variable("NCCL_IB_HCA", "=" + ",".join(labels), f"{kind}; {hcas[0].reason}")
+        reason = f"{hcas[0].port.kind}; {hcas[0].reason}"
+        yield Variable("NCCL_IB_HCA", "=" + ",".join(labels), reason)
     elif rdma.devices:
         reason = "inventory: network.rdma.devices; the host did not report its devices"
         yield Variable("NCCL_IB_HCA", "=" + ",".join(rdma.devices), reason)
-
-
-def _gdr(rdma: Rdma) -> Iterator[Variable]:
-    if rdma.gdr_level is not None:
-        yield Variable("NCCL_NET_GDR_LEVEL", rdma.gdr_level, "inventory: network.rdma.gdr_level")

@@ -16,7 +16,12 @@ from mnt.facts.rdma import ETHERNET, INFINIBAND, Port, RdmaFacts
 from mnt.network.gid import EVERYWHERE, FINDS_GIDS, index_nccl_takes
 
 # If neither NCCL_SOCKET_IFNAME nor an ib* interface nor NCCL_COMM_ID decides, NCCL tries these in order.
-_GUESSES = ("^docker,lo,virbr", "docker", "lo", "virbr")
+_GUESSES = (
+    ("^docker,lo,virbr", "all but docker*, lo*, virbr*"),
+    ("docker", "there is only docker*"),
+    ("lo", "there is only lo*"),
+    ("virbr", "there is only virbr*"),
+)
 
 
 @dataclass(frozen=True)
@@ -65,9 +70,9 @@ def expect_interfaces(
         return found, "its name begins with ib"
     if found := _near(running, environment.get("NCCL_COMM_ID", "")):
         return found, "in the subnet of NCCL_COMM_ID"
-    for names in _GUESSES:
+    for names, reason in _GUESSES:
         if found := _matching(running, names):
-            return found, _in_words(names)
+            return found, reason
     return [], "no interface is up"
 
 
@@ -127,12 +132,6 @@ def _near(running: Sequence[tuple[str, str]], comm_id: str) -> list[str]:
         if rendezvous in ipaddress.ip_network(address, strict=False)
     )
     return list(inside)[:1]
-
-
-def _in_words(names: str) -> str:
-    if names.startswith("^"):
-        return f"all but {names[1:].replace(',', '*, ')}*"
-    return f"there is only {names}*"
 
 
 def _expect_hcas(

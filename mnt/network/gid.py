@@ -17,8 +17,6 @@ FINDS_GIDS = (2, 21)
 
 EVERYWHERE = "0.0.0.0/0"  # the address range that excludes nothing
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-
 
 def candidates(gids: Iterable[Gid], addresses: Mapping[str, Collection[str]]) -> list[Gid]:
     """The RoCE v2 GIDs that stand for an IPv4 address of their own interface, in order of their indices.
@@ -68,15 +66,10 @@ def address_range(ports: Sequence[tuple[Sequence[Gid], Gid]], preferred: Sequenc
     Returns:
         The range in CIDR form; EVERYWHERE if NCCL finds all GIDs without a range; None if no range works.
     """
-    addresses = [ipaddress.ip_address(gid.ipv4) for _, gid in ports if gid.ipv4]
-    for network in (*preferred, *_covering(addresses), EVERYWHERE):
+    addresses = [int(ipaddress.ip_address(gid.ipv4)) for _, gid in ports if gid.ipv4]
+    prefix = 32 - (max(addresses) ^ min(addresses)).bit_length()
+    covering = ipaddress.ip_network((min(addresses), prefix), strict=False)  # the smallest with all addresses
+    for network in (*preferred, str(covering), EVERYWHERE):
         if all(index_nccl_takes(table, network) == gid.index for table, gid in ports):
             return network
     return None
-
-
-def _covering(addresses: Sequence[Address]) -> list[str]:
-    """The smallest network that contains all addresses."""
-    numbers = [int(address) for address in addresses]
-    prefix = 32 - (max(numbers) ^ min(numbers)).bit_length()
-    return [str(ipaddress.ip_network((min(numbers), prefix), strict=False))]

@@ -13,11 +13,10 @@ from fnmatch import fnmatchcase
 
 from mnt.facts.host import Interface
 from mnt.facts.rdma import ETHERNET, INFINIBAND, Device, Gid, Port, RdmaFacts
-from mnt.inventory.model import Rdma
+from mnt.inventory.model import Host
 from mnt.network import gid
 from mnt.network.nic import NicChoice
 
-Addresses = Mapping[str, Sequence[str]]
 _Ports = list[tuple[Device, str, Port]]  # device, label, port
 
 
@@ -29,10 +28,6 @@ class Hca:
     port: Port
     gid: Gid | None  # None on InfiniBand
     reason: str
-
-    @property
-    def link_layer(self) -> str | None:
-        return self.port.link_layer
 
 
 @dataclass(frozen=True)
@@ -55,18 +50,25 @@ class _Unfit(Exception):
 
 @dataclass(frozen=True)
 class HostContext:
-    """The settings and interfaces of a host that decide which ports and GIDs to use."""
+    """The facts and settings of a host that decide which ports and GIDs to use."""
 
+    rdma: RdmaFacts
+    host: Host
     nic: NicChoice
     interfaces: Sequence[Interface]
     subnet: str | None = None  # network.subnet
-    exclude: Sequence[str] = ()  # patterns of devices that are used only if the inventory names them
+
+    @property
+    def carrying(self) -> tuple[Device, ...]:
+        """The devices that carry the training NIC."""
+        return self.rdma.carrying(self.nic.interface.name)
 
 
-def choose_hcas(facts: RdmaFacts, settings: Rdma, context: HostContext) -> tuple[Hca, ...] | RdmaProblem:
+def choose_hcas(context: HostContext) -> tuple[Hca, ...] | RdmaProblem:
     """The ports that the host trains with; at least one."""
     try:
-        ports = _named(facts, settings.devices) if settings.devices else _by_rule(facts, context)
+        named = context.host.rdma.devices
+        ports = _named(context.rdma, named) if named else _by_rule(context)
         kinds = {port.link_layer for _, _, port in ports}
         if len(kinds) > 1:
             raise _Unfit(
@@ -74,11 +76,8 @@ def choose_hcas(facts: RdmaFacts, settings: Rdma, context: HostContext) -> tuple
                 (f"{device.name} {port.link_layer}" for device, _, port in ports),
                 "set network.rdma.devices to devices of one kind",
             )
-        reason = _reason(settings, ports, facts, context)
-        return tuple(
-            Hca(label, port, _gid(facts, device, port, settings.gid_index, context), reason)
-            for device, label, port in ports
-        )
+        reason = "inventory: network.rdma.devices" if named else _reason(context, ports)
+        return tuple(Hca(label, port, _gid(context, device, port), reason) for device, label, port in ports)
     except _Unfit as unfit:
         return unfit.problem
 
@@ -98,12 +97,16 @@ def _named(facts: RdmaFacts, devices: Sequence[str]) -> _Ports:
     return ports
 
 
-def _by_rule(facts: RdmaFacts, context: HostContext) -> _Ports:
-    nic = context.nic.interface.name
+def _by_rule(context: HostContext) -> _Ports:
+    nic, facts = context.nic.interface.name, context.rdma
     if not facts.devices:
         raise _Unfit("there is no RDMA device", (), "set network.mode to tcp, or load the NIC's RDMA driver")
-    allowed = [device for device in facts.devices if not _excluded(device.name, context.exclude)]
-    carrying = [device for device in facts.carrying(nic) if device in allowed]
+    allowed = [
+        device
+        for device in facts.devices
+        if not any(fnmatchcase(device.name, pattern) for pattern in context.host.exclude)
+    ]
+    carrying = [device for device in context.carrying if device in allowed]
     if carrying:
         return [entry for device in carrying for entry in _active(device, _of_nic(device, nic), None)]
     active = [
@@ -143,31 +146,27 @@ def _active(device: Device, ports: Sequence[Port], label: str | None) -> _Ports:
     return [(device, label or (device.name if single else f"{device.name}:{p.number}"), p) for p in active]
 
 
-def _excluded(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _reason(settings: Rdma, ports: _Ports, facts: RdmaFacts, context: HostContext) -> str:
-    if settings.devices:
-        return "inventory: network.rdma.devices"
+def _reason(context: HostContext, ports: _Ports) -> str:
     names = {device.name for device, _, _ in ports}
     nic = context.nic.interface.name
-    if not names & {device.name for device in facts.carrying(nic)}:
+    if not names & {device.name for device in context.carrying}:
         return f"every active port; none of them carries {nic}"
-    others = [d.name for d in facts.devices if d.name not in names and any(p.active for p in d.ports)]
+    others = [
+        device.name
+        for device in context.rdma.devices
+        if device.name not in names and any(port.active for port in device.ports)
+    ]
     idle = f"; also active, but not named in the inventory: {', '.join(others)}" if others else ""
     return f"carries {nic}{idle}"
 
 
-def _gid(
-    facts: RdmaFacts, device: Device, port: Port, configured: int | str, context: HostContext
-) -> Gid | None:
+def _gid(context: HostContext, device: Device, port: Port) -> Gid | None:
     """The GID of a RoCE port: version 2, and the IPv4 address of its own interface; None on InfiniBand."""
     if port.link_layer == INFINIBAND:
         return None
-    if configured != "auto":
-        return _gid_at(device, port, configured)
-    found = gid.candidates(port.gids, _addresses(facts, device, port, context))
+    if context.host.rdma.gid_index != "auto":
+        return _gid_at(device, port, context.host.rdma.gid_index)
+    found = gid.candidates(port.gids, _addresses(context, device, port))
     if len(found) > 1 and context.subnet is not None:
         subnet = ipaddress.ip_network(context.subnet)
         found = [each for each in found if ipaddress.ip_address(each.ipv4 or "") in subnet] or found
@@ -194,13 +193,13 @@ def _gid_at(device: Device, port: Port, index: int | str) -> Gid:
     )
 
 
-def _addresses(facts: RdmaFacts, device: Device, port: Port, context: HostContext) -> Addresses:
+def _addresses(context: HostContext, device: Device, port: Port) -> Mapping[str, Sequence[str]]:
     """By interface, the addresses whose GIDs the port may use; on the training NIC only its own address."""
     nic = context.nic.interface.name
-    if port.has_netdev(nic) or (len(device.ports) == 1 and device in facts.carrying(nic)):
+    if port.has_netdev(nic) or (len(device.ports) == 1 and device in context.carrying):
         return {nic: [context.nic.address]}
     return {
-        interface.name: [address.split("/")[0] for address in interface.ipv4]
+        interface.name: interface.addresses
         for interface in context.interfaces
         if port.has_netdev(interface.name)
     }

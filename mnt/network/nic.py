@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -36,6 +37,12 @@ class NicChoice:
     interface: Interface
     address: str
     reason: str
+
+    @property
+    def network(self) -> Network:
+        """The network of the address."""
+        own = map(ipaddress.ip_interface, self.interface.ipv4)
+        return next(each.network for each in own if str(each.ip) == self.address)
 
 
 @dataclass(frozen=True)
@@ -78,40 +85,35 @@ def choose(
 def _choose(
     inventory: Inventory, known: Sequence[Host], interfaces: Mapping[str, Sequence[Interface]]
 ) -> dict[str, NicChoice | NicProblem]:
+    shared = _shared_addresses(interfaces.values())
+    usable = {host.name: _usable(_not_excluded(host, interfaces[host.name]), shared) for host in known}
+    master, *workers = known
     chosen: dict[str, NicChoice | NicProblem] = {}
     for host in known:
-        configured = _configured(
-            inventory, host, interfaces[host.name], _not_excluded(host, interfaces[host.name])
-        )
+        configured = _configured(inventory, host, interfaces[host.name])
         if configured is not None:
             chosen[host.name] = configured
-    if len(chosen) == len(known):
-        return {host.name: chosen[host.name] for host in known}
-
-    real = {host.name: _not_excluded(host, _usable(host.name, interfaces)) for host in known}
-    master, *workers = known
-    if master.name not in chosen:
-        chosen[master.name] = _master(master, [real[worker.name] for worker in workers], real[master.name])
-    for worker in workers:
-        if worker.name not in chosen:
-            chosen[worker.name] = _worker(worker, real[worker.name], master, chosen[master.name])
-    return {host.name: chosen[host.name] for host in known}
+        elif host == master:
+            chosen[host.name] = _master(
+                master, [usable[worker.name] for worker in workers], usable[host.name]
+            )
+        else:
+            chosen[host.name] = _worker(host, usable[host.name], master, chosen[master.name])
+    return chosen
 
 
 def _not_excluded(host: Host, nics: Sequence[Interface]) -> list[Interface]:
     return [nic for nic in nics if not any(fnmatchcase(nic.name, pattern) for pattern in host.exclude)]
 
 
-def _configured(
-    inventory: Inventory, host: Host, nics: Sequence[Interface], candidates: Sequence[Interface]
-) -> NicChoice | NicProblem | None:
+def _configured(inventory: Inventory, host: Host, nics: Sequence[Interface]) -> NicChoice | NicProblem | None:
     """The choice by the inventory's settings; None if it has none for this host."""
     subnet = inventory.network.subnet
     if host.nic is not None:
         return _named(host, host.nic, nics, subnet, f"inventory: nic of {host.name}")
     if subnet is not None:
         reason = f"inventory: in network.subnet {subnet}"
-        return _in_subnet(host, candidates, ipaddress.ip_network(subnet), reason)
+        return _in_subnet(host, _not_excluded(host, nics), ipaddress.ip_network(subnet), reason)
     if inventory.network.nic is not None:
         return _named(host, inventory.network.nic, nics, subnet, "inventory: network.nic")
     return None
@@ -129,7 +131,7 @@ def _named(
                     f"configure an address on {nic.name} of {host.name}, or set `nic` to another NIC",
                 )
             inside = _addresses_in(nic, ipaddress.ip_network(subnet)) if subnet else []
-            return NicChoice(nic, (inside or _addresses(nic))[0], reason)
+            return NicChoice(nic, (inside or nic.addresses)[0], reason)
     return NicProblem(
         f"there is no NIC {name}",
         _listed(nics),
@@ -149,25 +151,21 @@ def _in_subnet(host: Host, nics: Sequence[Interface], subnet: Network, reason: s
     )
 
 
-def _usable(name: str, interfaces: Mapping[str, Sequence[Interface]]) -> list[Interface]:
-    """The NICs by which another host could reach this one.
+def _shared_addresses(hosts: Iterable[Sequence[Interface]]) -> set[str]:
+    """The addresses that several hosts have, for example 172.17.0.1 of docker0: they reach none of them."""
+    count = Counter(address for nics in hosts for address in {each for nic in nics for each in nic.addresses})
+    return {address for address, hosts_with in count.items() if hosts_with > 1}
 
-    An address that another host also has (for example 172.17.0.1 of docker0) does not reach this host.
-    """
-    elsewhere = {
-        address
-        for other, nics in interfaces.items()
-        if other != name
-        for nic in nics
-        for address in _addresses(nic)
-    }
+
+def _usable(nics: Sequence[Interface], shared: set[str]) -> list[Interface]:
+    """The NICs by which another host could reach this one."""
     return [
         nic
-        for nic in interfaces[name]
+        for nic in nics
         if nic.up
         and not nic.loopback
         and not _VIRTUAL.match(nic.name)
-        and any(address not in elsewhere for address in _addresses(nic))
+        and not shared.issuperset(nic.addresses)
     ]
 
 
@@ -179,7 +177,7 @@ def _master(
     reached = [
         (nic, network)
         for nic in nics
-        for network in _networks(nic)
+        for network in dict.fromkeys(ipaddress.ip_network(cidr, strict=False) for cidr in nic.ipv4)
         if all(any(_addresses_in(other, network) for other in worker) for worker in workers)
     ]
     if len(reached) == 1:
@@ -195,9 +193,9 @@ def _master(
 
 def _alone(host: Host, nics: Sequence[Interface]) -> NicChoice | NicProblem:
     """A job on a single host needs a NIC only for an address."""
-    logged_in = [nic for nic in nics if host.address in _addresses(nic)]
+    logged_in = [nic for nic in nics if host.address in nic.addresses]
     for nic in [*logged_in, *nics]:
-        return NicChoice(nic, _addresses(nic)[0], "the only host: no traffic leaves it")
+        return NicChoice(nic, nic.addresses[0], "the only host: no traffic leaves it")
     return NicProblem(
         "no NIC that is up has an IPv4 address", (), f"set `nic` of {host.name} in the inventory"
     )
@@ -210,24 +208,12 @@ def _worker(
     if isinstance(masters, NicProblem):
         message = f"not decided until the master {master.name} has a training NIC"
         return NicProblem(message, (), masters.fix, waits_for=master.name)
-    network = next(
-        network
-        for network in _networks(masters.interface)
-        if ipaddress.ip_address(masters.address) in network
-    )
-    return _in_subnet(worker, nics, network, f"in the subnet of {master.name}'s {masters.interface.name}")
-
-
-def _addresses(nic: Interface) -> list[str]:
-    return [address.split("/")[0] for address in nic.ipv4]
-
-
-def _networks(nic: Interface) -> list[Network]:
-    return list(dict.fromkeys(ipaddress.ip_network(address, strict=False) for address in nic.ipv4))
+    reason = f"in the subnet of {master.name}'s {masters.interface.name}"
+    return _in_subnet(worker, nics, masters.network, reason)
 
 
 def _addresses_in(nic: Interface, network: Network) -> list[str]:
-    return [address for address in _addresses(nic) if ipaddress.ip_address(address) in network]
+    return [address for address in nic.addresses if ipaddress.ip_address(address) in network]
 
 
 def _listed(nics: Iterable[Interface]) -> tuple[str, ...]:

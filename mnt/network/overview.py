@@ -35,14 +35,9 @@ class NodeOverview:
     differences: tuple[str, ...] = ()  # between what was used and what was set
 
     @property
-    def problem(self) -> tuple[str, str] | None:
-        """Why the host cannot train, and the fix; None: it can."""
-        return self.network.obstacle
-
-    @property
     def status(self) -> str:
         """ok, fail, or waiting (for another host whose problem must be solved first)."""
-        if self.problem is None:
+        if self.network.obstacle is None:
             return "ok"
         return "waiting" if self.network.waits_for else "fail"
 
@@ -55,7 +50,7 @@ class NodeOverview:
         chosen = nic if isinstance(nic, NicChoice) else None
         return {
             "status": self.status,
-            "problem": None if self.problem is None else {"message": self.problem[0], "fix": self.problem[1]},
+            "problem": _problem(self.network.obstacle),
             "nic": chosen.interface.name if chosen else None,
             "address": chosen.address if chosen else None,
             "reason": chosen.reason if chosen else None,
@@ -87,17 +82,16 @@ class NodeOverview:
 class NetworkOverview:
     """Every selected host has an entry in either `nodes` or `errors`."""
 
-    hosts: tuple[str, ...]  # in rank order
+    fleet: FleetFacts
     decision: NetworkDecision
     nodes: Mapping[str, NodeOverview]
     errors: Mapping[str, HostError]
-    trial: Trial | None = None  # of `--deep`
 
     @property
     def ok(self) -> bool:
         """Every host answered and has what the mode needs, and the trial, if any, used what was set."""
-        trial_ok = self.trial is None or self.trial.problem is None
-        nodes_ok = all(node.problem is None and not node.differences for node in self.nodes.values())
+        trial_ok = self.fleet.trial is None or self.fleet.trial.problem is None
+        nodes_ok = all(node.network.obstacle is None and not node.differences for node in self.nodes.values())
         return not self.errors and trial_ok and nodes_ok
 
     def document(self) -> dict[str, Any]:
@@ -106,16 +100,16 @@ class NetworkOverview:
             "ok": self.ok,
             "mode": self.decision.mode,
             "reason": self.decision.reason,
-            "hosts": {
-                name: self._node(name) if name in self.nodes else _unreachable(self.errors[name])
-                for name in self.hosts
-            },
-            **({"deep": _deep(self.trial)} if self.trial else {}),
+            "hosts": {host.name: self._host_document(host.name) for host in self.fleet.hosts},
+            **({"deep": _trial_document(self.fleet.trial)} if self.fleet.trial else {}),
         }
 
-    def _node(self, name: str) -> dict[str, Any]:
+    def _host_document(self, name: str) -> dict[str, Any]:
+        if name in self.errors:
+            error = self.errors[name]
+            return {"status": "unreachable", "problem": _problem((error.message, error.fix))}
         node = self.nodes[name]
-        return {**node.document(), **({"used": node.used_document()} if self.trial else {})}
+        return {**node.document(), **({"used": node.used_document()} if self.fleet.trial else {})}
 
 
 def network_overview(fleet: FleetFacts, decision: NetworkDecision) -> NetworkOverview:
@@ -133,8 +127,7 @@ def network_overview(fleet: FleetFacts, decision: NetworkDecision) -> NetworkOve
         for host, _ in fleet.answers()
         if host.name not in nodes
     }
-    names = tuple(host.name for host in fleet.hosts)
-    return NetworkOverview(names, decision, nodes, {**fleet.errors, **silent}, fleet.trial)
+    return NetworkOverview(fleet, decision, nodes, {**fleet.errors, **silent})
 
 
 def _node(
@@ -160,18 +153,18 @@ def _node(
     )
 
 
-def _deep(trial: Trial) -> dict[str, Any]:
-    problem = trial.problem
+def _trial_document(trial: Trial) -> dict[str, Any]:
     return {
-        "ok": problem is None,
-        "problem": None if problem is None else {"message": problem[0], "fix": problem[1]},
+        "ok": trial.problem is None,
+        "problem": _problem(trial.problem),
         "backend": trial.backend,
         "world_size": trial.world_size,
     }
 
 
-def _unreachable(error: HostError) -> dict[str, Any]:
-    return {"status": "unreachable", "problem": {"message": error.message, "fix": error.fix}}
+def _problem(problem: tuple[str, str | None] | None) -> dict[str, str | None] | None:
+    """A message and its fix, as JSON."""
+    return None if problem is None else {"message": problem[0], "fix": problem[1]}
 
 
 def _quoted(text: str) -> str:

@@ -7,7 +7,6 @@ this.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -51,12 +50,8 @@ def gid_variables(
 
 def _preferred(nodes: Sequence[RocePorts], subnet: str | None) -> list[str]:
     """The networks to try first: the training subnet, and the networks of the nodes' NICs."""
-    networks = [subnet] if subnet else []
-    for node in nodes:
-        for address in node.nic.interface.ipv4:
-            if address.split("/")[0] == node.nic.address:
-                networks.append(str(ipaddress.ip_network(address, strict=False)))
-    return list(dict.fromkeys(networks))
+    networks = [str(node.nic.network) for node in nodes]
+    return list(dict.fromkeys([subnet, *networks] if subnet else networks))
 
 
 def _by_range(node: RocePorts, address_range: str) -> Iterator[Variable]:

@@ -84,18 +84,17 @@ def read_gloo(sockets: Sequence[tuple[str, str]], interfaces: Sequence[Interface
     """From pairs (local address, peer address); a listening socket has an empty peer address."""
     if not sockets:
         return None
-    owners = {address.split("/")[0]: nic.name for nic in interfaces for address in (*nic.ipv4, *nic.ipv6)}
+    names = {address.split("/")[0]: nic.name for nic in interfaces for address in (*nic.ipv4, *nic.ipv6)}
     used = dict.fromkeys(local for local, _ in sockets)
     return Used(
         backend="gloo",
         transport="Socket",
-        interfaces=tuple(f"{owners.get(address) or _unowned(address)} {address}" for address in used),
+        interfaces=tuple(
+            f"{names.get(address, 'lo' if ipaddress.ip_address(address).is_loopback else '?')} {address}"
+            for address in used
+        ),
         evidence=tuple(f"{local} to {peer}" if peer else f"{local} listens" for local, peer in sockets),
     )
-
-
-def _unowned(address: str) -> str:
-    return "lo" if ipaddress.ip_address(address).is_loopback else "?"
 
 
 def differences(used: Used, network: NodeNetwork, variables: Mapping[str, str], mode: str) -> tuple[str, ...]:

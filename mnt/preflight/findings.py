@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 
 class Severity(str, Enum):
@@ -22,17 +21,17 @@ class Problem:
     The texts do not name the affected hosts, so the same problem on sixty hosts is one finding.
     """
 
-    hosts: tuple[str, ...]
     message: str  # one line
     found: str
     expected: str
     fix: str  # in the style that mnt.errors describes
     severity: Severity | None = None  # None: the check's own
+    hosts: tuple[str, ...] = ()  # empty in a `host_check`, which judges one host
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A problem, and the check that found it."""
+    """A problem, and the check that found it; also an entry of `findings` in the JSON document."""
 
     check: str
     severity: Severity
@@ -41,15 +40,3 @@ class Finding:
     expected: str
     message: str
     fix: str
-
-    def document(self) -> dict[str, Any]:
-        """The JSON form for `--json`."""
-        return {
-            "check": self.check,
-            "severity": self.severity.value,
-            "hosts": list(self.hosts),
-            "found": self.found,
-            "expected": self.expected,
-            "message": self.message,
-            "fix": self.fix,
-        }

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from mnt.facts.fleet import FleetFacts
-from mnt.facts.gather import gather_facts, gather_further
+from mnt.facts.gather import Progress, gather_facts, gather_further
 from mnt.fleet import Fleet
 from mnt.inventory.model import Host, Inventory
 from mnt.network.decision import NetworkDecision, decide
@@ -13,9 +13,7 @@ from mnt.preflight.checks.storage import LOCAL_DISKS
 from mnt.preflight.checks.versions import packages_to_look_up
 from mnt.preflight.registry import FURTHER_TRIPS, Check, Needs
 from mnt.preflight.report import Report, run_checks
-from mnt.preflight.trips import plan_trips
-
-Progress = Callable[[str], None]
+from mnt.preflight.trips import exchanges, training_nics
 
 
 def look(
@@ -35,7 +33,14 @@ def look(
     needs = {check.needs for check in checks} & FURTHER_TRIPS - {Needs.TRIAL}
     facts, network = first_look(fleet, inventory, hosts, progress)
     if needs:
-        facts = gather_further(fleet, facts, plan_trips(facts, network, needs), progress)
+        facts = gather_further(
+            fleet,
+            facts,
+            logins=Needs.MESH in needs,
+            exchanges=list(exchanges(facts)) if Needs.VISIBILITY in needs else None,
+            nics=training_nics(facts, network) if Needs.REACH in needs else None,
+            progress=progress,
+        )
     return run_checks(facts, network, checks)
 
 

@@ -35,19 +35,25 @@ def problems(mount: Mount, fleet: FleetFacts) -> dict[str, Problem]:
     """The problem of each host that has one, in rank order."""
     known = {host.name: facts for host, facts in fleet.answers() if mount.path in facts.mounts}
     writable = must_be_writable(mount, known)
-    found: dict[str, Problem] = {}
-    for host, facts in known.items():
-        found.update((host, problem) for problem in _problem(host, mount, facts, writable))
-    usable = {host: facts for host, facts in known.items() if not fails(found.get(host))}
+    found = {
+        host: replace(problem, hosts=(host,))
+        for host, facts in known.items()
+        if (problem := _problem(mount, facts, writable))
+    }
+    usable = {host: facts for host, facts in known.items() if host not in found or not _fails(found[host])}
     for problem in (*_other_source(mount, usable), *_no_permission(mount, usable, writable)):
         for host in problem.hosts:
             found[host] = replace(problem, hosts=(host,))
     return {host: found[host] for host in known if host in found}
 
 
-def fails(problem: Problem | None) -> bool:
-    """Whether the mount is unusable. A mount with a warning is usable."""
-    return problem is not None and problem.severity is not Severity.WARN
+def failing(mount: Mount, fleet: FleetFacts) -> set[str]:
+    """The hosts on which the mount is unusable. A mount with a warning is usable."""
+    return {host for host, problem in problems(mount, fleet).items() if _fails(problem)}
+
+
+def _fails(problem: Problem) -> bool:
+    return problem.severity is not Severity.WARN
 
 
 def must_be_writable(mount: Mount, known: Mapping[str, HostFacts]) -> bool:
@@ -69,8 +75,8 @@ def describe(mount: Mount) -> str:
     return f"{mount.type or 'a mount'}{origin}{options}"
 
 
-def _problem(host: str, mount: Mount, facts: HostFacts, writable: bool) -> Iterator[Problem]:
-    """The problem that the facts of one host show, without those of the other hosts; at most one."""
+def _problem(mount: Mount, facts: HostFacts, writable: bool) -> Problem | None:
+    """The problem that the facts of one host show, without those of the other hosts."""
     stack = layers(facts.mounts[mount.path])
     state = facts.paths.get(mount.path, PathFacts("dir"))
     severity = None
@@ -91,16 +97,16 @@ def _problem(host: str, mount: Mount, facts: HostFacts, writable: bool) -> Itera
         message = f"{mount.path} has {len(stack)} mounts on top of each other"
         found, fix, severity = _shown(stack), f"sudo umount {shlex.quote(mount.path)}", Severity.WARN
     else:
-        return
-    yield Problem((host,), message, found, describe(mount), fix, severity)
+        return None
+    return Problem(message, found, describe(mount), fix, severity)
 
 
 def _differences(mount: Mount, top: Mounted, writable: bool) -> list[str]:
     wrong = []
     if mount.type and top.type != mount.type and (mount.type, top.type) != ("nfs", "nfs4"):
         wrong.append(f"type {top.type}")
-    if mount.source and not _same_source(mount.source, top):
-        wrong.append(_source_difference(mount.source, top.source))
+    if mount.source and (difference := _source_difference(mount.source, top)):
+        wrong.append(difference)
     if writable and "ro" in top.options:
         wrong.append("mounted read-only")
     missing = [
@@ -113,22 +119,21 @@ def _differences(mount: Mount, top: Mounted, writable: bool) -> list[str]:
     return wrong
 
 
-def _same_source(required: str, top: Mounted) -> bool:
-    """Compare the sources. An NFS server may also be named by the address in the mount's `addr=`."""
-    server, _, export = required.rstrip("/").partition(":/")
-    shown, _, shown_export = top.source.rstrip("/").partition(":/")
-    return export == shown_export and (server == shown or f"addr={server.strip('[]')}" in top.options)
+def _source_difference(required: str, top: Mounted) -> str | None:
+    """What is wrong with the source: of NFS the server or the export. None: nothing.
 
-
-def _source_difference(required: str, found: str) -> str:
-    """Name the part of an NFS source that is wrong: server or export."""
+    An NFS server may also be named by the address in the mount's `addr=`.
+    """
     server, colon, export = required.rstrip("/").partition(":/")
-    other_server, other_colon, other_export = found.rstrip("/").partition(":/")
-    if colon and other_colon and server == other_server:
-        return f"export /{other_export} instead of /{export}"
-    if colon and other_colon and export == other_export:
-        return f"server {other_server} instead of {server}"
-    return f"source {found}"
+    found, found_colon, found_export = top.source.rstrip("/").partition(":/")
+    same_server = server == found or f"addr={server.strip('[]')}" in top.options
+    if same_server and export == found_export:
+        return None
+    if colon and found_colon and same_server:
+        return f"export /{found_export} instead of /{export}"
+    if colon and found_colon and export == found_export:
+        return f"server {found} instead of {server}"
+    return f"source {top.source}"
 
 
 def _in_force(option: str, shown: tuple[str, ...]) -> bool:
@@ -148,14 +153,11 @@ def _replaced(
     """Message and fix for a mount that differs from the inventory."""
     path = shlex.quote(mount.path)
     if any(not _differences(mount, layer, writable) for layer in stack[:-1]):
-        top = stack[-1]
-        return (
-            f"{mount.path} is hidden: {top.type} from {top.source} is mounted over it",
-            f"sudo umount {path}",
-        )
-    message = f"{mount.path} differs from the inventory: {', '.join(differences)}"
+        over = f"{stack[-1].type} from {stack[-1].source}"
+        return f"{mount.path} is hidden: {over} is mounted over it", f"sudo umount {path}"
     if differences == ["mounted read-only"]:
         return f"{mount.path} is mounted read-only", f"sudo mount -o remount,rw {path}"
+    message = f"{mount.path} differs from the inventory: {', '.join(differences)}"
     return message, f"sudo umount {path} && {_mount(mount)}"
 
 
@@ -164,19 +166,16 @@ def _unusable(mount: Mount, state: PathFacts, top: Mounted) -> tuple[str, str]:
     remount = f"sudo umount -f -l {shlex.quote(mount.path)} && {_mount(mount)}"
     server = _server(top)
     of = f"its server, {server}," if server else "its file system"
+    test = f" (test: nc -vz {shlex.quote(server.strip('[]'))} 2049)" if server else ""
+    back = f"bring {server or top.source} back{test}"
     if state.kind == "hung":
-        return (
-            f"{mount.path} hangs: {of} does not answer",
-            f"bring {server or top.source} back{_reach(server)}, and waiting processes continue; "
-            f"if it does not come back: {remount}",
-        )
+        fix = f"{back}, and waiting processes continue; if it does not come back: {remount}"
+        return f"{mount.path} hangs: {of} does not answer", fix
     if state.code == "ESTALE":
         return f"{mount.path} is stale: its directory no longer exists on {server or top.source}", remount
     if server and state.code in _TIMED_OUT:
-        return (
-            f"{mount.path} returns I/O errors: {of} does not answer, and the soft mount has timed out",
-            f"bring {server} back{_reach(server)}; then: {remount}",
-        )
+        message = f"{mount.path} returns I/O errors: {of} does not answer, and the soft mount has timed out"
+        return message, f"{back}; then: {remount}"
     return f"{mount.path} is mounted but not usable: {state.error}", remount
 
 
@@ -243,10 +242,6 @@ def _server(top: Mounted) -> str | None:
         return top.source[2:].partition("/")[0]
     server, colon, _ = top.source.partition(":/")
     return server if colon and server else None
-
-
-def _reach(server: str | None) -> str:
-    return f" (test: nc -vz {shlex.quote(server.strip('[]'))} 2049)" if server else ""
 
 
 def _shown(stack: tuple[Mounted, ...]) -> str:

@@ -37,21 +37,9 @@ def parity(
 ) -> Iterator[Problem]:
     """The hosts whose value differs. `values` are versions by host; None: not installed."""
     pin = pinned(fleet, subject.pin)
-    if pin is not None:
-        yield from against_pin(subject, pin, values)
-    else:
+    if pin is None:
         yield from by_majority(subject, values, severity)
-
-
-def pinned(fleet: FleetFacts, name: str) -> str | None:
-    """The inventory's `require` for a name, in any spelling; None: it has none."""
-    for key, specifier in fleet.inventory.require.items():
-        if canonicalize_name(key) == canonicalize_name(name):
-            return specifier
-    return None
-
-
-def against_pin(subject: Subject, pin: str, values: Mapping[str, str | None]) -> Iterator[Problem]:
+        return
     for host, value in values.items():
         if value is None or not satisfies(value, pin):
             found = value or ABSENT
@@ -62,6 +50,14 @@ def against_pin(subject: Subject, pin: str, values: Mapping[str, str | None]) ->
                 expected=f"{pin} (inventory: require)",
                 fix=subject.fix(host, pin),
             )
+
+
+def pinned(fleet: FleetFacts, name: str) -> str | None:
+    """The inventory's `require` for a name, in any spelling; None: it has none."""
+    for key, specifier in fleet.inventory.require.items():
+        if canonicalize_name(key) == canonicalize_name(name):
+            return specifier
+    return None
 
 
 def satisfies(version: str, specifier: str) -> bool:

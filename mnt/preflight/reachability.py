@@ -55,11 +55,12 @@ def problems(reach: Reach, hosts: Sequence[str], master: str, port: int) -> Iter
     faults = {pair: grade(reached) for pair, reached in tried.items()}
     texts = _Texts(reach, tried, port, master)
     dead = {pair for pair, fault in faults.items() if fault == NOTHING}
-    for cause in explain_dead(dead, set(tried), rank, _denied(tried)):
+    denied = {pair for pair, reached in tried.items() if "denied" in reached.outcomes}  # by the source itself
+    for cause in explain_dead(dead, set(tried), rank, denied):
         yield texts.dead(cause)
     for kind in (RANGE, SOME, MASTER):
         bad = {pair for pair, fault in faults.items() if fault == kind}
-        for cause in explain_by_direction(bad, set(tried) - dead, rank, set()):
+        for cause in explain_by_direction(bad, set(tried) - dead, rank):
             yield texts.partial(kind, cause)
 
 
@@ -83,11 +84,6 @@ def grade(reached: Reached) -> str | None:
     if not all(range_ok):
         return SOME
     return MASTER if reached.master is not None and not master_ok else None
-
-
-def _denied(tried: dict[Pair, Reached]) -> set[Pair]:
-    """The pairs whose source itself rejected the connection."""
-    return {pair for pair, reached in tried.items() if "denied" in (reached.master, *reached.ports.values())}
 
 
 # --- causes ----------------------------------------------------------------------------------------------
@@ -118,15 +114,11 @@ def _parts(bad: set[Pair], tried: set[Pair], hosts: Sequence[str]) -> list[list[
     while left:
         part, edge = {left[0]}, [left[0]]
         while edge:
-            edge = [host for host in {*_union(linked[host] for host in edge)} if host not in part]
+            edge = list(set().union(*(linked[host] for host in edge)) - part)
             part.update(edge)
         parts.append([host for host in left if host in part])
         left = [host for host in left if host not in part]
     return sorted(parts, key=len)
-
-
-def _union(sets: Iterable[set[str]]) -> set[str]:
-    return set().union(*sets)
 
 
 def _between(parts: list[list[str]], across: set[Pair]) -> Iterator[Cause]:
@@ -143,7 +135,7 @@ def _between(parts: list[list[str]], across: set[Pair]) -> Iterator[Cause]:
 
 
 def explain_by_direction(
-    bad: set[Pair], tried: set[Pair], hosts: Sequence[str], denied: Collection[Pair]
+    bad: set[Pair], tried: set[Pair], hosts: Sequence[str], denied: Collection[Pair] = ()
 ) -> Iterator[Cause]:
     """Explain pairs by hosts that block one direction, or both. The cause that explains most comes first."""
     left = set(bad)
@@ -174,7 +166,7 @@ def _directions(host: str, bad: set[Pair], tried: set[Pair], left: set[Pair]) ->
     into = {pair for pair in tried if pair[1] == host}
     out = {pair for pair in tried if pair[0] == host}
     for shape, pairs in (("in", into), ("out", out), ("both", into | out)):
-        if pairs and pairs <= bad and (into and out if shape == "both" else True):
+        if pairs and pairs <= bad and (shape != "both" or (into and out)):
             yield Cause(shape, (host,), frozenset(pairs & left))
 
 
@@ -198,8 +190,8 @@ class _Texts:
         if cause.shape == "apart" and all(len(group) == 1 for group in cause.groups) and len(hosts) > 2:
             message = "no host reaches any other over the training network"
             fix = "check VLANs and port isolation on the switch, and the firewall of every host"
-        elif cause.shape in ("apart", "cut off") and self._subnets(cause.groups):
-            message = f"{self._subnets(cause.groups)}: no traffic gets from one to the other"
+        elif subnets := self._subnets(cause.groups):
+            message = f"{subnets}: no traffic gets from one to the other"
             fix = "add a route between them, or put all training NICs in one subnet and set network.subnet"
         elif cause.shape == "apart":
             message = f"these do not reach each other: {' | '.join(fold(group) for group in cause.groups)}"
@@ -222,7 +214,7 @@ class _Texts:
         else:
             message = f"{fold(cause.sources)} cannot connect to it over the training network"
             fix = f"check the firewalls on both sides and between them: {_RULES}"
-        return Problem(hosts, message, self._outcomes(cause.pairs), _EXPECTED, fix)
+        return Problem(message, self._outcomes(cause.pairs), _EXPECTED, fix, hosts=hosts)
 
     def partial(self, kind: str, cause: Cause) -> Problem:
         what = {
@@ -236,35 +228,34 @@ class _Texts:
             "both": "in both directions",
             "pairs": f"for {fold(cause.sources)}" if cause.sources else "",
         }[cause.shape]
+        networks = sorted({self.reach.nics[source].network for source, _ in cause.pairs})
         allowed = f"port {self.port}" if kind == MASTER else "net.ipv4.ip_local_port_range"
         fix = (
             f"open {allowed}, or better all ports, between the training hosts: "
-            f"sudo iptables -I INPUT -s {self._networks(cause)} -j ACCEPT"
+            f"sudo iptables -I INPUT -s {','.join(networks)} -j ACCEPT"
         )
         # The master port of a worker is used only if a job has that worker as its master.
         leads = any(target == self.master for _, target in cause.pairs)
         severity = Severity.WARN if kind == MASTER and not leads else None
-        message = f"{what} {direction}"
-        return Problem(cause.hosts, message, self._outcomes(cause.pairs), _EXPECTED, fix, severity)
+        outcomes = self._outcomes(cause.pairs)
+        return Problem(f"{what} {direction}", outcomes, _EXPECTED, fix, severity, cause.hosts)
 
     def _outcomes(self, pairs: Iterable[Pair]) -> str:
         """The outcomes of the failed connections, the most frequent first."""
         counted: Counter[str] = Counter()
         for pair in pairs:
             reached = self.tried[pair]
-            outcomes = [*reached.ports.values(), *([reached.master] if reached.master else [])]
-            counted.update(outcome for outcome in outcomes if outcome != "ok")
+            counted.update(outcome for outcome in reached.outcomes if outcome != "ok")
             if reached.no_route:
                 counted[f"no route ({reached.no_route.lower()})"] += 1
         return "connections end with: " + (", ".join(name for name, _ in counted.most_common()) or "nothing")
 
     def _subnets(self, groups: Sequence[Sequence[str]]) -> str | None:
         """The subnets of the groups, if each group has its own; else None."""
+        if not groups:
+            return None
         networks = [sorted({self.reach.nics[host].network for host in group}) for group in groups]
         if any(set(one) & set(other) for i, one in enumerate(networks) for other in networks[:i]):
             return None
         subnets = [f"{', '.join(nets)} ({fold(group)})" for nets, group in zip(networks, groups, strict=True)]
         return f"{len(subnets)} subnets without a route between them, {' and '.join(subnets)}"
-
-    def _networks(self, cause: Cause) -> str:
-        return ",".join(sorted({self.reach.nics[source].network for source, _ in cause.pairs}))

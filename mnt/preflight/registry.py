@@ -9,16 +9,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
+from typing import TypeVar
 
 from mnt.errors import UsageError
 from mnt.facts.fleet import FleetFacts
+from mnt.facts.host import HostFacts
+from mnt.inventory.model import Host
 from mnt.inventory.spelling import did_you_mean
 from mnt.network.decision import NetworkDecision
 from mnt.preflight import checks as families
 from mnt.preflight.findings import Finding, Problem, Severity
 
 Judge = Callable[[FleetFacts], Iterator[Problem]]
+HostJudge = Callable[[Host, HostFacts], Iterator[Problem]]
 NetworkJudge = Callable[[FleetFacts, NetworkDecision], Iterator[Problem]]
+AnyJudge = TypeVar("AnyJudge", bound=Callable[..., Iterator[Problem]])
 
 
 class Needs(Enum):
@@ -37,56 +42,36 @@ class Needs(Enum):
 # What the probe alone does not provide: the hosts are asked again.
 FURTHER_TRIPS = frozenset({Needs.MESH, Needs.VISIBILITY, Needs.REACH, Needs.TRIAL})
 
+# The hosts of which that is known.
+_KNOWN: dict[Needs, Callable[[FleetFacts], Iterable[str]]] = {
+    Needs.NOTHING: lambda fleet: (host.name for host in fleet.hosts),
+    Needs.ANSWER: lambda fleet: fleet.facts,
+    Needs.PROBE: lambda fleet: (name for name, facts in fleet.facts.items() if facts.python),
+    Needs.PACKAGES: lambda fleet: (name for name, facts in fleet.facts.items() if facts.trains_with),
+    Needs.MESH: lambda fleet: fleet.mesh or (),
+    Needs.VISIBILITY: lambda fleet: (
+        host for test in (fleet.visibility or {}).values() for host in (test.writer, *test.sightings)
+    ),
+    Needs.REACH: lambda fleet: fleet.reach.nics if fleet.reach else (),
+    Needs.TRIAL: lambda fleet: fleet.trial.hosts if fleet.trial and fleet.trial.obstacle is None else (),
+}
+
 
 @dataclass(frozen=True)
 class Check:
-    """A pure function over facts; its docstring is its documentation."""
+    """A pure function over facts, and its documentation, which is the function's docstring."""
 
     id: str
     severity: Severity  # the severity of its findings, unless a problem has its own
     needs: Needs
     judge: NetworkJudge
-    function: Callable[..., Iterator[Problem]]  # the function as written, for its module and docstring
-
-    @property
-    def family(self) -> str:
-        """The name of its module, or of the package that contains the module."""
-        return self.function.__module__.removeprefix(f"{families.__name__}.").partition(".")[0]
-
-    @property
-    def summary(self) -> str:
-        return self._documentation[0]
-
-    @property
-    def details(self) -> str:
-        """The docstring without its first paragraph; may be empty."""
-        return self._documentation[1]
-
-    @property
-    def _documentation(self) -> tuple[str, str]:
-        summary, _, details = inspect.cleandoc(self.function.__doc__ or "").partition("\n\n")
-        return " ".join(summary.split()), details.strip()
+    family: str  # the name of its module, or of the package that contains the module
+    summary: str  # the first paragraph of the docstring
+    details: str  # the other paragraphs; may be empty
 
     def judges(self, fleet: FleetFacts) -> frozenset[str]:
         """The hosts that the check can judge."""
-        if self.needs is Needs.NOTHING:
-            return frozenset(host.name for host in fleet.hosts)
-        if self.needs is Needs.MESH:
-            return frozenset(fleet.mesh or ())
-        if self.needs is Needs.VISIBILITY:
-            tests = (fleet.visibility or {}).values()
-            return frozenset(host for test in tests for host in (test.writer, *test.sightings))
-        if self.needs is Needs.REACH:
-            return frozenset(fleet.reach.nics if fleet.reach else ())
-        if self.needs is Needs.TRIAL:
-            return frozenset(fleet.trial.hosts if fleet.trial and fleet.trial.obstacle is None else ())
-        return frozenset(
-            host.name
-            for host, facts in fleet.answers()
-            if self.needs is Needs.ANSWER
-            or (self.needs is Needs.PROBE and facts.python is not None)
-            or (self.needs is Needs.PACKAGES and facts.trains_with is not None)
-        )
+        return frozenset(_KNOWN[self.needs](fleet))
 
     def run(self, fleet: FleetFacts, network: NetworkDecision) -> list[Finding]:
         """The findings. The same problem on several hosts is one finding, with its hosts in rank order."""
@@ -119,36 +104,53 @@ _ALWAYS = ("ssh", "host-key")
 def check(
     id: str, *, severity: Severity = Severity.FAIL, needs: Needs = Needs.PROBE
 ) -> Callable[[Judge], Judge]:
-    """Register a function over facts as a check.
+    """Register a function over the facts of all hosts as a check.
 
     Args:
         id: the stable name of the check, `torch-version`.
-        severity: the severity of its findings, unless a problem has its own.
+        severity: of its findings, unless a problem has its own.
         needs: what must be known of a host; the function gets the facts of such hosts only.
     """
+    return _register(id, severity, needs, lambda judge: lambda fleet, network: judge(fleet))
 
-    def register(judge: Judge) -> Judge:
-        _register(Check(id, severity, needs, lambda fleet, network: judge(fleet), judge))
-        return judge
 
-    return register
+def host_check(
+    id: str, *, severity: Severity = Severity.FAIL, needs: Needs = Needs.PROBE
+) -> Callable[[HostJudge], HostJudge]:
+    """Register a function over one host as a check; arguments as for `check`.
+
+    Its problems need no `hosts`: they are problems of that host.
+    """
+
+    def adapt(judge: HostJudge) -> NetworkJudge:
+        return lambda fleet, network: (
+            replace(problem, hosts=(host.name,))
+            for host, facts in fleet.answers()
+            for problem in judge(host, facts)
+        )
+
+    return _register(id, severity, needs, adapt)
 
 
 def network_check(
     id: str, *, severity: Severity = Severity.FAIL, needs: Needs = Needs.PROBE
 ) -> Callable[[NetworkJudge], NetworkJudge]:
     """Register a function over facts and the network decision as a check; arguments as for `check`."""
+    return _register(id, severity, needs, lambda judge: judge)
 
-    def register(judge: NetworkJudge) -> NetworkJudge:
-        _register(Check(id, severity, needs, judge, judge))
+
+def _register(
+    id: str, severity: Severity, needs: Needs, adapt: Callable[[AnyJudge], NetworkJudge]
+) -> Callable[[AnyJudge], AnyJudge]:
+    def register(judge: AnyJudge) -> AnyJudge:
+        assert id not in _REGISTERED, f"two checks are named {id}"
+        family = judge.__module__.removeprefix(f"{families.__name__}.").partition(".")[0]
+        summary, _, details = inspect.cleandoc(judge.__doc__ or "").partition("\n\n")
+        summary = " ".join(summary.split())
+        _REGISTERED[id] = Check(id, severity, needs, adapt(judge), family, summary, details.strip())
         return judge
 
     return register
-
-
-def _register(made: Check) -> None:
-    assert made.id not in _REGISTERED, f"two checks are named {made.id}"
-    _REGISTERED[made.id] = made
 
 
 @cache
@@ -171,16 +173,12 @@ def select(*, only: Sequence[str] = (), skip: Sequence[str] = (), deep: bool = F
         UsageError: there is no check with such an id.
     """
     ids = [item.id for item in all_checks()]
-    _refuse_unknown([*only, *skip], ids)
-    trials = {item.id for item in all_checks() if item.needs is Needs.TRIAL}
-    selected = {*only, *_ALWAYS} if only else {*ids} - trials
-    selected |= trials if deep else set()
-    return tuple(item for item in all_checks() if item.id in selected and item.id not in skip)
-
-
-def _refuse_unknown(names: Iterable[str], ids: Sequence[str]) -> None:
-    for name in names:
+    for name in (*only, *skip):
         if name not in ids:
             raise UsageError(
                 f"there is no check {name!r}{did_you_mean(name, ids)}", fix=f"use one of {', '.join(ids)}"
             )
+    trials = {item.id for item in all_checks() if item.needs is Needs.TRIAL}
+    selected = {*only, *_ALWAYS} if only else {*ids} - trials
+    selected |= trials if deep else set()
+    return tuple(item for item in all_checks() if item.id in selected and item.id not in skip)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import msgspec
+
 from mnt.facts.fleet import FleetFacts
 from mnt.network.decision import NetworkDecision
-from mnt.preflight.checks import ORDER
 from mnt.preflight.findings import Finding, Severity
 from mnt.preflight.registry import Check
 
@@ -31,33 +32,33 @@ class Report:
         return not self.count(Severity.FAIL)
 
     def count(self, severity: Severity) -> int:
-        return sum(finding.severity is severity for finding in self.findings)
+        return sum(finding.severity == severity for finding in self.findings)
 
     def status(self, host: str) -> str:
         """ok, warn, fail or unreachable."""
         error = self.fleet.errors.get(host)
         if error is not None and error.phase not in _AFTER_LOGIN:
             return "unreachable"
-        severities = {finding.severity for finding in self.findings if host in finding.hosts}
-        return next((bad.value for bad in (Severity.FAIL, Severity.WARN) if bad in severities), "ok")
+        worst = next(iter(self.by_host.get(host, ())), None)
+        return worst.severity.value if worst and worst.severity is not Severity.INFO else "ok"
 
     def document(self) -> dict[str, Any]:
         """The JSON document of `mnt preflight --json`."""
         return {
             "ok": self.ok,
             "hosts": {host.name: {"status": self.status(host.name)} for host in self.fleet.hosts},
-            "findings": [finding.document() for finding in self.findings],
+            "findings": msgspec.to_builtins(self.findings),
             "checks": [check.id for check in self.checks],
             **({"deep": self.fleet.trial.document()} if self.fleet.trial else {}),
         }
 
-    def families(self) -> list[str]:
-        """The families that have a check in this run, in order."""
-        return [name for name in ORDER if self.family(name)]
-
-    def family(self, name: str) -> list[Check]:
-        """The checks of one family in this run."""
-        return [check for check in self.checks if check.family == name]
+    @cached_property
+    def families(self) -> dict[str, list[Check]]:
+        """The checks of this run by family, in order."""
+        found: dict[str, list[Check]] = {}
+        for check in self.checks:
+            found.setdefault(check.family, []).append(check)
+        return found
 
     @cached_property
     def judged(self) -> dict[str, frozenset[str]]:
@@ -65,10 +66,14 @@ class Report:
         return {check.id: check.judges(self.fleet) for check in self.checks}
 
     @cached_property
+    def worst_first(self) -> list[Finding]:
+        return [finding for severity in Severity for finding in self.findings if finding.severity is severity]
+
+    @cached_property
     def by_host(self) -> dict[str, list[Finding]]:
-        """The findings on each host."""
+        """The findings on each host, the worst first."""
         found: dict[str, list[Finding]] = {}
-        for finding in self.findings:
+        for finding in self.worst_first:
             for host in finding.hosts:
                 found.setdefault(host, []).append(finding)
         return found

@@ -2,67 +2,47 @@
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from mnt.facts.fleet import FleetFacts
-from mnt.facts.gather import Trips
 from mnt.facts.gather_visibility import Exchange
 from mnt.facts.reach import TrainingNic
-from mnt.inventory.model import Host, Mount
+from mnt.inventory.model import Mount
 from mnt.network.decision import NetworkDecision
-from mnt.network.nic import NicChoice
 from mnt.preflight import mounts
-from mnt.preflight.registry import Needs
-
-
-def plan_trips(facts: FleetFacts, network: NetworkDecision, needs: Collection[Needs]) -> Trips:
-    """The trips for the checks that have these needs."""
-    return Trips(
-        logins=Needs.MESH in needs,
-        exchanges=tuple(_exchanges(facts)) if Needs.VISIBILITY in needs else None,
-        nics=training_nics(facts, network) if Needs.REACH in needs else None,
-    )
 
 
 def training_nics(facts: FleetFacts, network: NetworkDecision) -> dict[str, TrainingNic]:
     """The training NICs of the hosts that can take part: the NIC works, and the host has Python."""
     return {
-        host: TrainingNic(choice.interface.name, choice.address, _network(choice), choice.interface.mtu)
+        host: TrainingNic(choice.interface.name, choice.address, str(choice.network), choice.interface.mtu)
         for host, choice in network.working().items()
         if facts.facts[host].python is not None
     }
 
 
-def _network(choice: NicChoice) -> str:
-    cidr = next(each for each in choice.interface.ipv4 if each.split("/")[0] == choice.address)
-    return str(ipaddress.ip_network(cidr, strict=False))
-
-
-def _exchanges(facts: FleetFacts) -> Iterator[Exchange]:
+def exchanges(facts: FleetFacts) -> Iterator[Exchange]:
+    """The files to write and read on the inventory's `storage`."""
     for mount in facts.inventory.storage:
         hosts = hosts_to_test(mount, facts)
         if len(hosts) > 1:
             writer, *readers = hosts
-            yield Exchange(mount.path, writer, readers, _directories(mount, facts.inventory.host(writer)))
+            workdir = facts.inventory.host(writer).workdir
+            below = PurePosixPath(workdir).is_relative_to(mount.path)
+            # The user may be able to write to the workdir only.
+            yield Exchange(mount.path, writer, readers, [mount.path, *([workdir] if below else [])])
 
 
 def hosts_to_test(mount: Mount, facts: FleetFacts) -> list[str]:
     """The hosts on which the mount works, the writer first; none if the storage is read-only."""
     if "ro" in mount.options:
         return []
-    problems = mounts.problems(mount, facts)
+    failing = mounts.failing(mount, facts)
     hosts = [
         host.name
         for host, answer in facts.answers()
-        if mount.path in answer.mounts and not mounts.fails(problems.get(host.name))
+        if mount.path in answer.mounts and host.name not in failing
     ]
     able = [host for host in hosts if facts.facts[host].paths[mount.path].write == "ok"]
     return [*able[:1], *(host for host in hosts if host not in able[:1])]
-
-
-def _directories(mount: Mount, writer: Host) -> list[str]:
-    """Where the user may be able to write: the mount itself, and the workdir if it is below the mount."""
-    below = PurePosixPath(writer.workdir).is_relative_to(mount.path)
-    return [mount.path, *([writer.workdir] if below else [])]

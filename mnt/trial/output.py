@@ -1,4 +1,4 @@
-"""What the ranks of a trial printed, as facts. Pure."""
+"""Reads the output of the ranks of a trial. Pure."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 
 from mnt.facts.trial import Culprit, Measurement, Trial
 
-# What NCCL says of the network that it takes, with NCCL_DEBUG=INFO: seen in NCCL 2.28.9.
+# The network that NCCL chooses, as printed with NCCL_DEBUG=INFO: seen in NCCL 2.28.9.
 _CHOICE = re.compile(r"NCCL INFO (NET/\w+ ?: Using \[\d.*|Using network .*)$")
-# A connection over RoCE: which device, by its number in `Using`, and which GID. As NCCL's source writes it,
-# with `Dev` in old versions, `IbDev` in those of today.
+# A connection over RoCE: the device, by its number in `Using`, and the GID. From NCCL's source: old versions
+# print `Dev`, current ones `IbDev`.
 _GID = re.compile(r"NCCL INFO NET/IB ?: .*\b(?:Ib)?Dev (\d+) Port \d+ qpn \d+ .*\bGID (\d+) ")
 
 
 def read_trial(
     hosts: tuple[str, ...], output: Mapping[str, str], mark: str, failed: Culprit | None, world: int
 ) -> Trial:
-    """The trial, from what each host printed.
+    """The trial, from the output of each host.
 
     Args:
-        mark: what precedes each JSON object of allreduce.py's in a line.
+        mark: precedes each JSON object of allreduce.py in a line.
         failed: the culprit, if the job failed.
-        world: ranks that were started.
+        world: number of ranks that were started.
     """
     backend: str | None = None
     imports: dict[str, float] = {}
@@ -69,12 +69,12 @@ def _events(text: str, mark: str) -> Iterator[dict[str, Any]]:
 
 
 def _network(text: str) -> tuple[str, ...]:
-    """What NCCL took, each line once."""
+    """The lines that show NCCL's choice, each once."""
     found = (_CHOICE.search(line) for line in text.splitlines())
     return tuple(dict.fromkeys(match[1].strip() for match in found if match))
 
 
 def _gids(text: str) -> dict[int, int]:
-    """The GID index that NCCL connected with, by its own number of the device."""
+    """The GID indices of NCCL's connections, by NCCL's number of the device."""
     found = (_GID.search(line) for line in text.splitlines())
     return {int(match[1]): int(match[2]) for match in found if match}

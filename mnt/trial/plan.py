@@ -37,11 +37,11 @@ def plan_trial(
     """Plan the all-reduces on `hosts`.
 
     Args:
-        directories: by host, where the script lies; the job's own files go there as well.
-        mark: precedes each line that is meant for us.
+        directories: by host, the directory that holds the script; the job's own files go there too.
+        mark: precedes each line of output that is for `read_trial`.
 
     Raises:
-        NeverStarted: a host has not what the network's mode needs.
+        NeverStarted: a host lacks what the network's mode needs.
     """
     nodes = {
         host.name: NodeFacts(facts.facts[host.name].home, CodeTree(directories[host.name])) for host in hosts

@@ -1,30 +1,29 @@
-"""The edge of `--deep`: a short real launch of allreduce.py, which is sent along and leaves nothing."""
+"""The edge of `--deep`: launches allreduce.py on the hosts for a short time, and removes it again."""
 
 from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib import resources
 
 from mnt.errors import HostError, NeverStarted
 from mnt.facts.fleet import FleetFacts
+from mnt.facts.gather import Progress
 from mnt.facts.trial import Culprit, Trial
 from mnt.fleet import Fleet, HostConnection
 from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host
 from mnt.launch.backends.api import Request
 from mnt.launch.backends.ssh import SshBackend
-from mnt.launch.facts import unfit
-from mnt.launch.jobs import Job, new_job_id
+from mnt.launch.jobs import new_job_id
 from mnt.launch.plan import LaunchPlan
 from mnt.launch.staging import take_back
 from mnt.launch.watch import Watch
 from mnt.network.decision import NetworkDecision
-from mnt.preflight.findings import Severity
-from mnt.preflight.report import Report
+from mnt.preflight.findings import Finding, Severity
 from mnt.tasks.held import held
 from mnt.trial.output import read_trial
 from mnt.trial.plan import SCRIPT, able_hosts, plan_trial
@@ -32,33 +31,20 @@ from mnt.trial.plan import SCRIPT, able_hosts, plan_trial
 _START_SECONDS = 120.0  # until the rendezvous listens: torch is imported first
 _RUN_SECONDS = 180.0  # from then on
 
-Progress = Callable[[str], None]
 
-
-def with_trial(fleet: Fleet, report: Report, progress: Progress) -> FleetFacts:
-    """The report's facts, and a trial; where something fails already, one that says so: it would hang."""
-    failing = [finding for finding in report.findings if finding.severity is Severity.FAIL]
-    against = f"{failing[0].check} fails already" if failing else None
-    return _tried(fleet, report.fleet, report.network, progress, against)
-
-
-def with_network_trial(
-    fleet: Fleet, facts: FleetFacts, network: NetworkDecision, progress: Progress
+def with_trial(
+    fleet: Fleet,
+    facts: FleetFacts,
+    network: NetworkDecision,
+    findings: Iterable[Finding],
+    progress: Progress,
 ) -> FleetFacts:
-    """The facts, and a trial; where `mnt launch` would refuse, one that says why."""
-    first = next(iter(unfit(facts, network)), None)
-    against = f"{fold(first.hosts)}: {first.message} ({first.check})" if first else None
-    return _tried(fleet, facts, network, progress, against)
-
-
-def _tried(
-    fleet: Fleet, facts: FleetFacts, network: NetworkDecision, progress: Progress, against: str | None
-) -> FleetFacts:
-    """The facts, and a trial; where something speaks against one, that."""
-    if against is not None:
-        names = tuple(host.name for host, _ in facts.answers())
-        return replace(facts, trial=Trial(names, obstacle=against))
-    return replace(facts, trial=try_out(fleet, facts, network, progress))
+    """The facts, with a trial added. If one of `findings` is a failure, no job runs: it could hang."""
+    failed = next((finding for finding in findings if finding.severity is Severity.FAIL), None)
+    if failed is None:
+        return replace(facts, trial=try_out(fleet, facts, network, progress))
+    obstacle = f"{fold(failed.hosts)}: {failed.message} ({failed.check})"
+    return replace(facts, trial=Trial(tuple(facts.facts), obstacle=obstacle))
 
 
 def try_out(fleet: Fleet, facts: FleetFacts, network: NetworkDecision, progress: Progress) -> Trial:
@@ -87,43 +73,27 @@ def _blamed(error: HostError | NeverStarted, names: Sequence[str]) -> str:
 
 @contextmanager
 def _staged(fleet: Fleet, hosts: Sequence[Host]) -> Iterator[dict[str, str]]:
-    """The script in a temporary directory of each host, meanwhile; gives these by host. Raises HostError."""
+    """A temporary directory on each host, by host, that holds the script while the block runs.
+
+    Raises HostError.
+    """
     text = resources.files("mnt.remote.trial").joinpath(SCRIPT).read_text(encoding="utf-8")
-    directories: dict[str, str] = {}
-    errors: list[HostError] = []
-    arrived, done = threading.Semaphore(0), threading.Event()
+    with ExitStack() as stack:
 
-    def hold(connection: HostConnection) -> None:
-        try:
-            with held(connection, "trial.stage", {"files": {SCRIPT: text}}) as frame:
-                directories[connection.target.name] = frame["directory"]
-                arrived.release()
-                done.wait()
-        except HostError as error:
-            errors.append(error)
-            arrived.release()
+        def stage(connection: HostConnection) -> str:
+            frame = stack.enter_context(held(connection, "trial.stage", {"files": {SCRIPT: text}}))
+            return str(frame["directory"])
 
-    holder = threading.Thread(
-        target=fleet.run_each,
-        args=(hold, {host.name: () for host in hosts}),
-        kwargs={"fanout": len(hosts)},
-    )
-    holder.start()
-    try:
-        for _ in hosts:
-            arrived.acquire()
-        if errors:
-            raise errors[0]
-        yield directories
-    finally:
-        done.set()
-        holder.join()
+        staged = fleet.run_each(stage, {host.name: () for host in hosts})
+        for error in staged.errors().values():
+            raise error
+        yield staged.values_by_host()
 
 
 def _run(
     fleet: Fleet, plan: LaunchPlan, facts: FleetFacts, progress: Progress
 ) -> tuple[Mapping[str, str], Culprit | None]:
-    """What each host printed, and who ended the job. Raises HostError, NeverStarted."""
+    """What each host printed, and the host that ended the job. Raises HostError, NeverStarted."""
     output = {node.host: "" for node in plan.nodes}
 
     def collect(host: str, text: str) -> None:
@@ -147,13 +117,8 @@ def _run(
         take_back(fleet, plan)
     if late.is_set():
         return output, Culprit(plan.master_host, f"it was not done within {_RUN_SECONDS:g} s")
-    return output, _failure(job)
-
-
-def _failure(job: Job) -> Culprit | None:
     if job.state == "finished":
-        return None
-    culprit = job.culprit
-    if culprit is None:
-        return Culprit(job.nodes[0].host, f"the job is {job.state}")
-    return Culprit(culprit.host, culprit.message)
+        return output, None
+    if job.culprit is None:
+        return output, Culprit(plan.master_host, f"the job is {job.state}")
+    return output, Culprit(job.culprit.host, job.culprit.message)

@@ -23,7 +23,7 @@ GIB = 2**30
 
 
 def python(version: str = "3.11.2") -> Interpreter:
-    return Interpreter((PYTHON,), True, version, "cpython", PYTHON)
+    return Interpreter((PYTHON,), True, version, PYTHON)
 
 
 def nic(name: str, *ipv4: str, up: bool = True, carrier: bool | None = True) -> Interface:

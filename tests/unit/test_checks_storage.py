@@ -416,7 +416,7 @@ MIB = 2**20
         (
             "~",
             Space(9 * GIB, 8 * GIB, 9, 0),
-            "the home directory is full: 8 GiB of 9 GiB free, no inode free",
+            "the home directory has no inode left",
             "fail",
         ),
     ],

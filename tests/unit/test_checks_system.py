@@ -9,7 +9,7 @@ import pytest
 from fleets import GIB, MEMORY, SHM, findings, make_fleet, only_finding, texts
 
 from mnt.facts.system import Artifacts, BuildLock, Leftover, OwnProcesses, Release, Resolved, Zombies
-from mnt.preflight.clocks import HEAD, Offset, reference
+from mnt.preflight.checks.system import HEAD, Offset, reference
 from mnt.preflight.findings import Severity
 
 MIB = 2**20

@@ -96,7 +96,7 @@ def test_a_host_that_cannot_be_reached_leaves_the_others_their_answer() -> None:
 def test_a_host_that_has_not_what_the_mode_needs() -> None:
     found = report({"a": A}, mode="rdma")
     assert not found.ok
-    assert found.nodes["a"].problem == (
+    assert found.nodes["a"].network.obstacle == (
         "RDMA: there is no RDMA device",
         "set network.mode to tcp, or load the NIC's RDMA driver",
     )
@@ -104,7 +104,7 @@ def test_a_host_that_has_not_what_the_mode_needs() -> None:
 
 
 def test_a_host_without_a_nic_lists_what_there_is() -> None:
-    problem = report({"a": A}, nic="eth9").nodes["a"].problem
+    problem = report({"a": A}, nic="eth9").nodes["a"].network.obstacle
     assert problem is not None
     assert problem[0] == "training NIC: there is no NIC eth9 (found: docker0 172.17.0.1/16, eth0 10.0.0.1/24)"
 

@@ -48,14 +48,11 @@ def run_python(code: str, python: str = sys.executable, *, within: tuple[str, ..
 
 
 def test_this_machine_answers_with_facts() -> None:
-    before = time.time()
     facts = HostFacts.parse(
         "here", json.loads(json.dumps(run_probe(mounts=["/proc"], paths=["/etc"], port=1)))
     )
     assert facts.hostname == socket.gethostname()
     assert facts.kernel == os.uname().release
-    assert facts.time is not None
-    assert before <= facts.time <= time.time()
     assert facts.login is not None
     assert facts.login.uid == os.getuid()
     assert facts.python is not None
@@ -225,7 +222,7 @@ def test_interfaces_as_the_kernel_has_them() -> None:
     }
     nic = found["ens3f0"]
     assert nic["altnames"] == ["enp26s0np0"]
-    assert (nic["mtu"], nic["mac"], nic["up"], nic["carrier"]) == (9000, "02:00:00:00:00:01", True, True)
+    assert (nic["mtu"], nic["up"], nic["carrier"]) == (9000, True, True)
     assert nic["ipv4"] == ["10.0.0.1/24", "10.0.0.2/24"]
     assert "fd00::1/64" in nic["ipv6"]
     assert (found["down0"]["up"], found["down0"]["carrier"]) == (False, None)

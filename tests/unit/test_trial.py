@@ -33,7 +33,7 @@ def test_a_trial_that_came_to_its_end() -> None:
         "node2": printed({**IMPORTED, "seconds": 3.0}, DONE, rank=1),
     }
     trial = read_trial(HOSTS, output, MARK, None, 2)
-    assert trial.done
+    assert trial.problem is None
     assert (trial.backend, trial.import_seconds) == ("gloo", {"node1": 2.0, "node2": 3.0})
     assert trial.measurements == (Measurement(1 << 20, 0.001, pytest.approx(1.048576)),)
     assert trial.document()["ok"]
@@ -178,7 +178,7 @@ def test_a_wrong_sum_names_its_host() -> None:
     wrong = {"event": "wrong", "bytes": 4096, "sum": 1.0, "expected": 2}
     trial = read_trial(HOSTS, {"node1": printed(DONE), "node2": printed(wrong, wrong, DONE)}, MARK, None, 2)
     assert trial.wrong_sums == {"node2": "1 instead of 2"}
-    assert trial.done
+    assert trial.culprit is None
     assert not trial.document()["ok"]
 
 

@@ -18,9 +18,9 @@ def import_torch(fleet: FleetFacts) -> Iterator[Problem]:
     trial = fleet.trial
     if trial is None:
         return
-    for host in trial.without_torch:
+    if trial.without_torch:
         yield Problem(
-            hosts=(host,),
+            hosts=trial.without_torch,
             message="torch is not installed for the configured interpreter",
             found="no torch among its packages",
             expected="import torch",

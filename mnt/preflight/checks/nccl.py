@@ -7,11 +7,13 @@ import shlex
 from collections.abc import Iterator
 
 from mnt.facts.fleet import FleetFacts
+from mnt.facts.host import HostFacts
 from mnt.facts.rdma import RdmaFacts
+from mnt.inventory.model import Host
 from mnt.network.conflicts import conflicts
 from mnt.network.decision import NetworkDecision
 from mnt.preflight.findings import Problem, Severity
-from mnt.preflight.registry import check, network_check
+from mnt.preflight.registry import host_check, network_check
 
 # The first kernel with DMA-BUF between a GPU and an RDMA device.
 _DMA_BUF_KERNEL = (5, 12)
@@ -34,24 +36,20 @@ def rdma(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
                 fix=node.problem.fix,
             )
     if fleet.inventory.network.mode == "auto" and network.mode == "tcp":
-        yield from _fallen_back(fleet, network.reason)
-
-
-def _fallen_back(fleet: FleetFacts, reason: str) -> Iterator[Problem]:
-    active = [
-        host.name
-        for host, facts in fleet.answers()
-        if facts.rdma and any(port.active for device in facts.rdma.devices for port in device.ports)
-    ]
-    if active:
-        yield Problem(
-            hosts=tuple(active),
-            message="the host has RDMA, but jobs would train over TCP",
-            found=reason,
-            expected="a usable RDMA port on every host",
-            fix="fix the problem that `mnt net` shows, or set network.mode in the inventory to tcp",
-            severity=Severity.WARN,
-        )
+        active = [
+            host.name
+            for host, facts in fleet.answers()
+            if facts.rdma and any(port.active for device in facts.rdma.devices for port in device.ports)
+        ]
+        if active:
+            yield Problem(
+                hosts=tuple(active),
+                message="the host has RDMA, but jobs would train over TCP",
+                found=network.reason,
+                expected="a usable RDMA port on every host",
+                fix="fix the problem that `mnt net` shows, or set network.mode in the inventory to tcp",
+                severity=Severity.WARN,
+            )
 
 
 @network_check("gpudirect", severity=Severity.WARN)
@@ -101,20 +99,18 @@ def nccl_conf(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
         )
 
 
-@check("topo-file")
-def topo_file(fleet: FleetFacts) -> Iterator[Problem]:
+@host_check("topo-file")
+def topo_file(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """The topology file of `network.tuning.topo_file` exists on the host.
 
     NCCL continues without it, and prints no warning.
     """
-    for host, facts in fleet.answers():
-        path = host.tuning.topo_file
-        state = facts.paths.get(path) if path else None
-        if path and state is not None and state.kind != "file":
-            yield Problem(
-                hosts=(host.name,),
-                message=f"there is no topology file {path}",
-                found=state.error or state.kind,
-                expected=f"a file {path} (inventory: network.tuning.topo_file)",
-                fix=f"copy the file to {shlex.quote(path)}, or remove topo_file from the inventory",
-            )
+    path = host.tuning.topo_file
+    state = facts.paths.get(path) if path else None
+    if path and state is not None and state.kind != "file":
+        yield Problem(
+            message=f"there is no topology file {path}",
+            found=state.error or state.kind,
+            expected=f"a file {path} (inventory: network.tuning.topo_file)",
+            fix=f"copy the file to {shlex.quote(path)}, or remove topo_file from the inventory",
+        )

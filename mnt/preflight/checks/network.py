@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import ipaddress
+import itertools
 from collections.abc import Iterator, Sequence
 
 from mnt.facts.fleet import FleetFacts
-from mnt.facts.host import Interface
+from mnt.facts.host import HostFacts, Interface, Traffic
+from mnt.inventory.model import Host
 from mnt.network.decision import NetworkDecision
 from mnt.network.nic import NicChoice
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.parity import Subject, by_majority
-from mnt.preflight.registry import check, network_check
+from mnt.preflight.registry import host_check, network_check
 
-# Counters above these limits are a warning. Below them they are normal: a replugged cable causes a few
-# errors, and unwanted packets (LLDP, foreign VLANs) cause some drops.
-_ERRORS, _ERROR_RATE = 10, 1e-5
-_DROPS, _DROP_RATE = 1000, 1e-2
+# Counters above both limits (a number, and a part of the packets) are a warning. Below them they are normal:
+# a replugged cable causes a few errors, and unwanted packets (LLDP, foreign VLANs) cause some drops.
+_ERRORS = (10, 1e-5)
+_DROPS = (1000, 1e-2)
 
 
 @network_check("nic")
@@ -32,7 +34,24 @@ def nic(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
     for name, node in network.nodes.items():
         choice = node.nic
         if isinstance(choice, NicChoice):
-            yield from _judge(name, choice)
+            chosen = choice.interface
+            expected = f"{chosen.name} up, with a link ({choice.reason})"
+            if not chosen.up:
+                yield Problem(
+                    hosts=(name,),
+                    message=f"the training NIC {chosen.name} is down",
+                    found="down",
+                    expected=expected,
+                    fix=f"sudo ip link set {chosen.name} up",
+                )
+            elif chosen.carrier is False:
+                yield Problem(
+                    hosts=(name,),
+                    message=f"the training NIC {chosen.name} has no link",
+                    found="up, no carrier",
+                    expected=expected,
+                    fix=f"check its cable and switch port: ethtool {chosen.name}",
+                )
         elif choice.waits_for is None:
             yield Problem(
                 hosts=(name,),
@@ -43,64 +62,40 @@ def nic(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
             )
 
 
-def _judge(host: str, choice: NicChoice) -> Iterator[Problem]:
-    chosen = choice.interface
-    expected = f"{chosen.name} up, with a link ({choice.reason})"
-    if not chosen.up:
-        yield Problem(
-            hosts=(host,),
-            message=f"the training NIC {chosen.name} is down",
-            found="down",
-            expected=expected,
-            fix=f"sudo ip link set {chosen.name} up",
-        )
-    elif chosen.carrier is False:
-        yield Problem(
-            hosts=(host,),
-            message=f"the training NIC {chosen.name} has no link",
-            found="up, no carrier",
-            expected=expected,
-            fix=f"check its cable and switch port: ethtool {chosen.name}",
-        )
-
-
 def _listed(interfaces: Sequence[Interface]) -> str:
     names = [f"{nic.name} {' '.join(nic.ipv4) or 'without IPv4'}" for nic in interfaces if not nic.loopback]
     return ", ".join(names) or "no NIC at all"
 
 
-@check("subnet-overlap", severity=Severity.WARN)
-def subnet_overlap(fleet: FleetFacts) -> Iterator[Problem]:
+@host_check("subnet-overlap", severity=Severity.WARN)
+def subnet_overlap(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """No host has two NICs in one subnet.
 
     Linux answers ARP requests for any of its addresses on all its NICs, and sends packets by the first
     matching route. So traffic for one NIC may use the other.
     """
-    for host, facts in fleet.answers():
-        nics = [nic for nic in facts.interfaces if nic.up and not nic.loopback]
-        for index, nic in enumerate(nics):
-            for other in nics[:index]:
-                shared = _shared_subnet(other, nic)
-                if shared is not None:
-                    yield Problem(
-                        hosts=(host.name,),
-                        message=f"{other.name} and {nic.name} are both in {shared}",
-                        found=f"{other.name} {' '.join(other.ipv4)}, {nic.name} {' '.join(nic.ipv4)}",
-                        expected="one NIC per subnet, or a bond of both",
-                        fix="move one to another subnet, or bond them; or add a source rule for "
-                        f"{nic.name} and: sudo sysctl -w net.ipv4.conf.all.arp_ignore=1 "
-                        "net.ipv4.conf.all.arp_announce=2",
-                    )
+    nics = [nic for nic in facts.interfaces if nic.up and not nic.loopback]
+    for first, second in itertools.combinations(nics, 2):
+        shared = _shared_subnet(first, second)
+        if shared is not None:
+            yield Problem(
+                message=f"{first.name} and {second.name} are both in {shared}",
+                found=f"{first.name} {' '.join(first.ipv4)}, {second.name} {' '.join(second.ipv4)}",
+                expected="one NIC per subnet, or a bond of both",
+                fix="move one to another subnet, or bond them; or add a source rule for "
+                f"{second.name} and: sudo sysctl -w net.ipv4.conf.all.arp_ignore=1 "
+                "net.ipv4.conf.all.arp_announce=2",
+            )
 
 
 def _shared_subnet(one: Interface, other: Interface) -> str | None:
     """A network that contains addresses of both NICs. A /32 is a point-to-point link, not a subnet."""
-    ours, theirs = ([ipaddress.ip_interface(each) for each in nic.ipv4] for nic in (one, other))
-    for mine in ours:
-        for yours in theirs:
-            narrower = max(mine.network, yours.network, key=lambda network: network.prefixlen)
-            if narrower.prefixlen < 32 and mine.ip in yours.network and yours.ip in mine.network:
-                return str(narrower)
+    for mine, yours in itertools.product(
+        map(ipaddress.ip_interface, one.ipv4), map(ipaddress.ip_interface, other.ipv4)
+    ):
+        narrower = max(mine.network, yours.network, key=lambda network: network.prefixlen)
+        if narrower.prefixlen < 32 and mine.ip in yours.network and yours.ip in mine.network:
+            return str(narrower)
     return None
 
 
@@ -137,53 +132,43 @@ def nic_errors(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]
     drops if there are more than 1000 and more than one in 100 packets.
     """
     for host, choice in network.working().items():
-        traffic = choice.interface.traffic
-        if traffic is None:
-            continue
-        for direction, packets, errors, drops in (
-            ("receive", traffic.received, traffic.receive_errors, traffic.receive_drops),
-            ("send", traffic.sent, traffic.send_errors, traffic.send_drops),
+        name, traffic = choice.interface.name, choice.interface.traffic or Traffic()
+        for what, count, packets, (least, rate) in (
+            ("receive errors", traffic.receive_errors, traffic.received, _ERRORS),
+            ("receive drops", traffic.receive_drops, traffic.received, _DROPS),
+            ("send errors", traffic.send_errors, traffic.sent, _ERRORS),
+            ("send drops", traffic.send_drops, traffic.sent, _DROPS),
         ):
-            for what, count, least, rate in (
-                ("errors", errors, _ERRORS, _ERROR_RATE),
-                ("drops", drops, _DROPS, _DROP_RATE),
-            ):
-                if count > least and count > rate * packets:
-                    yield _too_many(host, choice.interface.name, f"{count} {direction} {what}", packets)
+            if count > least and count > rate * packets:
+                yield Problem(
+                    hosts=(host,),
+                    message=f"{name} has {count} {what} in {packets} packets",
+                    found=f"{count} {what}",
+                    expected="almost none",
+                    fix=f"find the counters that increase: ethtool -S {name} | grep -iE 'err|drop|crc'; "
+                    f"then check cable, transceiver and ring size: ethtool -g {name}",
+                )
 
 
-def _too_many(host: str, nic: str, counted: str, packets: int) -> Problem:
-    return Problem(
-        hosts=(host,),
-        message=f"{nic} has {counted} in {packets} packets",
-        found=counted,
-        expected="almost none",
-        fix=f"find the counters that increase: ethtool -S {nic} | grep -iE 'err|drop|crc'; "
-        f"then check cable, transceiver and ring size: ethtool -g {nic}",
-    )
-
-
-@check("hostname-loopback", severity=Severity.WARN)
-def hostname_loopback(fleet: FleetFacts) -> Iterator[Problem]:
+@host_check("hostname-loopback", severity=Severity.WARN)
+def hostname_loopback(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """The host resolves its own name to an address by which other hosts can reach it.
 
     Debian's installer writes 127.0.1.1 into /etc/hosts. If GLOO_SOCKET_IFNAME is not set, gloo resolves the
     name and announces this address to its peers. `mnt` sets the variable, but other launchers may not.
     """
-    for host, facts in fleet.answers():
-        if facts.resolved is None:
-            continue
-        addresses = facts.resolved.addresses
-        if addresses and all(ipaddress.ip_address(address).is_loopback for address in addresses):
-            message, found = f"{facts.hostname} resolves to a loopback address", ", ".join(addresses)
-        elif not addresses:
-            message, found = f"{facts.hostname} does not resolve", facts.resolved.error or "no address"
-        else:
-            continue
-        yield Problem(
-            hosts=(host.name,),
-            message=message,
-            found=found,
-            expected="an address in the training network",
-            fix=f"in /etc/hosts, set {facts.hostname} to the address of the training NIC, not to 127.0.1.1",
-        )
+    if facts.resolved is None:
+        return
+    addresses = facts.resolved.addresses
+    if addresses and all(ipaddress.ip_address(address).is_loopback for address in addresses):
+        message, found = f"{facts.hostname} resolves to a loopback address", ", ".join(addresses)
+    elif not addresses:
+        message, found = f"{facts.hostname} does not resolve", facts.resolved.error or "no address"
+    else:
+        return
+    yield Problem(
+        message=message,
+        found=found,
+        expected="an address in the training network",
+        fix=f"in /etc/hosts, set {facts.hostname} to the address of the training NIC, not to 127.0.1.1",
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mnt.facts.fleet import FleetFacts
-from mnt.facts.host import Listener
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.registry import check
 
@@ -19,30 +18,21 @@ def port_free(fleet: FleetFacts) -> Iterator[Problem]:
     earlier job. The finding names the process, or only the user if it belongs to another user. A connection
     in TIME_WAIT does not occupy the port.
     """
-    port = fleet.inventory.network.master_port
+    port = fleet.master_port
     for host, facts in fleet.answers():
-        leads = host == fleet.master
         for listener in facts.listeners or ():
+            user = listener.user or f"uid {listener.uid}"
+            if listener.pid is None:
+                holder, end = f"a process of {user}", f"ask {user} to end it"
+            else:
+                command = listener.command or "a process without a command line"
+                holder = f"pid {listener.pid} of {user}: {command}"
+                end = f"end the process if it is a leftover: mnt stop; or kill {listener.pid}"
             yield Problem(
                 hosts=(host.name,),
-                message=f"port {port} is in use by {_holder(listener)}",
-                found=f"{_holder(listener)} listens on {listener.address}",
+                message=f"port {port} is in use by {holder}",
+                found=f"{holder} listens on {listener.address}",
                 expected=f"port {port} free (inventory: network.master_port)",
-                fix=_fix(listener),
-                severity=None if leads else Severity.WARN,
+                fix=f"{end}; or set network.master_port to another port",
+                severity=None if host == fleet.master else Severity.WARN,
             )
-
-
-def _holder(listener: Listener) -> str:
-    user = listener.user or f"uid {listener.uid}"
-    if listener.pid is None:
-        return f"a process of {user}"
-    return f"pid {listener.pid} of {user}: {listener.command or 'a process without a command line'}"
-
-
-def _fix(listener: Listener) -> str:
-    if listener.pid is None:
-        end = f"ask {listener.user or f'uid {listener.uid}'} to end it"
-    else:
-        end = f"end the process if it is a leftover: mnt stop; or kill {listener.pid}"
-    return f"{end}; or set network.master_port to another port"

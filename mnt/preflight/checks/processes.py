@@ -6,46 +6,44 @@ import shlex
 from collections.abc import Iterator
 
 from mnt.facts.fleet import FleetFacts
+from mnt.facts.host import HostFacts
+from mnt.inventory.model import Host
 from mnt.preflight.findings import Problem, Severity
-from mnt.preflight.registry import check
+from mnt.preflight.registry import check, host_check
 
 _ZOMBIES = 20  # fewer are normal: their parent is about to wait for them
 _BUILD = 300.0  # seconds; a build may pause between two compiler runs
 _SHOWN = 5
 
 
-@check("leftovers", severity=Severity.WARN)
-def leftovers(fleet: FleetFacts) -> Iterator[Problem]:
+@host_check("leftovers", severity=Severity.WARN)
+def leftovers(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """No process of an earlier job still runs without its supervisor.
 
     Such processes have MNT_JOB in their environment. They may occupy GPUs, ports and shared memory.
     """
-    for host, facts in fleet.answers():
-        for left in facts.processes.leftovers if facts.processes else ():
-            pids = ", ".join(map(str, left.pids[:_SHOWN])) + (" .." if len(left.pids) > _SHOWN else "")
-            yield Problem(
-                hosts=(host.name,),
-                message=f"processes of job {left.job} still run without a supervisor",
-                found=f"{len(left.pids)} (pid {pids}): {left.command}",
-                expected="no process of a job without its supervisor",
-                fix=f"mnt stop {left.job}",
-            )
+    for left in facts.processes.leftovers if facts.processes else ():
+        pids = ", ".join(map(str, left.pids[:_SHOWN])) + (" .." if len(left.pids) > _SHOWN else "")
+        yield Problem(
+            message=f"processes of job {left.job} still run without a supervisor",
+            found=f"{len(left.pids)} (pid {pids}): {left.command}",
+            expected="no process of a job without its supervisor",
+            fix=f"mnt stop {left.job}",
+        )
 
 
-@check("zombies", severity=Severity.WARN)
-def zombies(fleet: FleetFacts) -> Iterator[Problem]:
+@host_check("zombies", severity=Severity.WARN)
+def zombies(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """No process of the user has more than 20 zombie children."""
-    for host, facts in fleet.answers():
-        for found in facts.processes.zombies if facts.processes else ():
-            if found.count > _ZOMBIES:
-                parent = f"pid {found.parent} ({found.command or 'unknown'})"
-                yield Problem(
-                    hosts=(host.name,),
-                    message=f"{parent} has {found.count} zombie children",
-                    found=str(found.count),
-                    expected=f"at most {_ZOMBIES}",
-                    fix=f"end the parent, and the zombies disappear: kill {found.parent}",
-                )
+    for found in facts.processes.zombies if facts.processes else ():
+        if found.count > _ZOMBIES:
+            parent = f"pid {found.parent} ({found.command or 'unknown'})"
+            yield Problem(
+                message=f"{parent} has {found.count} zombie children",
+                found=str(found.count),
+                expected=f"at most {_ZOMBIES}",
+                fix=f"end the parent, and the zombies disappear: kill {found.parent}",
+            )
 
 
 @check("build-lock", severity=Severity.WARN)

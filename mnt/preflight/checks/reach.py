@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.reach import Reach
@@ -37,8 +37,7 @@ def nic_reach(fleet: FleetFacts) -> Iterator[Problem]:
             fix="mnt preflight --only nic-reach",
         )
     names = [host.name for host in fleet.hosts]
-    port = fleet.inventory.network.master_port
-    yield from reachability.problems(reach, names, fleet.master.name, port)
+    yield from reachability.problems(reach, names, fleet.master.name, fleet.master_port)
 
 
 @check("route", needs=Needs.REACH)
@@ -102,20 +101,14 @@ def _lost_packets(reach: Reach, names: list[str]) -> Iterator[Problem]:
     }
     lost = {pair for pair, full in tried.items() if not full}
     hosts = [host for host in names if host in reach.pairs]
-    for cause in reachability.explain_by_direction(lost, set(tried), hosts, set()):
+    for cause in reachability.explain_by_direction(lost, set(tried), hosts):
+        directions = {"in": "to it", "out": "from it", "both": "to and from it"}
+        direction = directions.get(cause.shape, f"from {fold(cause.sources)}")
+        sizes = sorted({str(reach.pairs[host][peer].mtu) for host, peer in cause.pairs})
         yield Problem(
             hosts=cause.hosts,
-            message=f"full-size packets {_direction(cause)} are lost, but small packets arrive",
-            found=f"a packet of {_sizes(reach, cause.pairs)} bytes does not arrive",
+            message=f"full-size packets {direction} are lost, but small packets arrive",
+            found=f"a packet of {' or '.join(sizes)} bytes does not arrive",
             expected="packets as large as the MTU arrive",
             fix="set the MTU of the switch ports, and of all devices between them, to the MTU of the NICs",
         )
-
-
-def _direction(cause: reachability.Cause) -> str:
-    directions: Mapping[str, str] = {"in": "to it", "out": "from it", "both": "to and from it"}
-    return directions.get(cause.shape, f"from {fold(cause.sources)}")
-
-
-def _sizes(reach: Reach, pairs: frozenset[reachability.Pair]) -> str:
-    return " or ".join(sorted({str(reach.pairs[host][peer].mtu) for host, peer in pairs}))

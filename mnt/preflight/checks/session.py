@@ -10,11 +10,12 @@ from collections.abc import Iterator
 
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import HostFacts
-from mnt.facts.system import Logind, Session
+from mnt.facts.system import Logind
+from mnt.inventory.model import Host
 from mnt.network.decision import NetworkDecision
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.parity import Subject, by_majority
-from mnt.preflight.registry import check, network_check
+from mnt.preflight.registry import check, host_check, network_check
 
 _SLOW = 2.0  # seconds
 _BUSY = 2.0  # times the start time of Python, which shows how busy the host is
@@ -33,50 +34,43 @@ _SYSTEM_UIDS = 1000  # logind does not remove the objects of users below: SYS_UI
 _YES = ("1", "yes", "y", "true", "t", "on")  # systemd.syntax(7)
 
 
-def _sessions(fleet: FleetFacts) -> Iterator[tuple[str, HostFacts, Session]]:
-    for host, facts in fleet.answers():
-        if facts.session is not None:
-            yield host.name, facts, facts.session
-
-
-@check("shell-slow", severity=Severity.WARN)
-def shell_slow(fleet: FleetFacts) -> Iterator[Problem]:
+@host_check("shell-slow", severity=Severity.WARN)
+def shell_slow(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """The start-up files of the login shell take less than 2 s.
 
     They run before every command over SSH. The time is measured on the host, from the start of the shell to
     the start of Python. The limit is higher on a busy host, where Python itself starts slowly too.
     """
-    for name, facts, session in _sessions(fleet):
-        took, python = session.shell_seconds, session.python_seconds
-        if took is not None and python is not None and took > _SLOW + _BUSY * python:
-            shell = facts.login.shell if facts.login and facts.login.shell else "the shell"
-            yield Problem(
-                hosts=(name,),
-                message=f"start-up files delay every command by {took:.1f} s",
-                found=f"{took:.1f} s until {shell} has started Python",
-                expected=f"less than {_SLOW:g} s",
-                fix="put this first in ~/.bashrc, so that non-interactive shells skip the rest: "
-                "case $- in *i*) ;; *) return;; esac",
-            )
+    session = facts.session
+    if session is None:
+        return
+    took, python = session.shell_seconds, session.python_seconds
+    if took is not None and python is not None and took > _SLOW + _BUSY * python:
+        shell = facts.login.shell if facts.login and facts.login.shell else "the shell"
+        yield Problem(
+            message=f"start-up files delay every command by {took:.1f} s",
+            found=f"{took:.1f} s until {shell} has started Python",
+            expected=f"less than {_SLOW:g} s",
+            fix="put this first in ~/.bashrc, so that non-interactive shells skip the rest: "
+            "case $- in *i*) ;; *) return;; esac",
+        )
 
 
-@check("shell-noise", severity=Severity.WARN)
-def shell_noise(fleet: FleetFacts) -> Iterator[Problem]:
+@host_check("shell-noise", severity=Severity.WARN)
+def shell_noise(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """The start-up files of the login shell print nothing to standard output.
 
     `mnt` ignores such output. It breaks rsync, scp, sftp, and programs that read the output of pdsh or
     mpirun.
     """
-    for host, facts in fleet.answers():
-        lines = facts.noise.strip().splitlines()
-        if lines:
-            yield Problem(
-                hosts=(host.name,),
-                message="start-up files print to standard output",
-                found=lines[0][:_LINE],
-                expected="nothing",
-                fix="in ~/.bashrc, print in interactive shells only: case $- in *i*) echo ..;; esac",
-            )
+    lines = facts.noise.strip().splitlines()
+    if lines:
+        yield Problem(
+            message="start-up files print to standard output",
+            found=lines[0][:_LINE],
+            expected="nothing",
+            fix="in ~/.bashrc, print in interactive shells only: case $- in *i*) echo ..;; esac",
+        )
 
 
 @check("umask", severity=Severity.WARN)
@@ -86,7 +80,7 @@ def umask(fleet: FleetFacts) -> Iterator[Problem]:
     The umask decides who else can read checkpoints and logs on shared storage. A umask that removes
     permissions from the owner is a failure.
     """
-    masks = {name: session.umask for name, _, session in _sessions(fleet)}
+    masks = fleet.reported(lambda facts: facts.session.umask if facts.session else None)
     for name, mask in masks.items():
         if mask & 0o700:
             yield Problem(
@@ -103,35 +97,34 @@ def umask(fleet: FleetFacts) -> Iterator[Problem]:
         fix=lambda host, _: "set umask in ~/.bashrc, or UMASK for all users in /etc/login.defs",
         tie_fix=lambda mask: f"set one umask in ~/.bashrc on every host: umask {mask}",
     )
-    yield from by_majority(subject, {name: f"{mask:04o}" for name, mask in masks.items()}, Severity.WARN)
+    yield from by_majority(subject, {name: f"{mask:04o}" for name, mask in masks.items()})
 
 
-@check("session-path")
-def session_path(fleet: FleetFacts) -> Iterator[Problem]:
+@host_check("session-path")
+def session_path(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """PATH contains the directories of the system's programs, and no relative directory.
 
     Jobs get this PATH, with the directory of the interpreter in front. A relative or empty entry is a
     warning, because then the working directory of a job decides which programs it runs.
     """
-    for name, _, session in _sessions(fleet):
-        directories = session.path.split(":")
-        if not {"/usr/bin", "/bin"} & set(map(posixpath.normpath, filter(None, directories))):
-            yield Problem(
-                hosts=(name,),
-                message="PATH has neither /usr/bin nor /bin",
-                found=session.path or "empty",
-                expected="at least /usr/local/bin:/usr/bin:/bin",
-                fix="correct PATH where it is set: /etc/environment, ~/.ssh/environment or ~/.bashrc",
-            )
-        elif relative := [entry or "an empty entry" for entry in directories if not entry.startswith("/")]:
-            yield Problem(
-                hosts=(name,),
-                message=f"PATH has entries that depend on the working directory: {', '.join(relative)}",
-                found=session.path,
-                expected="absolute directories",
-                fix="remove them from PATH in ~/.bashrc or /etc/environment",
-                severity=Severity.WARN,
-            )
+    if facts.session is None:
+        return
+    directories = facts.session.path.split(":")
+    if not {"/usr/bin", "/bin"} & set(map(posixpath.normpath, filter(None, directories))):
+        yield Problem(
+            message="PATH has neither /usr/bin nor /bin",
+            found=facts.session.path or "empty",
+            expected="at least /usr/local/bin:/usr/bin:/bin",
+            fix="correct PATH where it is set: /etc/environment, ~/.ssh/environment or ~/.bashrc",
+        )
+    elif relative := [entry or "an empty entry" for entry in directories if not entry.startswith("/")]:
+        yield Problem(
+            message=f"PATH has entries that depend on the working directory: {', '.join(relative)}",
+            found=facts.session.path,
+            expected="absolute directories",
+            fix="remove them from PATH in ~/.bashrc or /etc/environment",
+            severity=Severity.WARN,
+        )
 
 
 @network_check("memlock")
@@ -142,11 +135,11 @@ def memlock(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
     information. A user with CAP_IPC_LOCK, such as root, has no limit.
     """
     trains = network.mode == "rdma"
-    for name, facts, session in _sessions(fleet):
-        limit = session.memlock
+    for host, facts in fleet.answers():
+        limit = facts.session.memlock if facts.session else None
         if limit is not None and limit < _PINNABLE and (trains or (facts.rdma and facts.rdma.devices)):
             yield Problem(
-                hosts=(name,),
+                hosts=(host.name,),
                 message=f"only {limit // 1024} KiB of memory may be locked, but RDMA needs more",
                 found=f"{limit // 1024} KiB",
                 expected="unlimited",
@@ -161,19 +154,19 @@ def nofile(fleet: FleetFacts) -> Iterator[Problem]:
     """A process may open as many files as a job of this size needs: 1024, or on large clusters 4 per rank."""
     ranks = sum(host.slots for host in fleet.hosts)
     needed = max(_USUAL_FILES, _FILES_A_RANK * ranks)
-    for name, _, session in _sessions(fleet):
-        if session.nofile is not None and session.nofile < needed:
+    for name, limit in fleet.reported(lambda facts: facts.session.nofile if facts.session else None).items():
+        if limit < needed:
             yield Problem(
                 hosts=(name,),
-                message=f"a process may open only {session.nofile} files; {ranks} ranks need {needed}",
-                found=str(session.nofile),
+                message=f"a process may open only {limit} files; {ranks} ranks need {needed}",
+                found=str(limit),
                 expected=f"at least {needed}",
                 fix="echo '* - nofile 1048576' | sudo tee /etc/security/limits.d/nofile.conf",
             )
 
 
-@check("session-linger", severity=Severity.WARN)
-def session_linger(fleet: FleetFacts) -> Iterator[Problem]:
+@host_check("session-linger", severity=Severity.WARN)
+def session_linger(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """A detached job survives the session that started it, and keeps its shared memory.
 
     With KillUserProcesses=yes systemd-logind kills the processes of a session when the session ends.
@@ -183,27 +176,25 @@ def session_linger(fleet: FleetFacts) -> Iterator[Problem]:
     read from logind.conf(5) and its drop-ins. Neither applies to root, and RemoveIPC does not apply to system
     users.
     """
-    for host, facts in fleet.answers():
-        login, logind = facts.login, facts.logind
-        if login is None or logind is None or login.uid == 0:
-            continue
-        user = login.user or str(login.uid)
-        if _kills(logind, user):
-            yield Problem(
-                hosts=(host.name,),
-                message="logind kills detached jobs when the session ends",
-                found=f"{_kill_setting(logind)} for {user}",
-                expected="KillUserProcesses=no, or the user in KillExcludeUsers",
-                fix=_KEEP_PROCESSES,
-            )
-        elif _removes(logind, facts.session) and login.uid >= _SYSTEM_UIDS:
-            yield Problem(
-                hosts=(host.name,),
-                message="logind removes a job's objects in /dev/shm when the user logs out",
-                found=f"RemoveIPC=yes, and {user} does not linger",
-                expected="RemoveIPC=no, or a user who lingers",
-                fix=f"sudo loginctl enable-linger {user}",
-            )
+    login, logind = facts.login, facts.logind
+    if login is None or logind is None or login.uid == 0:
+        return
+    user = login.user or str(login.uid)
+    kept = logind.lingers or facts.session is None or facts.session.scope is not None
+    if _kills(logind, user):
+        yield Problem(
+            message="logind kills detached jobs when the session ends",
+            found=f"{_kill_setting(logind)} for {user}",
+            expected="KillUserProcesses=no, or the user in KillExcludeUsers",
+            fix=_KEEP_PROCESSES,
+        )
+    elif not kept and login.uid >= _SYSTEM_UIDS and _setting(logind, "RemoveIPC"):
+        yield Problem(
+            message="logind removes a job's objects in /dev/shm when the user logs out",
+            found=f"RemoveIPC=yes, and {user} does not linger",
+            expected="RemoveIPC=no, or a user who lingers",
+            fix=f"sudo loginctl enable-linger {user}",
+        )
 
 
 def _kills(logind: Logind, user: str) -> bool:
@@ -217,11 +208,6 @@ def _kills(logind: Logind, user: str) -> bool:
 def _kill_setting(logind: Logind) -> str:
     names = ("KillOnlyUsers", "KillUserProcesses")
     return next((f"{name}={logind.settings[name]}" for name in names if logind.settings.get(name)), "default")
-
-
-def _removes(logind: Logind, session: Session | None) -> bool:
-    prevented = logind.lingers or session is None or session.scope is not None
-    return not prevented and _setting(logind, "RemoveIPC")
 
 
 def _setting(logind: Logind, name: str) -> bool:

@@ -5,23 +5,35 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import HostFacts, PathFacts
 from mnt.facts.visibility import Visibility
-from mnt.inventory.model import Mount, RequiredPath
+from mnt.inventory.model import Host, RequiredPath
 from mnt.preflight import mounts
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.registry import Needs, check
 
 _GIB = 2**30
-_LEAST = _GIB  # bytes: the smallest checkpoint needs more
-_LITTLE = 0.05  # of the total
 _NOTICEABLE = 1.0  # seconds
 
 # The directories where every job writes: releases and job files; sockets and temporary files.
 LOCAL_DISKS = ("~", "/tmp")
-_LOCAL_LEAST, _LOCAL_LITTLE = _GIB // 16, _GIB  # bytes
+
+
+class _Limits(NamedTuple):
+    """Less free space than this is a problem. `little` is a part of the whole, of bytes and of inodes."""
+
+    full: int  # bytes
+    little_bytes: int
+    little: float
+    expected: str
+
+
+# The smallest checkpoint needs more than 1 GiB.
+_STORAGE = _Limits(_GIB, _GIB, 0.05, "at least 5 % of the bytes and of the inodes, and 1 GiB")
+_LOCAL = _Limits(_GIB // 16, _GIB, 0.0, "1 GiB and some inodes free")
 
 
 @check("storage-mount")
@@ -51,38 +63,38 @@ def storage_space(fleet: FleetFacts) -> Iterator[Problem]:
     for mount in fleet.inventory.storage:
         if "ro" in mount.options:
             continue
-        problems = mounts.problems(mount, fleet)
+        failing = mounts.failing(mount, fleet)
         for host, facts in fleet.answers():
             state = facts.paths.get(mount.path)
-            if state is not None and not mounts.fails(problems.get(host.name)):
-                yield from _judge_space(host.name, mount.path, state)
+            if state is not None and host.name not in failing:
+                yield from _judge_space(host, mount.path, shlex.quote(mount.path), state, _STORAGE)
 
 
-def _judge_space(host: str, path: str, state: PathFacts) -> Iterator[Problem]:
-    space = state.space
-    bytes_left = f"{_human(space.free)} of {_human(space.size)} free" if space else "unknown"
+def _judge_space(host: Host, name: str, path: str, state: PathFacts, limits: _Limits) -> Iterator[Problem]:
+    """The problem of a path, `name` for people and `path` for a shell; at most one."""
+    space, severity = state.space, Severity.FAIL
     if state.write in ("ENOSPC", "EDQUOT"):
         reason = "the user's quota is exhausted" if state.write == "EDQUOT" else "no space is left"
-        message, found, severity = f"{path} cannot be written to: {reason}", state.write, Severity.FAIL
+        message, found = f"{name} cannot be written to: {reason}", state.write
     elif space is None or space.size == 0:
         return
-    elif space.free < _LEAST:
-        message, found, severity = f"{path} is full: {bytes_left}", bytes_left, Severity.FAIL
     elif space.inodes and not space.inodes_free:
-        message, found, severity = f"{path} has no inode left", f"0 of {space.inodes} inodes", Severity.FAIL
-    elif space.free < _LITTLE * space.size:
-        message, found, severity = f"{path} is nearly full: {bytes_left}", bytes_left, Severity.WARN
-    elif space.inodes and space.inodes_free < _LITTLE * space.inodes:
-        found = f"{space.inodes_free} of {space.inodes} inodes free"
-        message, severity = f"{path} has few inodes left: {found}", Severity.WARN
+        message, found = f"{name} has no inode left", f"0 of {space.inodes} inodes"
+    elif space.free < max(limits.little_bytes, limits.little * space.size):
+        found = f"{_human(space.free)} of {_human(space.size)} free"
+        severity = Severity.FAIL if space.free < limits.full else Severity.WARN
+        message = f"{name} is {'full' if severity is Severity.FAIL else 'nearly full'}: {found}"
+    elif space.inodes and space.inodes_free < limits.little * space.inodes:
+        found, severity = f"{space.inodes_free} of {space.inodes} inodes free", Severity.WARN
+        message = f"{name} has few inodes left: {found}"
     else:
         return
     yield Problem(
-        hosts=(host,),
+        hosts=(host.name,),
         message=message,
         found=found,
-        expected="at least 5 % of the bytes and of the inodes, and 1 GiB",
-        fix=f"delete what is not needed: du -xh --max-depth=2 {shlex.quote(path)} | sort -h | tail",
+        expected=limits.expected,
+        fix=f"delete what is not needed: du -xh --max-depth=2 {path} | sort -h | tail",
         severity=severity,
     )
 
@@ -99,24 +111,11 @@ def local_space(fleet: FleetFacts) -> Iterator[Problem]:
     for host, facts in fleet.answers():
         for disk in LOCAL_DISKS:
             state = facts.paths.get(disk)
-            if state is None or state.space is None or state.space.size == 0:
-                continue
-            if state.real and any(PurePosixPath(state.real).is_relative_to(path) for path in shared):
-                continue
-            space, name = state.space, "the home directory" if disk == "~" else disk
-            full = space.free < _LOCAL_LEAST or (space.inodes and not space.inodes_free)
-            if full or space.free < _LOCAL_LITTLE:
-                left = f"{_human(space.free)} of {_human(space.size)} free"
-                if space.inodes and not space.inodes_free:
-                    left += ", no inode free"
-                yield Problem(
-                    hosts=(host.name,),
-                    message=f"{name} is {'full' if full else 'nearly full'}: {left}",
-                    found=left,
-                    expected="1 GiB and some inodes free",
-                    fix=f"delete what is not needed: du -xh --max-depth=2 {disk} | sort -h | tail",
-                    severity=None if full else Severity.WARN,
-                )
+            if state is not None and not any(
+                state.real and PurePosixPath(state.real).is_relative_to(path) for path in shared
+            ):
+                name = "the home directory" if disk == "~" else disk
+                yield from _judge_space(host, name, disk, state, _LOCAL)
 
 
 def _human(size: int) -> str:
@@ -167,8 +166,13 @@ def _judge_visibility(path: str, test: Visibility) -> Iterator[Problem]:
         return
     for host, sighting in test.sightings.items():
         if sighting.error is not None:
-            message = f"the files that {test.writer} writes to {path} are not visible: it is other storage"
-            yield Problem((host,), message, sighting.error, expected, compare)
+            yield Problem(
+                hosts=(host,),
+                message=f"the files that {test.writer} writes to {path} are not visible: it is other storage",
+                found=sighting.error,
+                expected=expected,
+                fix=compare,
+            )
         elif sighting.delay is not None and sighting.delay > _NOTICEABLE:
             yield Problem(
                 hosts=(host,),
@@ -187,19 +191,13 @@ def path(fleet: FleetFacts) -> Iterator[Problem]:
 
     Paths on storage where `storage-mount` fails are left out.
     """
-    problems = {mount: mounts.problems(mount, fleet) for mount in fleet.inventory.storage}
+    failing = {mount.path: mounts.failing(mount, fleet) for mount in fleet.inventory.storage}
     for required in fleet.inventory.paths:
+        below = [path for path in failing if PurePosixPath(required.path).is_relative_to(path)]
         for host, facts in fleet.answers():
             state = facts.paths.get(required.path)
-            holding = [mount for mount in problems if _contains(mount, required)]
-            if state is not None and not any(
-                mounts.fails(problems[mount].get(host.name)) for mount in holding
-            ):
+            if state is not None and not any(host.name in failing[path] for path in below):
                 yield from _judge_path(host.name, required, state, facts)
-
-
-def _contains(mount: Mount, required: RequiredPath) -> bool:
-    return PurePosixPath(required.path).is_relative_to(mount.path)
 
 
 def _judge_path(host: str, required: RequiredPath, state: PathFacts, facts: HostFacts) -> Iterator[Problem]:
@@ -208,18 +206,14 @@ def _judge_path(host: str, required: RequiredPath, state: PathFacts, facts: Host
     if state.kind == "missing":
         problem, fix = f"{required.path} does not exist", "create it, or correct `paths` in the inventory"
     elif state.kind == "unreadable":
-        problem, fix = (
-            f"{user} cannot read {required.path}: {state.error}",
-            f"give {user} read access: ls -ld {quoted}",
-        )
+        problem = f"{user} cannot read {required.path}: {state.error}"
+        fix = f"give {user} read access: ls -ld {quoted}"
     elif state.kind == "hung":
         problem = f"{required.path} does not answer: {state.error}"
         fix = f"check the mount and its server: findmnt -T {quoted}"
     elif required.kind not in ("any", state.kind):
-        problem, fix = (
-            f"{required.path} is not a {required.kind}",
-            f"replace it by a {required.kind}, or correct `paths` in the inventory",
-        )
+        problem = f"{required.path} is not a {required.kind}"
+        fix = f"replace it by a {required.kind}, or correct `paths` in the inventory"
     else:
         return
     yield Problem(

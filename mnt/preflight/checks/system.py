@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from mnt.facts.fleet import FleetFacts
-from mnt.facts.host import Memory, Space
-from mnt.preflight.clocks import AGREE, HEAD, Offset, reference
+from mnt.facts.host import HostFacts, Memory
+from mnt.inventory.model import Host
 from mnt.preflight.findings import Problem, Severity
-from mnt.preflight.registry import check
+from mnt.preflight.registry import check, host_check
 
 _MIB = 2**20
 _GIB = 2**30
-_FAR = 30.0  # seconds
+_AGREE, _FAR = 1.0, 30.0  # seconds
 
 _SHM_A_RANK = 64 * _MIB  # buffers of NCCL and gloo for the other ranks on the same host
 _SHM_USUAL = _GIB  # with less, data loaders run out of shared memory
 _LITTLE = 0.05  # of the memory
 _SWAPPED = 0.1  # of the memory
+
+
+class Offset(NamedTuple):
+    """The seconds by which a host's clock is ahead of the head's, plus or minus `uncertainty`."""
+
+    seconds: float
+    uncertainty: float
+
+    def __sub__(self, other: Offset) -> Offset:
+        return Offset(self.seconds - other.seconds, self.uncertainty + other.uncertainty)
+
+    @property
+    def certain(self) -> float:
+        """The offset that is left if all uncertainty is subtracted."""
+        return max(0.0, abs(self.seconds) - self.uncertainty)
+
+
+HEAD = Offset(0.0, 0.0)
+
+
+def reference(offsets: Mapping[str, Offset]) -> Offset:
+    """The clock with which most clocks agree, the head's included; in a tie, the head's has precedence."""
+    clocks = [HEAD, *offsets.values()]
+    return max(clocks, key=lambda clock: sum((other - clock).certain <= _AGREE for other in clocks))
 
 
 @check("clock", severity=Severity.WARN)
@@ -37,22 +62,22 @@ def clock(fleet: FleetFacts) -> Iterator[Problem]:
     right = reference(offsets)
     for name, offset in offsets.items():
         wrong = offset - right
-        if wrong.certain > AGREE:
+        if wrong.certain > _AGREE:
             yield Problem(
                 hosts=(name,),
                 message=f"the clock is {_described(wrong)}",
                 found=f"{wrong.seconds:+.1f} s, plus or minus {wrong.uncertainty:.2f} s",
-                expected=f"the time of most clocks, within {AGREE:g} s",
+                expected=f"the time of most clocks, within {_AGREE:g} s",
                 fix="sudo timedatectl set-ntp true; then check: timedatectl timesync-status",
                 severity=Severity.FAIL if wrong.certain > _FAR else None,
             )
     ours = HEAD - right
-    if ours.certain > AGREE:
+    if ours.certain > _AGREE:
         yield Problem(
-            hosts=tuple(name for name, offset in offsets.items() if (offset - right).certain <= AGREE),
+            hosts=tuple(name for name, offset in offsets.items() if (offset - right).certain <= _AGREE),
             message=f"the clock of the machine that runs mnt is {_described(ours)}; theirs are right",
             found=f"{ours.seconds:+.1f} s, plus or minus {ours.uncertainty:.2f} s",
-            expected=f"the time of most hosts, within {AGREE:g} s",
+            expected=f"the time of most hosts, within {_AGREE:g} s",
             fix="on this machine: sudo timedatectl set-ntp true",
             severity=Severity.INFO,
         )
@@ -62,74 +87,63 @@ def _described(offset: Offset) -> str:
     return f"{abs(offset.seconds):.1f} s {'ahead' if offset.seconds > 0 else 'behind'}"
 
 
-@check("shm")
-def shm(fleet: FleetFacts) -> Iterator[Problem]:
+@host_check("shm")
+def shm(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """/dev/shm is mounted, and has enough free space for the ranks of a host and their data loaders.
 
     Less than 64 MiB per rank is a failure, because NCCL cannot start. Less than 1 GiB in total is a warning.
     Often files of killed jobs take the space.
     """
-    for host, facts in fleet.answers():
-        if facts.memory is None:
-            continue
-        space = facts.memory.shm
-        needed = _SHM_A_RANK * host.slots
-        if space is None:
-            yield Problem(
-                hosts=(host.name,),
-                message="nothing is mounted at /dev/shm",
-                found="no separate file system",
-                expected="a tmpfs",
-                fix="sudo mount -t tmpfs -o rw,nosuid,nodev,mode=1777 tmpfs /dev/shm",
-            )
-        elif space.size and space.free < max(needed, _SHM_USUAL):
-            yield _little_shm(host.name, space, needed)
+    if facts.memory is None:
+        return
+    space = facts.memory.shm
+    needed = _SHM_A_RANK * host.slots
+    if space is None:
+        yield Problem(
+            message="nothing is mounted at /dev/shm",
+            found="no separate file system",
+            expected="a tmpfs",
+            fix="sudo mount -t tmpfs -o rw,nosuid,nodev,mode=1777 tmpfs /dev/shm",
+        )
+    elif space.size and space.free < max(needed, _SHM_USUAL):
+        small = space.size < max(needed, _SHM_USUAL)
+        yield Problem(
+            message=f"/dev/shm has {space.free // _MIB} of {space.size // _MIB} MiB free",
+            found=f"{space.free // _MIB} MiB free",
+            expected=f"at least {max(needed, _SHM_USUAL) // _MIB} MiB free",
+            fix="sudo mount -o remount,size=50% /dev/shm"
+            if small
+            else "remove files of killed jobs: ls -l /dev/shm",
+            severity=Severity.FAIL if space.free < needed else Severity.WARN,
+        )
 
 
-def _little_shm(host: str, space: Space, needed: int) -> Problem:
-    small = space.size < max(needed, _SHM_USUAL)
-    return Problem(
-        hosts=(host,),
-        message=f"/dev/shm has {space.free // _MIB} of {space.size // _MIB} MiB free",
-        found=f"{space.free // _MIB} MiB free",
-        expected=f"at least {max(needed, _SHM_USUAL) // _MIB} MiB free",
-        fix="sudo mount -o remount,size=50% /dev/shm"
-        if small
-        else "remove files of killed jobs: ls -l /dev/shm",
-        severity=Severity.FAIL if space.free < needed else Severity.WARN,
-    )
-
-
-@check("memory", severity=Severity.WARN)
-def memory(fleet: FleetFacts) -> Iterator[Problem]:
+@host_check("memory", severity=Severity.WARN)
+def memory(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """At least 5 % of the memory is available without swapping."""
-    for host, facts in fleet.answers():
-        known = facts.memory or Memory()
-        if known.total and known.available is not None and known.available < _LITTLE * known.total:
-            yield Problem(
-                hosts=(host.name,),
-                message=f"only {_gib(known.available)} of {_gib(known.total)} of memory is available",
-                found=_gib(known.available),
-                expected=f"at least {_gib(int(_LITTLE * known.total))}",
-                fix="find the processes that use it: ps -eo pid,user,rss,args --sort=-rss | head",
-            )
+    known = facts.memory or Memory()
+    if known.total and known.available is not None and known.available < _LITTLE * known.total:
+        yield Problem(
+            message=f"only {_gib(known.available)} of {_gib(known.total)} of memory is available",
+            found=_gib(known.available),
+            expected=f"at least {_gib(int(_LITTLE * known.total))}",
+            fix="find the processes that use it: ps -eo pid,user,rss,args --sort=-rss | head",
+        )
 
 
-@check("swap", severity=Severity.WARN)
-def swap(fleet: FleetFacts) -> Iterator[Problem]:
+@host_check("swap", severity=Severity.WARN)
+def swap(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """Swap usage is less than 10 % of the memory: swapping slows a rank, and all other ranks wait for it."""
-    for host, facts in fleet.answers():
-        known = facts.memory or Memory()
-        if known.total and known.swap and known.swap_free is not None:
-            used = known.swap - known.swap_free
-            if used > _SWAPPED * known.total:
-                yield Problem(
-                    hosts=(host.name,),
-                    message=f"{_gib(used)} of memory is swapped out",
-                    found=_gib(used),
-                    expected=f"less than {_gib(int(_SWAPPED * known.total))}",
-                    fix="end processes that are not needed; then: sudo swapoff -a && sudo swapon -a",
-                )
+    known = facts.memory or Memory()
+    if known.total and known.swap and known.swap_free is not None:
+        used = known.swap - known.swap_free
+        if used > _SWAPPED * known.total:
+            yield Problem(
+                message=f"{_gib(used)} of memory is swapped out",
+                found=_gib(used),
+                expected=f"less than {_gib(int(_SWAPPED * known.total))}",
+                fix="end processes that are not needed; then: sudo swapoff -a && sudo swapon -a",
+            )
 
 
 def _gib(size: int) -> str:

@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import HostFacts
+from mnt.inventory.model import Host
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.parity import Subject, by_majority, parity, pinned
 from mnt.preflight.registry import Needs, check
@@ -39,7 +40,7 @@ def os_release(fleet: FleetFacts) -> Iterator[Problem]:
 
     `require: {os-release: "==12"}` pins the release, by os-release(5)'s VERSION_ID.
     """
-    releases = {host.name: facts.os for host, facts in fleet.answers() if facts.os is not None}
+    releases = fleet.reported(lambda facts: facts.os)
     if pinned(fleet, "os-release"):
         values = {name: release.version for name, release in releases.items()}
     else:
@@ -60,29 +61,25 @@ def kernel(fleet: FleetFacts) -> Iterator[Problem]:
     A different kernel may have a different driver or file system client, or the host needs a reboot.
     `require: {kernel: ">=5.12"}` pins the version: the numbers before the first `-`.
     """
-    pin = pinned(fleet, "kernel")
-    values = {
-        host.name: facts.kernel.partition("-")[0] if pin else facts.kernel
-        for host, facts in fleet.answers()
-        if facts.kernel is not None
-    }
+    values = fleet.reported(lambda facts: facts.kernel)
+    if pinned(fleet, "kernel"):
+        values = {name: version.partition("-")[0] for name, version in values.items()}
     subject = Subject(
         "the kernel",
         "kernel",
         fix=lambda host, _: "install the same kernel as on the other hosts, and reboot",
         pin_value=lambda value: f"=={value.partition('-')[0]}",
     )
-    yield from parity(fleet, subject, values, severity=Severity.WARN)
+    yield from parity(fleet, subject, values)
 
 
 @check("ofed-version", severity=Severity.WARN)
 def ofed_version(fleet: FleetFacts) -> Iterator[Problem]:
     """Every host with RDMA devices has the same RDMA software: libibverbs, and NVIDIA's OFED if installed."""
     values = {
-        host.name: f"libibverbs {facts.ofed.libibverbs or 'missing'}, "
-        + (f"OFED {facts.ofed.mlx5_core}" if facts.ofed.mlx5_core else "the kernel's own drivers")
-        for host, facts in fleet.answers()
-        if facts.ofed is not None
+        name: f"libibverbs {ofed.libibverbs or 'missing'}, "
+        + (f"OFED {ofed.mlx5_core}" if ofed.mlx5_core else "the kernel's own drivers")
+        for name, ofed in fleet.reported(lambda facts: facts.ofed).items()
     }
     subject = Subject(
         "the RDMA software",
@@ -90,7 +87,7 @@ def ofed_version(fleet: FleetFacts) -> Iterator[Problem]:
         fix=lambda host, _: "install the same rdma-core and DOCA-OFED as on the other hosts",
         tie_fix=lambda value: f"install the same on every host, for example {value}",
     )
-    yield from by_majority(subject, values, Severity.WARN)
+    yield from by_majority(subject, values)
 
 
 @check("code-parity")
@@ -100,7 +97,7 @@ def code_parity(fleet: FleetFacts) -> Iterator[Problem]:
     The id of a release contains the hash of its content. If nothing was pushed to any host, there is nothing
     to compare.
     """
-    releases = {host.name: facts.artifacts.release for host, facts in fleet.answers() if facts.artifacts}
+    releases = fleet.reported(lambda facts: facts.artifacts.release if facts.artifacts else None)
     broken = {name: release.id for name, release in releases.items() if release.id and not release.whole}
     for name, id in broken.items():
         yield Problem(
@@ -121,17 +118,13 @@ def code_parity(fleet: FleetFacts) -> Iterator[Problem]:
 def python_version(fleet: FleetFacts) -> Iterator[Problem]:
     """The interpreter of the inventory runs on every host, and is the same Python version.
 
-    If it does not run, the finding says what was tried and which Python the host has. A different minor
+    If it does not run, the finding lists what was tried and which Python the host has. A different minor
     version is a failure, a different patch release a warning.
     """
     for host, facts in fleet.answers():
         if facts.trains_with is None:
-            yield _no_interpreter(host.name, _pasteable(host.python), facts)
-    versions = {
-        host.name: facts.trains_with.version
-        for host, facts in fleet.answers()
-        if facts.trains_with is not None
-    }
+            yield _no_interpreter(host, facts)
+    versions = fleet.reported(lambda facts: facts.trains_with.version if facts.trains_with else None)
     subject = Subject(
         "Python",
         "python",
@@ -149,7 +142,8 @@ def _minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def _no_interpreter(host: str, configured: str, facts: HostFacts) -> Problem:
+def _no_interpreter(host: Host, facts: HostFacts) -> Problem:
+    configured = _pasteable(host.python)
     if facts.python is None:
         found = f"no Python 3.8 or newer; tried {facts.tried}" if facts.tried else "no Python 3.8 or newer"
         fix = "install Python, or set `python` of the host in the inventory to its interpreter"
@@ -158,7 +152,7 @@ def _no_interpreter(host: str, configured: str, facts: HostFacts) -> Problem:
         existing = f"{facts.python.executable} ({facts.python.version})"
         fix = f"create {configured}, or set `python` of the host in the inventory, for example to {existing}"
     return Problem(
-        hosts=(host,),
+        hosts=(host.name,),
         message=f"the interpreter of the inventory is not available: {found}",
         found=found,
         expected=f"{configured} (inventory: python)",
@@ -174,13 +168,11 @@ def torch_version(fleet: FleetFacts) -> Iterator[Problem]:
     the metadata of the host's interpreter, and nothing is imported. `cuda-version` judges different builds of
     one release (+cu130, +cpu). If no host has torch, this is a warning.
     """
-    values = _package(fleet, "torch")
-    yield from parity(
-        fleet, _package_subject(fleet, "torch", normalize=lambda version: _BUILD.sub("", version)), values
-    )
-    if values and not any(values.values()) and not pinned(fleet, "torch"):
+    yield from _same_package(fleet, "torch", lambda version: _BUILD.sub("", version))
+    installed = fleet.reported(lambda facts: facts.packages.get("torch"))
+    if fleet.facts and not installed and not pinned(fleet, "torch"):
         yield Problem(
-            hosts=tuple(values),
+            hosts=tuple(fleet.facts),
             message="no host has torch, so no host can train",
             found="not installed",
             expected="torch in the interpreter of the inventory",
@@ -196,7 +188,7 @@ def cuda_version(fleet: FleetFacts) -> Iterator[Problem]:
     The version is read from torch's own version file. A CPU build counts as `none`. `require: {cuda:
     "==13.*"}` pins the version.
     """
-    values = {host.name: facts.torch_cuda for host, facts in fleet.answers() if facts.torch_cuda is not None}
+    values = fleet.reported(lambda facts: facts.torch_cuda)
     subject = Subject(
         "the CUDA version of torch",
         "cuda",
@@ -215,43 +207,35 @@ def nccl_version(fleet: FleetFacts) -> Iterator[Problem]:
     The version comes from the installed library, else from the nvidia-nccl-* package. Two such packages are a
     warning, because each overwrites the library of the other. A CPU build of torch has no NCCL.
     """
-    values = {host.name: _nccl(facts) for host, facts in fleet.answers()}
     subject = Subject(
         "NCCL",
         "nccl",
         fix=lambda host, specifier: f"reinstall torch as on the other hosts, with NCCL {specifier}",
     )
-    yield from parity(fleet, subject, {host: value for host, value in values.items() if value is not None})
+    yield from parity(fleet, subject, fleet.reported(_nccl))
     for host, facts in fleet.answers():
-        packages = _nccl_packages(facts)
-        if len(packages) > 1:
-            yield _two_nccls(host.name, facts, packages, _pasteable(host.python))
-
-
-def _nccl_packages(facts: HostFacts) -> dict[str, str]:
-    return {
-        name: version for name, version in sorted(facts.packages.items()) if name.startswith("nvidia-nccl-")
-    }
+        if len(facts.nccl_packages) > 1:
+            yield _two_nccls(host, facts)
 
 
 def _nccl(facts: HostFacts) -> str | None:
     """The NCCL that torch loads; None if there is nothing to judge."""
     if facts.nccl_library:
         return facts.nccl_library
-    packages = _nccl_packages(facts)
-    if packages:
-        return " or ".join(sorted(set(packages.values())))
+    if facts.nccl_packages:
+        return " or ".join(sorted(set(facts.nccl_packages.values())))
     return "built into torch" if facts.torch_cuda not in (None, "none") else None
 
 
-def _two_nccls(host: str, facts: HostFacts, packages: Mapping[str, str], python: str) -> Problem:
+def _two_nccls(host: Host, facts: HostFacts) -> Problem:
+    packages, python = facts.nccl_packages, _pasteable(host.python)
     major = (facts.torch_cuda or "").split(".")[0]
     keep = next((name for name in packages if name.endswith(f"-cu{major}")), max(packages))
     others = " ".join(name for name in packages if name != keep)
     listed = ", ".join(f"{name} {version}" for name, version in packages.items())
     loaded = f"; the library there is {facts.nccl_library}" if facts.nccl_library else ""
     return Problem(
-        hosts=(host,),
+        hosts=(host.name,),
         message="several NCCL packages share one directory: it is unpredictable which one torch loads",
         found=listed + loaded,
         expected=f"only {keep}",
@@ -264,13 +248,13 @@ def _two_nccls(host: str, facts: HostFacts, packages: Mapping[str, str], python:
 @check("deepspeed-version", needs=Needs.PACKAGES)
 def deepspeed_version(fleet: FleetFacts) -> Iterator[Problem]:
     """Every host has the same version of DeepSpeed, or no host has it."""
-    yield from parity(fleet, _package_subject(fleet, "deepspeed"), _package(fleet, "deepspeed"))
+    yield from _same_package(fleet, "deepspeed")
 
 
 @check("transformers-version", needs=Needs.PACKAGES)
 def transformers_version(fleet: FleetFacts) -> Iterator[Problem]:
     """Every host has the same version of transformers, or no host has it."""
-    yield from parity(fleet, _package_subject(fleet, "transformers"), _package(fleet, "transformers"))
+    yield from _same_package(fleet, "transformers")
 
 
 @check("package-version", needs=Needs.PACKAGES)
@@ -278,37 +262,34 @@ def package_version(fleet: FleetFacts) -> Iterator[Problem]:
     """Every host has the other packages that the inventory requires: `require: {peft: ">=0.10"}`."""
     for name in packages_to_look_up(fleet.inventory.require):
         if name not in OWN_CHECK:
-            yield from parity(fleet, _package_subject(fleet, name), _package(fleet, name))
+            yield from _same_package(fleet, name)
 
 
 @check("driver-version")
 def driver_version(fleet: FleetFacts) -> Iterator[Problem]:
     """Every host with GPUs has the same NVIDIA driver; `require: {driver: ">=550"}` pins it."""
-    values = {
-        host.name: " and ".join(sorted({gpu["driver_version"] for gpu in facts.gpus.found}))
-        for host, facts in fleet.answers()
-        if facts.gpus is not None
-        and all("driver_version" in gpu for gpu in facts.gpus.found)
-        and facts.gpus.found
-    }
+    values = fleet.reported(_driver)
     subject = Subject(
         "the NVIDIA driver", "driver", fix=lambda host, specifier: f"install driver {specifier} and reboot"
     )
     yield from parity(fleet, subject, values)
 
 
-def _package(fleet: FleetFacts, name: str) -> dict[str, str | None]:
-    return {host.name: facts.packages.get(name) for host, facts in fleet.answers()}
+def _driver(facts: HostFacts) -> str | None:
+    """The drivers of the GPUs; None if there is no GPU, or one does not report its driver."""
+    versions = {gpu.get("driver_version", "") for gpu in facts.gpus.found} if facts.gpus else {""}
+    return None if "" in versions else " and ".join(sorted(versions)) or None
 
 
-def _package_subject(fleet: FleetFacts, name: str, normalize: Callable[[str], str] = str) -> Subject:
+def _same_package(fleet: FleetFacts, name: str, normalize: Callable[[str], str] = str) -> Iterator[Problem]:
     def fix(host: str, specifier: str | None) -> str:
         python = _pasteable(fleet.inventory.host(host).python)
         if specifier is None:
             return f"{python} -m pip uninstall {name}; or install it on the other hosts too"
         return f"{python} -m pip install {shlex.quote(name + specifier)}"
 
-    return Subject(name, name, fix, normalize)
+    values = {host.name: facts.packages.get(name) for host, facts in fleet.answers()}
+    return parity(fleet, Subject(name, name, fix, normalize), values)
 
 
 def _pasteable(python: Sequence[str]) -> str:

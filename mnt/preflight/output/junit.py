@@ -19,22 +19,15 @@ _IMPOSSIBLE = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010fff
 def as_junit(report: Report, seconds: float) -> str:
     """The whole file."""
     suites = ElementTree.Element("testsuites", name="mnt preflight")
-    for family in report.families():
-        suites.append(_suite(report, family))
+    for family, checks in report.families.items():
+        suite = ElementTree.SubElement(suites, "testsuite", name=family)
+        suite.extend(_case(report, check, host.name) for check in checks for host in report.fleet.hosts)
+        _count(suite, 0.0)
     _count(suites, seconds)
     ElementTree.indent(suites)
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suites, encoding="unicode") + "\n"
     )
-
-
-def _suite(report: Report, family: str) -> ElementTree.Element:
-    suite = ElementTree.Element("testsuite", name=family)
-    for check in report.family(family):
-        for host in report.fleet.hosts:
-            suite.append(_case(report, check, host.name))
-    _count(suite, 0.0)
-    return suite
 
 
 def _case(report: Report, check: Check, host: str) -> ElementTree.Element:

@@ -6,7 +6,6 @@ import importlib
 import inspect
 import itertools
 import textwrap
-from collections.abc import Iterator
 from typing import Any
 
 from mnt.preflight import checks as families
@@ -30,8 +29,9 @@ def as_text() -> str:
 def as_markdown() -> str:
     """The content of docs/checks.md."""
     parts = [_HEAD]
-    for family, checks in _by_family():
-        parts.append(f"## {family}\n\n{_about(family)}\n")
+    for family, checks in itertools.groupby(all_checks(), key=lambda check: check.family):
+        module = importlib.import_module(f"{families.__name__}.{family}")
+        parts.append(f"## {family}\n\n{inspect.cleandoc(module.__doc__ or '')}\n")
         parts += [_entry_as_markdown(check) for check in checks]
     return "\n".join(parts)
 
@@ -47,16 +47,6 @@ def as_documents() -> list[dict[str, Any]]:
         }
         for check in all_checks()
     ]
-
-
-def _by_family() -> Iterator[tuple[str, list[Check]]]:
-    for family, checks in itertools.groupby(all_checks(), key=lambda check: check.family):
-        yield family, list(checks)
-
-
-def _about(family: str) -> str:
-    """The docstring of a family's module."""
-    return inspect.cleandoc(importlib.import_module(f"{families.__name__}.{family}").__doc__ or "")
 
 
 def _entry_as_text(check: Check) -> str:

@@ -7,26 +7,22 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from mnt.facts.reach import Reach, Reached
 from mnt.inventory.hostlist import fold
-from mnt.preflight.findings import Severity
-from mnt.preflight.output.table import Cell, check_cells
+from mnt.preflight.output.table import check_cells
 from mnt.preflight.reachability import NOTHING, grade
 from mnt.preflight.report import Report
 
-if TYPE_CHECKING:
-    from jinja2 import Template
-
-_SYMBOLS = {"ok": "✓", "warn": "!", "fail": "✕", "info": "i", "unknown": "·"}
+_SYMBOLS = {"ok": "✓", "warn": "!", "fail": "✕", "unknown": "·"}
 _SLOW, _SLOWER = 3.0, 10.0  # times the median latency
 
 
 @dataclass(frozen=True)
 class Square:
-    """A cell of a matrix."""
+    """A cell of the matrix of connections."""
 
     kind: str  # a class of the style sheet
     symbol: str
@@ -40,38 +36,24 @@ def as_page(report: Report, *, written: str, seconds: float) -> str:
         written: date and time, for people.
         seconds: how long the preflight took.
     """
+    environment = Environment(
+        loader=PackageLoader("mnt.preflight.output", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     hosts = [host.name for host in report.fleet.hosts]
-    return _template().render(
-        cluster=report.fleet.inventory.cluster,
-        hosts=fold(hosts),
-        count=len(hosts),
+    return environment.get_template("page.html.j2").render(
+        report=report,
+        fold=fold,
+        hosts=hosts,
         written=written,
         seconds=seconds,
-        ok=report.ok,
-        failed=report.count(Severity.FAIL),
-        warned=report.count(Severity.WARN),
-        families=[(family, report.family(family)) for family in report.families()],
-        rows=[
-            (
-                host,
-                report.status(host),
-                [_square(check.id, cell) for check, cell in check_cells(report, host)],
-            )
-            for host in hosts
-        ],
-        findings=[
-            (finding, fold(finding.hosts))
-            for severity in Severity
-            for finding in report.findings
-            if finding.severity is severity
-        ],
+        cells={host: check_cells(report, host) for host in hosts},
+        symbols=_SYMBOLS,
         reach=_heat(report.fleet.reach, hosts) if report.fleet.reach else None,
     )
-
-
-def _square(check: str, cell: Cell) -> Square:
-    text = "not judged" if cell.status == "unknown" else cell.status
-    return Square(cell.status, _SYMBOLS[cell.status], f"{check}: {text}")
 
 
 def _heat(reach: Reach, hosts: list[str]) -> list[tuple[str, list[Square]]]:
@@ -96,25 +78,10 @@ def _pair(reached: Reached | None, usual: float, host: str, other: str) -> Squar
         return Square("self" if host == other else "unknown", "", f"{where}: not tried")
     fault = grade(reached)
     if fault is not None:
-        outcomes = dict.fromkeys([*reached.ports.values(), *([reached.master] if reached.master else [])])
         kind = "fail" if fault == NOTHING else "warn"
-        return Square(kind, _SYMBOLS[kind], f"{where}: {', '.join(outcomes)}")
+        return Square(kind, _SYMBOLS[kind], f"{where}: {', '.join(dict.fromkeys(reached.outcomes))}")
     if reached.full is False:
         return Square("warn", _SYMBOLS["warn"], f"{where}: full-size packets are lost")
     latency = reached.latency or 0.0
     kind = "slower" if latency > _SLOWER * usual else "slow" if latency > _SLOW * usual else "ok"
     return Square(kind, "", f"{where}: {1000 * latency:.3f} ms")
-
-
-@cache
-def _template() -> Template:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("mnt.preflight.output", ""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("page.html.j2")

@@ -23,30 +23,24 @@ class Cell:
 
 def family_table(report: Report) -> list[tuple[str, list[Cell]]]:
     """Rows of (hostlist, one cell per family), in rank order. Hosts with equal cells share a row."""
-    families = [report.family(name) for name in report.families()]
     rows: dict[tuple[Cell, ...], list[str]] = {}
     for host in report.fleet.hosts:
-        cells = tuple(_cell(report, host.name, checks) for checks in families)
+        cells = tuple(_cell(report, host.name, checks) for checks in report.families.values())
         rows.setdefault(cells, []).append(host.name)
     return [(fold(hosts), list(cells)) for cells, hosts in rows.items()]
 
 
 def check_cells(report: Report, host: str) -> list[tuple[Check, Cell]]:
     """One cell per check, family by family."""
-    return [
-        (check, _cell(report, host, [check]))
-        for family in report.families()
-        for check in report.family(family)
-    ]
+    return [(check, _cell(report, host, [check])) for check in report.checks]
 
 
 def _cell(report: Report, host: str, checks: Sequence[Check]) -> Cell:
     ids = {check.id for check in checks}
     found = [
         finding
-        for severity in (Severity.FAIL, Severity.WARN)
         for finding in report.by_host.get(host, ())
-        if finding.severity is severity and finding.check in ids
+        if finding.check in ids and finding.severity is not Severity.INFO
     ]
     if found:
         return Cell(", ".join(dict.fromkeys(finding.check for finding in found)), found[0].severity.value)

@@ -15,7 +15,7 @@ from mnt.remote.common.netlink import ask, attributes
 # linux/rtnetlink.h
 RTM_GETLINK, RTM_GETADDR = 18, 22
 # linux/if_link.h, linux/if_addr.h, linux/if.h
-IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_STATS64, IFLA_CARRIER = 1, 3, 4, 23, 33
+IFLA_IFNAME, IFLA_MTU, IFLA_STATS64, IFLA_CARRIER = 3, 4, 23, 33
 IFLA_PROP_LIST, IFLA_ALT_IFNAME = 52, 53
 IFA_ADDRESS, IFA_LOCAL = 1, 2
 IFF_UP, IFF_LOOPBACK = 0x1, 0x8
@@ -54,7 +54,6 @@ def _link(payload: bytes, addresses: dict[tuple[int, int], list[str]]) -> dict[s
         "ipv4": addresses.get((index, socket.AF_INET), []),
         "ipv6": addresses.get((index, socket.AF_INET6), []),
         "altnames": [_text(value) for kind, value in properties if kind == IFLA_ALT_IFNAME],
-        "mac": found[IFLA_ADDRESS].hex(":") if IFLA_ADDRESS in found else None,
         "speed": _speed(name, index),
         "loopback": bool(flags & IFF_LOOPBACK),
         "traffic": _traffic(found[IFLA_STATS64]) if IFLA_STATS64 in found else None,

@@ -52,7 +52,7 @@ def gpus(deadline: float) -> dict[str, object]:
     """
     tool = find("nvidia-smi")
     on_bus, switches = pci_devices()
-    found: dict[str, object] = {"tool": tool, "on_bus": on_bus, "switches": switches}
+    found: dict[str, object] = {"tool": tool, "on_bus": on_bus}
     if on_bus:
         found["kernel_log"] = kernel_log("NVRM: Xid", deadline)
     if switches:

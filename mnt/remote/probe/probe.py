@@ -53,7 +53,6 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
     if args.get("clock"):
         stdin.read()
         emit({"time": time.time()})
-    now = time.time()
     deadline = float(args.get("deadline", 5.0))
     paths, mounts = args.get("paths", []), args.get("mounts", [])
     slow = {
@@ -64,12 +63,9 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
     looked_at, answers = look_at([*paths, *mounts], deadline, args.get("write", []), slow)
     user = login()
     return {
-        "time": now,
         "hostname": os.uname().nodename,
         "kernel": os.uname().release,
-        "machine": os.uname().machine,
         "os": os_release(read("/etc/os-release") or read("/usr/lib/os-release")),
-        "boot_id": read("/proc/sys/kernel/random/boot_id").strip() or None,
         "login": user,
         "session": own_session,
         "logind": logind(user["user"]),
@@ -132,6 +128,5 @@ def interpreter(boot: dict[str, Any]) -> dict[str, object]:
         "configured": boot.get("configured", True),
         "why": boot.get("why") or None,
         "version": ".".join(str(part) for part in sys.version_info[:3]),
-        "implementation": sys.implementation.name,
         "executable": sys.executable,
     }

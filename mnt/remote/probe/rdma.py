@@ -31,7 +31,6 @@ def _device(root: str, path: str, name: str) -> dict[str, object]:
     ports = os.path.join(path, "ports")
     return {
         "name": name,
-        "firmware": read(os.path.join(path, "fw_ver")).strip() or None,
         "netdevs": sorted(entries(os.path.join(path, "device/net"))),
         "usable": _usable(root, name),
         "ports": [

@@ -7,10 +7,12 @@ import os
 from collections.abc import Iterator
 
 from mnt.facts.fleet import FleetFacts
-from mnt.preflight.checks.gpus.rows import all_gpus, differing, label_of
+from mnt.facts.host import HostFacts
+from mnt.inventory.model import Host
+from mnt.preflight.checks.gpus.rows import all_gpus, differing, label_of, rows
 from mnt.preflight.findings import Problem, Severity
-from mnt.preflight.nvidia import FATAL_XIDS, XIDS, Xid, label, number, slowdowns, value, xids
-from mnt.preflight.registry import check
+from mnt.preflight.nvidia import FATAL_XIDS, XIDS, label, number, slowdowns, value, xids
+from mnt.preflight.registry import check, host_check
 
 _DAY = 24 * 3600.0  # seconds
 
@@ -47,36 +49,33 @@ def gpu_ecc(fleet: FleetFacts) -> Iterator[Problem]:
     )
 
 
-@check("gpu-remap")
-def gpu_remap(fleet: FleetFacts) -> Iterator[Problem]:
+@host_check("gpu-remap")
+def gpu_remap(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """No GPU has a broken memory row that it could not remap, or that it will remap at its next reset.
 
     After a failed remapping the GPU must be replaced. A pending remapping is a warning.
     """
-    for host, facts in fleet.answers():
-        for row in facts.gpus.rows if facts.gpus else ():
-            which = label_of(facts.gpus, row)
-            if value(row, "remapped_rows.failure") == "Yes":
-                yield Problem(
-                    hosts=(host.name,),
-                    message=f"{which} could not remap a broken memory row",
-                    found="remapping failed",
-                    expected="no failure",
-                    fix="replace the GPU; until then exclude the host: -x",
-                )
-            elif value(row, "remapped_rows.pending") == "Yes":
-                yield Problem(
-                    hosts=(host.name,),
-                    message=f"{which} has a broken memory row, and will remap it at its next reset",
-                    found="a remapping is pending",
-                    expected="none",
-                    fix="when the GPU is idle: sudo nvidia-smi --gpu-reset; or reboot the host",
-                    severity=Severity.WARN,
-                )
+    for row in facts.gpus.rows if facts.gpus else ():
+        which = label_of(facts, row)
+        if value(row, "remapped_rows.failure") == "Yes":
+            yield Problem(
+                message=f"{which} could not remap a broken memory row",
+                found="remapping failed",
+                expected="no failure",
+                fix="replace the GPU; until then exclude the host: -x",
+            )
+        elif value(row, "remapped_rows.pending") == "Yes":
+            yield Problem(
+                message=f"{which} has a broken memory row, and will remap it at its next reset",
+                found="a remapping is pending",
+                expected="none",
+                fix="when the GPU is idle: sudo nvidia-smi --gpu-reset; or reboot the host",
+                severity=Severity.WARN,
+            )
 
 
-@check("gpu-xid")
-def gpu_xid(fleet: FleetFacts) -> Iterator[Problem]:
+@host_check("gpu-xid")
+def gpu_xid(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """The kernel log since boot has no Xid that indicates a fault of a GPU, its links or its firmware.
 
     An Xid after which the GPU must be reset is a failure if it is less than a day old. All other Xids are
@@ -84,50 +83,42 @@ def gpu_xid(fleet: FleetFacts) -> Iterator[Problem]:
     count. If the user may not read the kernel log (kernel.dmesg_restrict), the result is unknown: reading it
     needs root or the group adm.
     """
-    for host, facts in fleet.answers():
-        log = facts.gpus.kernel_log if facts.gpus else None
-        if log is not None and log.error is not None:
-            denied = log.error in (os.strerror(errno.EPERM), os.strerror(errno.EACCES))
-            yield Problem(
-                hosts=(host.name,),
-                message="unknown: reading the Xids in the kernel log needs root"
-                if denied
-                else "unknown: there is no kernel log with the GPUs' Xids",
-                found=log.error,
-                expected="a kernel log that the user may read",
-                fix="sudo usermod -aG adm USER; or sudo sysctl kernel.dmesg_restrict=0"
-                if denied
-                else "if the host is a container, check the log of its machine: sudo dmesg | grep -i xid",
-                severity=Severity.INFO,
-            )
-        latest: dict[tuple[str, int], Xid] = {}
-        for xid in xids(log.lines) if log else ():
-            if xid.code in XIDS:
-                latest[xid.device, xid.code] = xid
-        for xid in latest.values():
-            fatal = xid.code in FATAL_XIDS and xid.age < _DAY
-            yield Problem(
-                hosts=(host.name,),
-                message=f"Xid {xid.code} of the GPU at {xid.device}: {XIDS[xid.code]}",
-                found=f"{_ago(xid.age)}: {xid.text}",
-                expected="no such Xid since boot",
-                fix="sudo nvidia-smi --gpu-reset, or reboot the host; if the Xid returns, replace the GPU",
-                severity=Severity.FAIL if fatal else Severity.WARN,
-            )
+    log = facts.gpus.kernel_log if facts.gpus else None
+    if log is None:
+        return
+    if log.error is not None:
+        denied = log.error in (os.strerror(errno.EPERM), os.strerror(errno.EACCES))
+        yield Problem(
+            message="unknown: reading the Xids in the kernel log needs root"
+            if denied
+            else "unknown: there is no kernel log with the GPUs' Xids",
+            found=log.error,
+            expected="a kernel log that the user may read",
+            fix="sudo usermod -aG adm USER; or sudo sysctl kernel.dmesg_restrict=0"
+            if denied
+            else "if the host is a container, check the log of its machine: sudo dmesg | grep -i xid",
+            severity=Severity.INFO,
+        )
+    latest = {(xid.device, xid.code): xid for xid in xids(log.lines) if xid.code in XIDS}
+    for xid in latest.values():
+        age = f"{xid.age / 3600:.0f} h" if xid.age >= 3600 else f"{xid.age / 60:.0f} min"
+        fatal = xid.code in FATAL_XIDS and xid.age < _DAY
+        yield Problem(
+            message=f"Xid {xid.code} of the GPU at {xid.device}: {XIDS[xid.code]}",
+            found=f"{age} ago: {xid.text}",
+            expected="no such Xid since boot",
+            fix="sudo nvidia-smi --gpu-reset, or reboot the host; if the Xid returns, replace the GPU",
+            severity=Severity.FAIL if fatal else Severity.WARN,
+        )
 
 
-def _ago(age: float) -> str:
-    return f"{age / 3600:.0f} h ago" if age >= 3600 else f"{age / 60:.0f} min ago"
-
-
-@check("gpu-recovery")
-def gpu_recovery(fleet: FleetFacts) -> Iterator[Problem]:
+@host_check("gpu-recovery")
+def gpu_recovery(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """No GPU requests a reset or a reboot. Drivers 570 and newer report this recovery action."""
-    for name, row in all_gpus(fleet):
+    for row in rows(facts):
         action = value(row, "gpu_recovery_action")
         if action is not None and action != "None":
             yield Problem(
-                hosts=(name,),
                 message=f"{label(row)} requests a recovery action: {action}",
                 found=action,
                 expected="None",
@@ -135,17 +126,16 @@ def gpu_recovery(fleet: FleetFacts) -> Iterator[Problem]:
             )
 
 
-@check("gpu-throttle", severity=Severity.WARN)
-def gpu_throttle(fleet: FleetFacts) -> Iterator[Problem]:
+@host_check("gpu-throttle", severity=Severity.WARN)
+def gpu_throttle(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """No GPU is slowed down by heat or by its power supply.
 
     Low clocks of an idle GPU, and the power cap of a busy one, are normal.
     """
-    for name, row in all_gpus(fleet):
+    for row in rows(facts):
         reasons = slowdowns(row)
         if reasons:
             yield Problem(
-                hosts=(name,),
                 message=f"{label(row)} is slowed down: {', '.join(reasons)}",
                 found=", ".join(reasons),
                 expected="no slowdown",

@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mnt.facts.fleet import FleetFacts
-from mnt.preflight.checks.gpus.rows import all_gpus, label_of
+from mnt.facts.host import HostFacts
+from mnt.inventory.model import Host
+from mnt.preflight.checks.gpus.rows import all_gpus, label_of, rows
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.nvidia import label, number, value
-from mnt.preflight.registry import check
+from mnt.preflight.registry import check, host_check
 
 _MUCH = 1024.0  # MiB; older drivers count some of their own memory as used
 
 
-@check("gpu-persistence", severity=Severity.WARN)
-def gpu_persistence(fleet: FleetFacts) -> Iterator[Problem]:
+@host_check("gpu-persistence", severity=Severity.WARN)
+def gpu_persistence(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """Persistence mode is on. Without it, the GPUs initialize at each program start, which takes seconds."""
-    for name in dict.fromkeys(
-        name for name, row in all_gpus(fleet) if row.get("persistence_mode") == "Disabled"
-    ):
+    if any(row.get("persistence_mode") == "Disabled" for row in rows(facts)):
         yield Problem(
-            hosts=(name,),
             message="persistence mode is off",
             found="Disabled",
             expected="Enabled",
@@ -52,33 +51,30 @@ def gpu_mig(fleet: FleetFacts) -> Iterator[Problem]:
         )
 
 
-@check("gpu-busy", severity=Severity.WARN)
-def gpu_busy(fleet: FleetFacts) -> Iterator[Problem]:
+@host_check("gpu-busy", severity=Severity.WARN)
+def gpu_busy(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """No process uses the GPUs.
 
     Processes are named with their PID on the host. Processes in containers may be invisible; then the check
     only sees that memory is in use.
     """
-    for host, facts in fleet.answers():
-        if facts.gpus is None:
-            continue
-        named = {row["gpu_uuid"] for row in facts.gpus.processes}
-        for row in facts.gpus.processes:
-            process = f"{row.get('process_name', '?')} (pid {row.get('pid', '?')})"
+    if facts.gpus is None:
+        return
+    named = {row["gpu_uuid"] for row in facts.gpus.processes}
+    for row in facts.gpus.processes:
+        process = f"{row.get('process_name', '?')} (pid {row.get('pid', '?')})"
+        yield Problem(
+            message=f"{label_of(facts, row)} is in use by {process}",
+            found=f"{process} holds {row.get('used_gpu_memory', 'memory')}",
+            expected="no process on it",
+            fix=f"find its owner: mnt status; ps -o user,lstart,args -p {row.get('pid', 'PID')}",
+        )
+    for row in facts.gpus.found:
+        used = number(row, "memory.used")
+        if used is not None and used > _MUCH and row.get("uuid") not in named:
             yield Problem(
-                hosts=(host.name,),
-                message=f"{label_of(facts.gpus, row)} is in use by {process}",
-                found=f"{process} holds {row.get('used_gpu_memory', 'memory')}",
-                expected="no process on it",
-                fix=f"find its owner: mnt status; ps -o user,lstart,args -p {row.get('pid', 'PID')}",
+                message=f"{label(row)} has memory in use, but no process is visible that uses it",
+                found=row["memory.used"],
+                expected=f"less than {_MUCH:.0f} MiB",
+                fix=f"find the process: sudo fuser -v /dev/nvidia{row['index']}",
             )
-        for row in facts.gpus.found:
-            used = number(row, "memory.used")
-            if used is not None and used > _MUCH and row.get("uuid") not in named:
-                yield Problem(
-                    hosts=(host.name,),
-                    message=f"{label(row)} has memory in use, but no process is visible that uses it",
-                    found=row["memory.used"],
-                    expected=f"less than {_MUCH:.0f} MiB",
-                    fix=f"find the process: sudo fuser -v /dev/nvidia{row['index']}",
-                )
