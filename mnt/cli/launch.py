@@ -103,11 +103,12 @@ def launch(
         nproc=nproc,
         env=parse_env(assignments, os.environ),
         grace=grace,
+        start_timeout=start_timeout,
     )
     backend = backends.backend_named(via)
     inventory = _inventory(backend, selection, python, master_port)
     hosts = inventory.hosts if backend.here else selection.hosts
-    request = Request(new_job_id(), start_timeout)
+    request = Request(new_job_id())
 
     def plan(fleet: Fleet, reservation: Reservation) -> Draft:
         draft = run.draft(
@@ -119,7 +120,7 @@ def launch(
 
     if dry_run:  # this reserves nothing
         with backend.open_fleet(hosts) as fleet:
-            draft = plan(fleet, Reservation(hosts))
+            draft = run.rehearse(fleet, plan(fleet, Reservation(hosts)))
         _show_draft(draft, as_json)
         return 1 if draft.refusals else 0
     with (
@@ -170,7 +171,7 @@ def _run(fleet: Fleet, launch: Launch, detach: bool, as_json: bool) -> int:
         ui.note(f"nobody reads the output any more; the job goes on: mnt logs -f {plan.job}")
         raise
     _show_end(job, as_json)
-    return job.exit_code or 0
+    return 1 if job.exit_code is None else job.exit_code
 
 
 def _stop_everywhere(launch: Launch) -> None:

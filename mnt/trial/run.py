@@ -16,7 +16,6 @@ from mnt.facts.trial import Culprit, Trial
 from mnt.fleet import Fleet, HostConnection
 from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host
-from mnt.launch.backends.api import Request
 from mnt.launch.backends.ssh import SshBackend
 from mnt.launch.jobs import new_job_id
 from mnt.launch.plan import LaunchPlan
@@ -28,8 +27,7 @@ from mnt.tasks.held import held
 from mnt.trial.output import read_trial
 from mnt.trial.plan import SCRIPT, able_hosts, plan_trial
 
-_START_SECONDS = 120.0  # until the rendezvous listens: torch is imported first
-_RUN_SECONDS = 180.0  # from then on
+_RUN_SECONDS = 180.0  # from the time when the rendezvous listens
 
 
 def with_trial(
@@ -108,7 +106,7 @@ def _run(
 
     timer = threading.Timer(_RUN_SECONDS, give_up)
     try:
-        SshBackend().start(fleet, plan, Request(plan.job, _START_SECONDS), progress)
+        SshBackend().start(fleet, plan, progress)
         timer.start()
         offsets = {name: seen.clock_offset for name, seen in facts.facts.items()}
         job = Watch(plan, output=collect, tell=progress).follow(fleet, offsets)
