@@ -7,7 +7,6 @@ import shlex
 import sys
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import click
 
@@ -15,17 +14,16 @@ from mnt import ui
 from mnt.cli.options import Selection, grace_option, json_option, selection_options
 from mnt.cli.stop import show_stopped
 from mnt.errors import UsageError
-from mnt.launch import backends, engines
-from mnt.launch.jobs import new_job_id
+from mnt.fleet import Fleet
+from mnt.inventory.model import Inventory
+from mnt.launch import backends, engines, run
+from mnt.launch.backends.api import Backend, Request, Reservation
+from mnt.launch.backends.local import this_machine
+from mnt.launch.jobs import Job, new_job_id
+from mnt.launch.plan import LaunchOptions, LaunchPlan, parse_env
+from mnt.launch.run import Draft, Launch
 from mnt.launch.signals import HangUp
-
-if TYPE_CHECKING:
-    from mnt.fleet import Fleet
-    from mnt.inventory.model import Inventory
-    from mnt.launch.backends.api import Backend
-    from mnt.launch.jobs import Job
-    from mnt.launch.plan import LaunchPlan
-    from mnt.launch.run import Draft, Launch
+from mnt.launch.stop import stop_document
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -89,10 +87,6 @@ def launch(
     must come before SCRIPT. Without --detach, the output of every node is shown until the job ends, and
     Ctrl-C stops the job on all nodes.
     """
-    from mnt.launch import run
-    from mnt.launch.backends.api import Request, Reservation
-    from mnt.launch.plan import LaunchOptions, parse_env
-
     if as_module and script is None:
         raise click.UsageError("-m needs the name of a module")
     options = LaunchOptions(
@@ -134,8 +128,6 @@ def _inventory(
     backend: Backend, selection: Selection, python: str | None, master_port: int | None
 ) -> Inventory:
     """The selected inventory, or that of this machine. Raises UsageError for an option of the other case."""
-    from mnt.launch.backends.local import this_machine
-
     if backend.here and selection.options:
         given = " and ".join(selection.options)
         raise UsageError(f"--via {backend.name} runs on this machine only", fix=f"remove {given}")
@@ -149,8 +141,6 @@ def _inventory(
 
 def _run(fleet: Fleet, launch: Launch, detach: bool, as_json: bool) -> int:
     """Start the job, watch it unless detached, and stop it on all nodes after an interrupt."""
-    from mnt.launch import run
-
     plan = launch.plan
     stop = partial(_stop_everywhere, launch)
     try:
@@ -176,8 +166,6 @@ def _run(fleet: Fleet, launch: Launch, detach: bool, as_json: bool) -> int:
 
 def _stop_everywhere(launch: Launch) -> None:
     """End an interrupted job; a second interrupt leaves it to `mnt stop`."""
-    from mnt.launch.stop import stop_document
-
     job = launch.plan.job
     ui.info(f"\ninterrupted: stopping {job} on every node")
     try:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-if TYPE_CHECKING:
-    from mnt.inventory.model import Host, Inventory
+from mnt.inventory import find, hostlist, loader
+from mnt.inventory.model import Host, Inventory
+from mnt.run import failed
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,15 +33,10 @@ class Selection:
 
     @cached_property
     def inventory(self) -> Inventory:
-        from mnt.inventory import find, loader
-
         return loader.load(find.locate(self._name))
 
     @cached_property
     def hosts(self) -> tuple[Host, ...]:
-        from mnt.inventory import hostlist
-        from mnt.run import failed
-
         loaded = self.inventory
         return hostlist.select(
             loaded,
