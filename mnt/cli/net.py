@@ -39,13 +39,14 @@ def net(selection: Selection, as_json: bool, node: str | None, deep: bool) -> in
                 fix=f"use one of {fold(names)}",
             )
     with Fleet(selection.hosts) as fleet:
-        facts, network = first_look(fleet, selection.inventory, selection.hosts)
         if deep:
-            from mnt.launch.facts import unfit
-            from mnt.trial.run import with_trial
+            from mnt.trial.look import look_deep, trial_checks
 
             with ui.StatusLine() as status:
-                facts = with_trial(fleet, facts, network, unfit(facts, network), status.show)
+                seen = look_deep(fleet, selection.inventory, selection.hosts, trial_checks(), status.show)
+            facts, network = seen.fleet, seen.network
+        else:
+            facts, network = first_look(fleet, selection.inventory, selection.hosts)
     report = network_overview(facts, network)
     if as_json:
         ui.document(report.document())
