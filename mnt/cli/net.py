@@ -23,8 +23,11 @@ def net(selection: Selection, as_json: bool, node: str | None, deep: bool) -> in
     """Show each node's training NIC and network environment, with reasons.
 
     The output also predicts what NCCL would choose by itself, in its documented order. With --deep it also
-    shows which network NCCL (or gloo on hosts without GPUs) really used. The exit code is 1 if a host cannot
-    be reached, lacks what the mode needs, or used another network than the one that was set.
+    shows which network NCCL (or gloo on hosts without GPUs) really used. The job is not launched if a check
+    of preflight fails.
+
+    The exit code is 1 if a host cannot be reached or lacks what the mode needs; with --deep also if the job
+    was not launched, failed, or used another network than the one that was set.
     """
     from mnt.fleet import Fleet
     from mnt.preflight.look import first_look

@@ -40,9 +40,9 @@ def _show_list(context: click.Context, parameter: click.Parameter, form: str | N
 @click.command()
 @selection_options
 @json_option
-@click.option("--only", metavar="ID,ID", default="", help="Run these checks and the checks of the login.")
-@click.option("--deep", is_flag=True, help="Also launch a short job: import torch, all-reduce, bandwidth.")
+@click.option("--only", metavar="ID,ID", default="", help="Run only these checks, and those of the login.")
 @click.option("--skip", metavar="ID,ID", default="", help="Leave out these checks.")
+@click.option("--deep", is_flag=True, help="Also launch a short job: import torch, all-reduce, bandwidth.")
 @click.option(
     "--list",
     type=click.Choice(["text", "markdown", "json"]),

@@ -38,16 +38,16 @@ def look_deep(
     `ssh-mesh` and `storage-visible` may fail, because the job does not use what they check.
     """
     report = look(fleet, inventory, hosts, checks, progress)
-    obstacle = _obstacle(report)
-    if obstacle is None:
+    reason = obstacle(report)
+    if reason is None:
         trial = try_out(fleet, report.fleet, report.network, progress)
     else:
-        trial = Trial(tuple(report.fleet.facts), obstacle=obstacle)
+        trial = Trial(tuple(report.fleet.facts), obstacle=reason)
     return run_checks(replace(report.fleet, trial=trial), report.network, checks)
 
 
-def _obstacle(report: Report) -> str | None:
-    """The first failure that prevents a trial."""
+def obstacle(report: Report) -> str | None:
+    """The first failure that prevents a trial; None: the trial can run."""
     unrelated = {check.id for check in report.checks if check.needs in _UNRELATED}
     for finding in report.findings:
         if finding.severity is Severity.FAIL and finding.check not in unrelated:
