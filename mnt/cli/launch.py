@@ -41,13 +41,21 @@ from mnt.launch.stop import stop_document
     type=click.Choice(list(engines.ENGINES)),
     default=engines.DEFAULT.name,
     show_default=True,
-    help="What starts the processes of a node.",
+    help="Decides the default SCRIPT, and how the processes of a node are started.",
 )
-@click.option("--python", metavar="PATH", help="Interpreter for --via local; default: that of mnt.")
+@click.option("--python", metavar="PATH", help="Interpreter for --via local; default: the one that runs mnt.")
 @click.option("--nproc", type=click.IntRange(min=1), help="Processes per node; default: its GPUs, or 1.")
-@click.option("--master-port", type=click.IntRange(1024, 65535), help="Default: the inventory's.")
 @click.option(
-    "--env", "assignments", multiple=True, metavar="K[=V]", help="Set a variable; K alone: to your own value."
+    "--master-port",
+    type=click.IntRange(1024, 65535),
+    help="Port of the rendezvous; default: the inventory's.",
+)
+@click.option(
+    "--env",
+    "assignments",
+    multiple=True,
+    metavar="K[=V]",
+    help="Set a variable of the job; K alone: with your own value.",
 )
 @click.option("-m", "as_module", is_flag=True, help="SCRIPT is the name of a module.")
 @click.option("--detach", is_flag=True, help="Start the job and return; see mnt status, logs and stop.")
@@ -83,7 +91,7 @@ def launch(
 ) -> int:
     """Start a job on the hosts: the master (the first host), then the workers.
 
-    SCRIPT is a path in the pushed tree (default: the engine's script); it gets ARGS unchanged. Options of mnt
+    SCRIPT is a path in the pushed tree (default: the engine's script). ARGS are its arguments. Options of mnt
     must come before SCRIPT. Without --detach, the output of every node is shown until the job ends, and
     Ctrl-C stops the job on all nodes.
     """

@@ -50,7 +50,7 @@ def selection_options(command: F) -> F:
     """Add -i, -n and -x; the command receives `selection: Selection`."""
 
     @click.option(
-        "-i", "--inventory", metavar="NAME|PATH", help="Inventory: a name in inventories/, a file, or lab."
+        "-i", "--inventory", metavar="NAME|PATH", help="Inventory: NAME in inventories/, PATH, or lab[:NAME]."
     )
     @click.option(
         "-n", "--nodes", metavar="HOSTLIST", help="Only these hosts, in this order: node[1-4], @group."
@@ -66,8 +66,8 @@ def selection_options(command: F) -> F:
 
 
 grace_option = click.option(
-    "--grace", type=click.FloatRange(min=0), default=10, help="Seconds between TERM and KILL; default 10."
+    "--grace", type=click.FloatRange(min=0), default=10, help="Seconds between TERM and KILL; default: 10."
 )
 json_option = click.option(
-    "--json", "as_json", is_flag=True, help="One JSON document on stdout, and nothing else there."
+    "--json", "as_json", is_flag=True, help="Print one JSON document to stdout, and nothing else."
 )

@@ -15,7 +15,7 @@ from mnt.cli.preflight_view import show_changes, show_report
 from mnt.errors import UsageError
 from mnt.preflight.output.changes import changes
 from mnt.preflight.registry import Check, Needs, select
-from mnt.preflight.report import Report, run_checks
+from mnt.preflight.report import Report
 
 if TYPE_CHECKING:
     from mnt.fleet import Fleet
@@ -40,9 +40,9 @@ def _show_list(context: click.Context, parameter: click.Parameter, form: str | N
 @click.command()
 @selection_options
 @json_option
-@click.option("--only", metavar="ID,ID", default="", help="Run these checks and the checks of the login.")
-@click.option("--deep", is_flag=True, help="Also launch a short job: import torch, all-reduce, bandwidth.")
+@click.option("--only", metavar="ID,ID", default="", help="Run only these checks, and those of the login.")
 @click.option("--skip", metavar="ID,ID", default="", help="Leave out these checks.")
+@click.option("--deep", is_flag=True, help="Also launch a short job: import torch, all-reduce, bandwidth.")
 @click.option(
     "--list",
     type=click.Choice(["text", "markdown", "json"]),
@@ -105,16 +105,14 @@ def _ids(text: str) -> list[str]:
 
 def _look(fleet: Fleet, selection: Selection, checks: Sequence[Check]) -> tuple[Report, float]:
     """The report, and how many seconds it took."""
-    from mnt.preflight.look import look
+    if any(check.needs is Needs.TRIAL for check in checks):
+        from mnt.trial.look import look_deep as look
+    else:
+        from mnt.preflight.look import look
 
     started = time.monotonic()
     with ui.StatusLine() as line:
         report = look(fleet, selection.inventory, selection.hosts, checks, line.show)
-        if any(check.needs is Needs.TRIAL for check in checks):
-            from mnt.trial.run import with_trial
-
-            facts = with_trial(fleet, report.fleet, report.network, report.findings, line.show)
-            report = run_checks(facts, report.network, checks)
     return report, time.monotonic() - started
 
 

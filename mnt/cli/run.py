@@ -35,10 +35,12 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
     type=click.IntRange(min=1),
     default=64,
     show_default=True,
-    help="Hosts at the same time.",
+    help="How many hosts run the command at the same time.",
 )
-@click.option("--timeout", type=_SECONDS, help="Seconds for the command on one host; default: none.")
-@click.option("--connect-timeout", type=_SECONDS, help="Seconds for each step of the login; default: 10.")
+@click.option("--timeout", type=_SECONDS, help="Seconds for the command on one host; default: no limit.")
+@click.option(
+    "--connect-timeout", type=_SECONDS, help="Seconds for each step of the login; default: 10 or 15."
+)
 @click.option("--fail-fast", is_flag=True, help="End the command on all hosts as soon as one host fails.")
 @click.option(
     "-b",

@@ -23,17 +23,19 @@ _COLOURS = {"known": "green", "recorded": "green", "replaced": "green", "new": "
 @selection_options
 @json_option
 @click.argument("hostlist", required=False)
-@click.option("--yes", is_flag=True, help="Accept unknown keys without asking; never a changed key.")
+@click.option(
+    "--yes", is_flag=True, help="Accept unknown keys without asking; this never accepts a changed key."
+)
 @click.option(
     "--fingerprints",
     "file",
     metavar="FILE",
-    help="Accept only the keys in this list of the administrator: lines HOST SHA256:...",
+    help="Accept only the keys in the administrator's list: lines HOST SHA256:...",
 )
 @click.option(
     "--replace",
     is_flag=True,
-    help="Also replace changed keys, if their fingerprint is typed in or in --fingerprints.",
+    help="Also replace changed keys; you type the new fingerprint, or --fingerprints has it.",
 )
 def trust(
     selection: Selection, as_json: bool, hostlist: str | None, yes: bool, file: str | None, replace: bool

@@ -10,9 +10,12 @@ import pytest
 from fleets import findings, make_fleet, only_finding, texts
 
 from mnt.facts.trial import Culprit, Measurement, Trial
-from mnt.preflight.findings import Severity
+from mnt.network.decision import decide
+from mnt.preflight.findings import Finding, Severity
 from mnt.preflight.registry import Needs, all_checks, select
+from mnt.preflight.report import Report
 from mnt.remote.trial.allreduce import connections
+from mnt.trial.look import obstacle, trial_checks
 from mnt.trial.output import read_trial
 
 MARK = "mnt-0123 "
@@ -223,3 +226,25 @@ def test_a_trial_is_made_when_it_is_asked_for(options: dict[str, Any], among: bo
 
 def test_naming_a_check_of_the_trial_asks_for_it() -> None:
     assert [check.id for check in select(only=["all-reduce"])] == ["ssh", "host-key", "all-reduce"]
+
+
+@pytest.mark.parametrize(
+    ("id", "severity", "runs"),
+    [
+        ("nic-reach", Severity.FAIL, False),
+        ("torch-version", Severity.FAIL, False),
+        ("torch-version", Severity.WARN, True),
+        ("ssh-mesh", Severity.FAIL, True),
+        ("storage-visible", Severity.FAIL, True),
+    ],
+)
+def test_the_failures_that_prevent_a_trial(id: str, severity: Severity, runs: bool) -> None:
+    facts = make_fleet()
+    found = Finding(id, severity, ("node1",), "a", "b", "it is broken", "mend it")
+    report = Report(facts, decide(facts), select(deep=True), (found,))
+    assert obstacle(report) == (None if runs else f"node1: it is broken ({id})")
+
+
+def test_the_checks_that_can_prevent_a_trial() -> None:
+    left_out = {check.id for check in select(deep=True)} - {check.id for check in trial_checks()}
+    assert left_out == {"ssh-mesh", "storage-visible"}

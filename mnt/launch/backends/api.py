@@ -60,7 +60,8 @@ class Backend(Protocol):
         """A fleet for the hosts of its jobs."""
 
     def reserve(self, hosts: Sequence[Host], request: Request) -> Reservation:
-        """Request hosts for a job, out of `hosts`; call it again to poll a pending reservation.
+        """Request hosts for a job, out of `hosts`. Call it again with the same request to poll a pending
+        reservation.
 
         Raises NeverStarted: the job will get no hosts.
         """
