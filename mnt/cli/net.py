@@ -7,10 +7,12 @@ import click
 from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
 from mnt.errors import MntError, UsageError
+from mnt.fleet import Fleet
 from mnt.inventory.hostlist import fold
 from mnt.inventory.spelling import did_you_mean
 from mnt.network.nic import NicChoice
 from mnt.network.overview import NetworkOverview, NodeOverview, network_overview
+from mnt.preflight.look import first_look
 from mnt.ui.console import clean
 
 
@@ -29,9 +31,6 @@ def net(selection: Selection, as_json: bool, node: str | None, deep: bool) -> in
     The exit code is 1 if a host cannot be reached or lacks what the mode needs; with --deep also if the job
     was not launched, failed, or used another network than the one that was set.
     """
-    from mnt.fleet import Fleet
-    from mnt.preflight.look import first_look
-
     if node is not None:
         if deep:
             raise click.UsageError("--shell and --deep exclude each other: --shell prints only export lines")

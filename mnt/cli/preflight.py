@@ -5,7 +5,6 @@ from __future__ import annotations
 import pathlib
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,13 +12,11 @@ from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
 from mnt.cli.preflight_view import show_changes, show_report
 from mnt.errors import UsageError
+from mnt.fleet import Fleet
+from mnt.preflight.output import listing
 from mnt.preflight.output.changes import changes
 from mnt.preflight.registry import Check, Needs, select
 from mnt.preflight.report import Report
-
-if TYPE_CHECKING:
-    from mnt.fleet import Fleet
-
 
 _FILE = click.Path(dir_okay=False, path_type=pathlib.Path)
 
@@ -28,7 +25,6 @@ def _show_list(context: click.Context, parameter: click.Parameter, form: str | N
     """Print the list and exit: `--list` needs no inventory, so it runs before the inventory is located."""
     if form is None or context.resilient_parsing:
         return
-    from mnt.preflight.output import listing
 
     if form == "json":
         ui.document(listing.as_documents())
@@ -78,8 +74,6 @@ def preflight(
     Every host is probed once. Then the facts are compared with the inventory and with each other. The exit
     code is 0 if no check fails, else 1.
     """
-    from mnt.fleet import Fleet
-
     if as_json and watch is not None:
         raise click.UsageError("--watch and --json exclude each other: --json prints one document and ends")
     checks = select(only=_ids(only), skip=_ids(skip), deep=deep)
