@@ -17,7 +17,7 @@ from mnt.errors import UsageError
 from mnt.fleet import Fleet
 from mnt.inventory.model import Inventory
 from mnt.launch import backends, engines, run
-from mnt.launch.backends.api import Backend, Request, Reservation
+from mnt.launch.backends.api import Backend, Request
 from mnt.launch.backends.local import this_machine
 from mnt.launch.jobs import Job, new_job_id
 from mnt.launch.plan import LaunchOptions, LaunchPlan, parse_env
@@ -110,26 +110,21 @@ def launch(
     backend = backends.backend_named(via)
     inventory = _inventory(backend, selection, python, master_port)
     hosts = inventory.hosts if backend.here else selection.hosts
-    request = Request(new_job_id())
-
-    def plan(fleet: Fleet, reservation: Reservation) -> Draft:
-        draft = run.draft(
-            fleet, backend, inventory, reservation, request, options, preflight=not no_preflight
-        )
-        for warning in draft.planned.plan.warnings if draft.planned else ():
-            ui.warn(warning)
-        return draft
-
-    if dry_run:  # this reserves nothing
-        with backend.open_fleet(hosts) as fleet:
-            draft = run.rehearse(fleet, plan(fleet, Reservation(hosts)))
+    if dry_run:
+        draft = run.dry_run(inventory, options, hosts=hosts, backend=via, preflight=not no_preflight)
+        _warn(draft)
         _show_draft(draft, as_json)
         return 1 if draft.refusals else 0
+    request = Request(new_job_id())
     with (
         run.reserved(backend, hosts, request, ui.note) as reservation,
         backend.open_fleet(reservation.hosts or ()) as fleet,
     ):
-        return _run(fleet, plan(fleet, reservation).launch(), detach, as_json)
+        draft = run.draft(
+            fleet, backend, inventory, reservation, request, options, preflight=not no_preflight
+        )
+        _warn(draft)
+        return _run(fleet, draft.launch(), detach, as_json)
 
 
 def _inventory(
@@ -182,6 +177,11 @@ def _stop_everywhere(launch: Launch) -> None:
     except KeyboardInterrupt:
         ui.warn(f"interrupted again: {job} may still run; mnt stop {job} ends it")
         raise
+
+
+def _warn(draft: Draft) -> None:
+    for warning in draft.planned.plan.warnings if draft.planned else ():
+        ui.warn(warning)
 
 
 def _show_draft(draft: Draft, as_json: bool) -> None:

@@ -83,8 +83,8 @@ def _show_node(node: NodeOverview) -> None:
     nic = node.network.nic
     if isinstance(nic, NicChoice):
         ui.plain(clean(f"{node.host}: {nic.interface.name} {nic.address} ({nic.reason})"))
-    if node.network.obstacle is not None:
-        message, fix = node.network.obstacle
+    if node.problem is not None:
+        message, fix = node.problem
         colour = "yellow" if node.status == "waiting" else "red"
         ui.plain(clean(f"{node.host}: {message}"), colour)
         ui.plain(clean(f"  fix: {fix}"))

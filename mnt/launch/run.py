@@ -6,7 +6,7 @@
         job = launch.watch(fleet, output=show)
 
 `attend` starts and watches a job as a program at a terminal should: when the terminal closes, the job goes
-on; an interrupt stops it on all nodes. `run` does all of this in one call.
+on; an interrupt stops it on all nodes. `run` does all of this in one call; `dry_run` only plans.
 """
 
 from __future__ import annotations
@@ -106,16 +106,6 @@ def draft(
     return Draft(launch, unfit, _not_fit(backend, unfit))
 
 
-def rehearse(fleet: Fleet, draft: Draft) -> Draft:
-    """The draft, with what the hosts themselves would refuse: a missing script, a port in use."""
-    if draft.planned is None or draft.refusals:
-        return draft
-    specs = node_specs(draft.planned.plan, secret="", created=0.0)
-    errors = fleet.run_each(check_node, {host: (spec,) for host, spec in specs.items()}).errors()
-    found = tuple(NeverStarted(error.message, fix=error.fix) for error in errors.values())
-    return replace(draft, refusals=(*draft.refusals, *found))
-
-
 def _not_fit(backend: Backend, refusals: Sequence[NeverStarted]) -> NeverStarted | None:
     """All refusals in one error; None if there are none."""
     if not refusals:
@@ -186,6 +176,27 @@ def detach(
     """Start a job and return. Raises NeverStarted and KeyboardInterrupt, as `attend` does."""
     with guarded(on_interrupt or launch.stop):
         launch.start(fleet, tell)
+
+
+def dry_run(
+    inventory: Inventory,
+    options: LaunchOptions,
+    *,
+    hosts: Sequence[Host] | None = None,
+    backend: str = "ssh",
+    preflight: bool = True,
+) -> Draft:
+    """What `run` would start or refuse, by a check or by a host. Nothing is reserved, staged or started."""
+    way, request = backend_named(backend), Request(new_job_id())
+    wanted = Reservation(inventory.hosts if hosts is None else tuple(hosts))
+    with way.open_fleet(wanted.hosts or ()) as fleet:
+        found = draft(fleet, way, inventory, wanted, request, options, preflight=preflight)
+        if found.planned is None or found.refusals:
+            return found
+        specs = node_specs(found.planned.plan, secret="", created=0.0)
+        errors = fleet.run_each(check_node, {host: (spec,) for host, spec in specs.items()}).errors()
+    refusals = tuple(NeverStarted(error.message, fix=error.fix) for error in errors.values())
+    return replace(found, refusals=refusals, error=refusals[0] if refusals else None)
 
 
 def run(

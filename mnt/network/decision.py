@@ -55,11 +55,7 @@ class NetworkDecision:
     def working(self) -> dict[str, NicChoice]:
         """The chosen NICs that are up and have a link, by host."""
         nics = {host: node.nic for host, node in self.nodes.items()}
-        return {
-            host: nic
-            for host, nic in nics.items()
-            if isinstance(nic, NicChoice) and nic.interface.up and nic.interface.carrier is not False
-        }
+        return {host: nic for host, nic in nics.items() if isinstance(nic, NicChoice) and nic.failure is None}
 
 
 def decide(fleet: FleetFacts) -> NetworkDecision:

@@ -44,6 +44,17 @@ class NicChoice:
         own = map(ipaddress.ip_interface, self.interface.ipv4)
         return next(each.network for each in own if str(each.ip) == self.address)
 
+    @property
+    def failure(self) -> tuple[str, str] | None:
+        """Why no traffic can use it, and the fix; None: it works."""
+        nic = self.interface
+        if not nic.up:
+            return f"the training NIC {nic.name} is down", f"sudo ip link set {nic.name} up"
+        if nic.carrier is False:
+            fix = f"check its cable and switch port: ethtool {nic.name}"
+            return f"the training NIC {nic.name} has no link", fix
+        return None
+
 
 @dataclass(frozen=True)
 class NicProblem:

@@ -35,9 +35,15 @@ class NodeOverview:
     differences: tuple[str, ...] = ()  # between what was used and what was set
 
     @property
+    def problem(self) -> tuple[str, str] | None:
+        """Why the host cannot train now, in one line, and the fix; None: it can."""
+        nic = self.network.nic
+        return self.network.obstacle or (nic.failure if isinstance(nic, NicChoice) else None)
+
+    @property
     def status(self) -> str:
         """ok, fail, or waiting (for another host whose problem must be solved first)."""
-        if self.network.obstacle is None:
+        if self.problem is None:
             return "ok"
         return "waiting" if self.network.waits_for else "fail"
 
@@ -50,7 +56,7 @@ class NodeOverview:
         chosen = nic if isinstance(nic, NicChoice) else None
         return {
             "status": self.status,
-            "problem": _problem(self.network.obstacle),
+            "problem": _problem(self.problem),
             "nic": chosen.interface.name if chosen else None,
             "address": chosen.address if chosen else None,
             "reason": chosen.reason if chosen else None,
@@ -91,7 +97,7 @@ class NetworkOverview:
     def ok(self) -> bool:
         """Every host answered and has what the mode needs, and the trial, if any, used what was set."""
         trial_ok = self.fleet.trial is None or self.fleet.trial.problem is None
-        nodes_ok = all(node.network.obstacle is None and not node.differences for node in self.nodes.values())
+        nodes_ok = all(node.problem is None and not node.differences for node in self.nodes.values())
         return not self.errors and trial_ok and nodes_ok
 
     def document(self) -> dict[str, Any]:

@@ -255,6 +255,17 @@ def test_net_and_preflight_start_no_trial_behind_a_firewall(make_lab: MakeLab, r
         )  # which only the trial itself reports
 
 
+def test_net_and_preflight_name_a_nic_that_is_down(make_lab: MakeLab, run_mnt: RunMnt) -> None:
+    lab = make_lab(count=2)
+    with faults.nic_down(lab.host("node2")):
+        shown = document(run_mnt("net", "--json", lab=lab))
+        checked = document(run_mnt("preflight", "--json", "--only", "nic", lab=lab))
+    assert {name: host["status"] for name, host in shown["hosts"].items()} == {"node1": "ok", "node2": "fail"}
+    (finding,) = checked["findings"]
+    assert finding["hosts"] == ["node2"]
+    assert shown["hosts"]["node2"]["problem"] == {"message": finding["message"], "fix": finding["fix"]}
+
+
 def test_deep_prints_no_lines_for_a_shell(mnt: RunMnt) -> None:
     done = mnt("net", "--deep", "--shell", "node1")
     assert (done.returncode, done.stdout) == (2, "")

@@ -50,7 +50,8 @@ def test_the_page_has_an_example_of_each() -> None:
 def apply(tree: Path, name: str) -> None:
     command = ["git", "apply", "-C1", "-"]
     done = subprocess.run(command, cwd=tree, input=PATCHES[name], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    advice = f"docs/contributing.md: change the example '{name}' so that it applies to the tree as it is"
+    assert done.returncode == 0, f"{advice}\n{done.stderr}"
 
 
 @pytest.mark.parametrize("name", FILES)

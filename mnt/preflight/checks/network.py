@@ -35,22 +35,14 @@ def nic(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
         choice = node.nic
         if isinstance(choice, NicChoice):
             chosen = choice.interface
-            expected = f"{chosen.name} up, with a link ({choice.reason})"
-            if not chosen.up:
+            if choice.failure is not None:
+                message, fix = choice.failure
                 yield Problem(
                     hosts=(name,),
-                    message=f"the training NIC {chosen.name} is down",
-                    found="down",
-                    expected=expected,
-                    fix=f"sudo ip link set {chosen.name} up",
-                )
-            elif chosen.carrier is False:
-                yield Problem(
-                    hosts=(name,),
-                    message=f"the training NIC {chosen.name} has no link",
-                    found="up, no carrier",
-                    expected=expected,
-                    fix=f"check its cable and switch port: ethtool {chosen.name}",
+                    message=message,
+                    found="up, no carrier" if chosen.up else "down",
+                    expected=f"{chosen.name} up, with a link ({choice.reason})",
+                    fix=fix,
                 )
         elif choice.waits_for is None:
             yield Problem(

@@ -79,8 +79,8 @@ def _check(spec: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         raise Refused(f"working directory missing: {cwd}", "mnt push")
     script = spec.get("script")
     if script is not None and not os.path.isfile(os.path.join(cwd, script)):
-        fix = "check its path; a job over SSH runs what was pushed last: mnt push"
-        raise Refused(f"script missing: {script} (in {cwd})", fix)
+        push = "" if spec["release"] is None else ", or push the tree that has it: mnt push"
+        raise Refused(f"script missing: {script} (in {cwd})", f"check its path, relative to {cwd}{push}")
     path = [*spec.get("path_prepend", ()), spec["env"].get("PATH", environment.get("PATH", os.defpath))]
     named = os.path.join(cwd, program) if "/" in program else program
     if shutil.which(named, path=os.pathsep.join(path)) is None:
