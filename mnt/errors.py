@@ -57,6 +57,10 @@ class NeverStarted(MntError):
     exit_code = 125
 
 
+class OutputError(MntError):
+    """Standard output or standard error cannot be written, for another reason than a broken pipe."""
+
+
 class HostError(MntError):
     """One host failed, in a named phase.
 

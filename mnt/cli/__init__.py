@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import sys
 from types import FrameType
@@ -10,7 +11,7 @@ from types import FrameType
 import click
 
 from mnt import __version__
-from mnt.errors import MntError
+from mnt.errors import MntError, UsageError
 
 # command -> (module of mnt.cli, its one-line help). Kept here so that `mnt --help` imports none of them.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -66,10 +67,35 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def _use_streams() -> None:
+    """Prepare the standard streams: writing waits for a slow reader, and a closed stream becomes /dev/null.
+
+    Otherwise a pipe of another program's that does not block would lose output, and a socket could get the
+    number of a closed stream.
+    """
+    for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.set_blocking(descriptor, True)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is `descriptor`
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(descriptor, mode))  # noqa: SIM115 - for the life of the process
+
+
+def _check_directory() -> None:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        message = "the current directory does not exist any more"
+        raise UsageError(message, fix="cd to another directory") from None
+
+
 def main() -> None:
     """Run the command line. Exit with a code of docs/architecture.md, or with the exit code of a job."""
     signal.signal(signal.SIGTERM, _terminate)
+    _use_streams()
     try:
+        _check_directory()
         result = cli.main(standalone_mode=False)
         code = result if isinstance(result, int) else 0
     except click.exceptions.Exit as stop:

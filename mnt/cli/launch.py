@@ -13,7 +13,7 @@ import click
 from mnt import ui
 from mnt.cli.options import Selection, grace_option, json_option, selection_options
 from mnt.cli.stop import show_stopped
-from mnt.errors import UsageError
+from mnt.errors import OutputError, UsageError
 from mnt.fleet import Fleet
 from mnt.inventory.model import Inventory
 from mnt.launch import backends, engines, run
@@ -160,8 +160,8 @@ def _run(fleet: Fleet, launch: Launch, detach: bool, as_json: bool) -> int:
         lines.close()
     except HangUp:
         return 129
-    except BrokenPipeError:
-        ui.note(f"nobody reads the output any more; the job goes on: mnt logs -f {plan.job}")
+    except (BrokenPipeError, OutputError):
+        ui.note(f"the output cannot be written any more; the job goes on: mnt logs -f {plan.job}")
         raise
     _show_end(job, as_json)
     return 1 if job.exit_code is None else job.exit_code

@@ -10,7 +10,7 @@ from mnt import ui
 from mnt.cli.jobs import found_jobs
 from mnt.cli.options import Selection, selection_options
 from mnt.errors import UsageError
-from mnt.fleet import HostConnection, raise_broken_pipe
+from mnt.fleet import HostConnection, raise_output_error
 from mnt.launch.jobs import host_of_rank, named_job
 from mnt.tasks.job import read_logs
 
@@ -49,7 +49,7 @@ def logs(selection: Selection, follow: bool, node: str | None, rank: int | None,
                 connection, host.jobs_dir, wanted.job, host.name, rank=rank, follow=follow, on_frame=show
             )
 
-        results = fleet.run_each(read, dict.fromkeys(hosts, ()), on_result=raise_broken_pipe)
+        results = fleet.run_each(read, dict.fromkeys(hosts, ()), on_result=raise_output_error)
         lines.close()
     for error in results.errors().values():
         ui.error(error)

@@ -5,7 +5,7 @@
 
 from mnt.fleet.connection import HostConnection
 from mnt.fleet.fleet import Fleet
-from mnt.fleet.results import Outcome, Results, raise_broken_pipe
+from mnt.fleet.results import Outcome, Results, raise_output_error
 from mnt.fleet.wire.timeouts import Timeouts
 
-__all__ = ["Fleet", "HostConnection", "Outcome", "Results", "Timeouts", "raise_broken_pipe"]
+__all__ = ["Fleet", "HostConnection", "Outcome", "Results", "Timeouts", "raise_output_error"]

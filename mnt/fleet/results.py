@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from mnt.errors import HostError
+from mnt.errors import HostError, OutputError
 
 T = TypeVar("T")
 
@@ -41,10 +41,11 @@ class Results(dict[str, Outcome[T]]):
         return {host: outcome.error for host, outcome in self.items() if outcome.error is not None}
 
 
-def raise_broken_pipe(outcome: Outcome[Any]) -> None:
-    """For `on_result`, if tasks print: end all tasks when nobody reads this process's output any more.
+def raise_output_error(outcome: Outcome[Any]) -> None:
+    """For `on_result`, if tasks print: end all tasks when the output cannot be written any more.
 
-    Raises BrokenPipeError.
+    Raises BrokenPipeError, OutputError.
     """
-    if outcome.error is not None and isinstance(outcome.error.__cause__, BrokenPipeError):
-        raise outcome.error.__cause__
+    cause = outcome.error.__cause__ if outcome.error else None
+    if isinstance(cause, (BrokenPipeError, OutputError)):
+        raise cause

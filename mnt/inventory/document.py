@@ -20,6 +20,9 @@ from mnt.errors import InventoryError
 from mnt.typed import Location
 
 _TAGS = "tag:yaml.org,2002:"
+_TOO_DEEP, _FEW_LEVELS = "nested too deeply", "an inventory has a few levels"
+_DEEPEST = 32  # levels
+_MOST = 200_000  # values; an inventory of 1,000 hosts has some 10,000
 _QUOTE = 'quote text with special characters of YAML: "node[1-4]", "@group", ">=2.6"'
 
 
@@ -61,7 +64,7 @@ def read(file: str) -> Document:
             f"not YAML: {problem}", file=file, line=mark.line + 1 if mark else None, fix=_QUOTE
         ) from None
     except RecursionError:
-        raise InventoryError("nested too deeply", file=file, fix="an inventory has a few levels") from None
+        raise InventoryError(_TOO_DEEP, file=file, fix=_FEW_LEVELS) from None
     if root is None:
         raise InventoryError("the file is empty", file=file, fix="inventories/template.yaml shows every key")
     lines: dict[Location, int] = {}
@@ -129,8 +132,13 @@ class _Converter:
         self._file = file
         self._lines = lines
         self._open: list[yaml.Node] = []  # from the root to the current node
+        self._count = 0
 
     def convert(self, node: yaml.Node, location: Location) -> Any:
+        self._count += 1
+        if self._count > _MOST:
+            message = f"the file has more than {_MOST} values, with those of aliases"
+            raise self._error(node, message, fix="remove aliases of aliases")
         if not node.tag.startswith(_TAGS):
             raise self._error(node, f"the tag {node.tag!r} is not supported", fix="remove it")
         if isinstance(node, yaml.ScalarNode):
@@ -138,6 +146,8 @@ class _Converter:
             return node
         if node in self._open:
             raise self._error(node, "an alias that contains itself", fix="remove the alias")
+        if len(self._open) == _DEEPEST:
+            raise self._error(node, _TOO_DEEP, fix=_FEW_LEVELS)
         self._open.append(node)
         try:
             if isinstance(node, yaml.MappingNode):

@@ -48,7 +48,7 @@ class Launch:
         self.backend.start(fleet, self.plan, tell)
 
     def watch(self, fleet: Fleet, output: Output, tell: Tell = lambda text: None) -> Job:
-        """Follow the started job to its end, through lost connections. Raises HostError, BrokenPipeError."""
+        """Follow the started job to its end, through lost connections. See `Watch.follow`."""
         return Watch(self.plan, output=output, tell=tell).follow(fleet, self.clock_offsets)
 
     def stop(self) -> Results[Stopped]:
@@ -156,7 +156,7 @@ def attend(
     Raises:
         NeverStarted: see `Launch.start`.
         HangUp: the terminal was closed; the job goes on.
-        BrokenPipeError: the reader of what `output` writes is gone; the job goes on.
+        Any exception of `output`; the job goes on.
         KeyboardInterrupt: interrupted; the job was stopped.
         HostError: no node could be followed.
     """

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+from mnt.ui.console import discard
 
 
 class HangUp(KeyboardInterrupt):
@@ -65,8 +66,6 @@ def interrupt(signum: int, frame: FrameType | None) -> None:
 
 def _leave_terminal() -> None:
     """Discard further output: writing to a closed terminal would fail with EIO."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         if stream.isatty():
-            os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
+            discard(stream)

@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mnt.errors import HostError
-from mnt.fleet.results import raise_broken_pipe
 from mnt.launch.jobs import ACTIVE, Job, merge_job
 from mnt.tasks.job import read_logs, stop_node
 
 if TYPE_CHECKING:
-    from mnt.fleet import Fleet, HostConnection
+    from mnt.fleet import Fleet, HostConnection, Outcome
     from mnt.launch.plan import LaunchPlan
     from mnt.tasks.job import JobEntry
 
@@ -44,6 +43,7 @@ class Watch:
         self._away: set[str] = set()
         self._failed = threading.Event()
         self._over = threading.Event()
+        self._output_error: BaseException | None = None
 
     def follow(self, fleet: Fleet, clock_offsets: Mapping[str, float]) -> Job:
         """Watch until every node has ended or was given up. Returns the final state of the job.
@@ -54,13 +54,13 @@ class Watch:
 
         Raises:
             HostError: no node could be followed to its end.
-            BrokenPipeError: the reader of what `output` writes is gone.
+            Any exception of `output`. The job goes on.
         """
         ender = threading.Thread(target=self._end_others, args=(fleet,), daemon=True)
         ender.start()
         try:
             results = fleet.run_each(
-                self._follow_node, dict.fromkeys(self._jobs_dirs, ()), on_result=raise_broken_pipe
+                self._follow_node, dict.fromkeys(self._jobs_dirs, ()), on_result=self._raise_output_error
             )
         finally:
             self._over.set()
@@ -88,7 +88,7 @@ class Watch:
                 self._changed(host, frame["state"])
             else:
                 position = frame["offset"]
-                self._output(host, frame["data"])
+                self._show(host, frame["data"])
 
         while True:
             try:
@@ -108,6 +108,17 @@ class Watch:
             else:
                 self._changed(host, last)
                 return
+
+    def _show(self, host: str, text: str) -> None:
+        try:
+            self._output(host, text)
+        except BaseException as error:
+            self._output_error = error
+            raise
+
+    def _raise_output_error(self, outcome: Outcome[None]) -> None:
+        if self._output_error is not None:
+            raise self._output_error
 
     def _changed(self, host: str, entry: JobEntry) -> None:
         self._entries[host] = entry

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from mnt.fleet import Fleet, HostConnection, Outcome, raise_broken_pipe
+from mnt.fleet import Fleet, HostConnection, Outcome, raise_output_error
 from mnt.run import outdir
 from mnt.run.capture import Capture
 from mnt.run.feed import Feed, Source
@@ -118,7 +118,7 @@ def run(
             return run_command(connection, command, sink, stdin=feed, timeout=timeout)
 
     def ended(outcome: Outcome[int]) -> None:
-        raise_broken_pipe(outcome)
+        raise_output_error(outcome)
         kept = outputs.kept.get(outcome.host)
         ending = HostRun(outcome.host, outcome.value, outcome.error, outcome.seconds, kept)
         runs[outcome.host] = ending

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 import click
 
-from mnt.errors import MntError
+from mnt.errors import MntError, OutputError, strerror
 
 # CSI, OSC (to BEL or ST), other two-byte escapes, and the control characters that move a cursor.
 _ESCAPES = re.compile(
@@ -28,11 +28,37 @@ def colours(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+def put(stream: TextIO, data: str | bytes) -> None:
+    """Write and flush; bytes are written as they are. All output of `mnt` passes through here.
+
+    Raises:
+        BrokenPipeError: the program that read the output has ended.
+        OutputError: it cannot be written. What is written to the stream from now on is discarded.
+    """
+    try:
+        if isinstance(data, bytes) and hasattr(stream, "buffer"):
+            stream.flush()
+            stream.buffer.write(data)
+        else:
+            stream.write(data if isinstance(data, str) else data.decode("utf-8", "replace"))
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        discard(stream)
+        message = f"the output cannot be written: {strerror(error)}"
+        raise OutputError(message, fix="write it to another place") from error
+
+
+def discard(stream: TextIO) -> None:
+    """Discard what is written to `stream` from now on, and what it has not written yet."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
 def _write(text: str, stream: TextIO, **style: Any) -> None:
-    if colours(stream):
-        text = click.style(text, **style)
-    stream.write(text + "\n")
-    stream.flush()
+    put(stream, (click.style(text, **style) if colours(stream) else text) + "\n")
 
 
 def plain(text: str, colour: str | None = None) -> None:
@@ -42,8 +68,7 @@ def plain(text: str, colour: str | None = None) -> None:
 
 def document(value: Any) -> None:
     """Print the result as one JSON document to stdout."""
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")
-    sys.stdout.flush()
+    put(sys.stdout, json.dumps(value, indent=2) + "\n")
 
 
 def info(text: str) -> None:

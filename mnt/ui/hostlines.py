@@ -9,7 +9,7 @@ from typing import TextIO
 
 import click
 
-from mnt.ui.console import clean, colours
+from mnt.ui.console import clean, colours, put
 
 _COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_yellow")
 _LONGEST = 1 << 18  # bytes of a line that are buffered; a longer line is shown in pieces
@@ -54,7 +54,7 @@ class HostLines:
             data = data.encode("utf-8", "surrogateescape")
         with self._lock:
             if self._untouched:
-                self._put(data)
+                put(self._stream, data)
                 return
             lines, newline, rest = data.rpartition(b"\n")
             partial = self._partial.setdefault(host, bytearray())
@@ -78,16 +78,7 @@ class HostLines:
         prefix = self._prefix.get(host, f"{host} | ".encode())
         if self._terminal:
             lines = [clean(line.decode("utf-8", "replace")).encode() for line in lines]
-        self._put(b"".join(b"%b%b\n" % (prefix, line) for line in lines))
-
-    def _put(self, data: bytes) -> None:
-        binary = getattr(self._stream, "buffer", None)
-        if binary is None:
-            self._stream.write(data.decode("utf-8", "replace"))
-        else:
-            self._stream.flush()
-            binary.write(data)
-        self._stream.flush()
+        put(self._stream, b"".join(b"%b%b\n" % (prefix, line) for line in lines))
 
 
 def block(pieces: Iterable[bytes], stream: TextIO | None = None) -> None:

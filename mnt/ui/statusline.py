@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from mnt.ui.console import clean
+from mnt.ui.console import clean, put
 
 _ERASE = "\r\x1b[K"
 
@@ -21,5 +21,4 @@ class StatusLine:
     def show(self, text: str) -> None:
         """Replace the shown text; `text` must not be wider than the terminal."""
         if sys.stderr.isatty():
-            sys.stderr.write(_ERASE + clean(text))
-            sys.stderr.flush()
+            put(sys.stderr, _ERASE + clean(text))

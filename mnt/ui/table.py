@@ -10,7 +10,7 @@ from typing import NamedTuple
 import click
 from rich.cells import cell_len
 
-from mnt.ui.console import clean, colours
+from mnt.ui.console import clean, colours, put
 
 _GAP = "  "
 
@@ -35,10 +35,8 @@ def table(headers: Sequence[str], rows: Rows) -> None:
     coloured = colours(sys.stdout)
     titles, *cells = lines = _lines(headers, rows)
     widths = _widths(lines)
-    sys.stdout.write(_line(titles, widths, bold=coloured) + "\n")
-    for row in cells:
-        sys.stdout.write(_line(row, widths, painted=coloured) + "\n")
-    sys.stdout.flush()
+    shown = [_line(titles, widths, bold=coloured), *(_line(row, widths, painted=coloured) for row in cells)]
+    put(sys.stdout, "\n".join(shown) + "\n")
 
 
 def fits(headers: Sequence[str], rows: Rows) -> bool:

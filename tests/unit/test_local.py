@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import shlex
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -334,6 +337,105 @@ def test_the_script_of_the_api_page(mnt: LocalMnt) -> None:
     assert done.returncode == 1, done.stderr
     assert "ValueError: bad batch" in done.stdout
     assert [job["state"] for job in mnt.jobs()] == ["failed"]
+
+
+@pytest.mark.parametrize("words", [("--json",), (), ("--detach",)])
+def test_output_that_cannot_be_written_is_no_success(mnt: LocalMnt, words: tuple[str, ...]) -> None:
+    mnt.script(WAIT)
+    with open("/dev/full", "w") as full:
+        launch = subprocess.Popen(
+            [sys.executable, "-m", "mnt", *mnt.launch_words(*words, "train.py")],
+            cwd=mnt.cwd,
+            env=mnt.env,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        if "--json" in words:  # the job's output goes to stderr, the document comes at the end
+            wait_for(lambda: [job for job in mnt.jobs() if job["state"] == "running"])
+            (mnt.cwd / "go").touch()
+        _, said = launch.communicate(timeout=PATIENCE)
+    assert launch.returncode == 1, said
+    assert "the output cannot be written: no space left on device" in said
+    assert "Traceback" not in said
+    (job,) = mnt.jobs()
+    assert f"the job goes on: mnt logs -f {job['job']}" in said or "--json" in words
+    assert job["state"] == ("finished" if "--json" in words else "running")
+
+
+def test_a_reader_that_is_slow_loses_nothing(mnt: LocalMnt) -> None:
+    """Not even from a pipe that whoever made it set not to block."""
+    mnt.script("print('x' * 2_000_000)")
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    launch = subprocess.Popen(
+        [sys.executable, "-m", "mnt", *mnt.launch_words("train.py")], cwd=mnt.cwd, env=mnt.env, stdout=write
+    )
+    os.close(write)
+    wait_for(lambda: (launch.poll() is not None) or len(select.select([read], [], [], 0)[0]) > 0)
+    with open(read, "rb") as pipe:
+        output = pipe.read()
+    assert launch.wait(PATIENCE) == 0
+    assert output.count(b"x") == 2_000_000
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams(mnt: LocalMnt, closed: str) -> None:
+    mnt.script(SHOW)
+    words = shlex.join([sys.executable, "-m", "mnt", *mnt.launch_words("train.py")])
+    done = subprocess.run(
+        ["sh", "-c", f"{words} {closed}"], cwd=mnt.cwd, env=mnt.env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert ("SHOWN" in done.stdout) == (">&- " not in closed.replace("2>&-", "") + " ")
+    assert [job["state"] for job in mnt.jobs()] == ["finished"]
+
+
+def test_nobody_reads_the_progress(mnt: LocalMnt) -> None:
+    """Nothing is left behind, staged or running."""
+    mnt.script(SHOW)
+    read, write = os.pipe()
+    os.close(read)
+    launch = subprocess.Popen(
+        [sys.executable, "-m", "mnt", *mnt.launch_words("train.py")], cwd=mnt.cwd, env=mnt.env, stderr=write
+    )
+    os.close(write)
+    assert launch.wait(PATIENCE) != 0
+    assert [job["state"] for job in mnt.jobs() if job["state"] != "stopped"] == []
+
+
+def test_the_current_directory_was_removed(mnt: LocalMnt) -> None:
+    mnt.cwd.rmdir()
+    mnt.cwd.mkdir()
+    command = 'rmdir "$PWD" && exec "$@"'
+    words = [sys.executable, "-m", "mnt", *mnt.launch_words("train.py")]
+    done = subprocess.run(
+        ["sh", "-c", command, "sh", *words],
+        cwd=mnt.cwd,
+        env={**mnt.env, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.splitlines()[0] == "mnt: the current directory does not exist any more"
+    mnt.cwd.mkdir()
+
+
+def test_a_callback_that_raises_ends_the_watching(mnt: LocalMnt) -> None:
+    mnt.script(WAIT)
+    script = mnt.api_script().replace('print(text, end="")', "[][0]")
+    done = subprocess.run(
+        [mnt.python, "-c", script],
+        cwd=mnt.cwd,
+        env=mnt.api_env,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 1
+    assert "IndexError" in done.stderr
+    assert [job["state"] for job in mnt.jobs()] == ["running"]
 
 
 def test_a_python_script_that_is_terminated_stops_its_job(mnt: LocalMnt) -> None:

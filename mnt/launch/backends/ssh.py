@@ -34,7 +34,7 @@ class SshBackend:
         try:
             stage(fleet, plan)
             self._spawn(fleet, plan, tell)
-        except NeverStarted:
+        except Exception:  # of `tell`, too
             take_back(fleet, plan)
             raise
 
