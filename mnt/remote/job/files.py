@@ -29,6 +29,7 @@ class JobFiles:
     """
 
     def __init__(self, jobs_dir: str, job: str, host: str) -> None:
+        self.job, self.host = job, host
         self.job_directory = os.path.join(jobs_dir, job)
         self.directory = os.path.join(self.job_directory, host)
         self.spec = os.path.join(self.directory, "spec.json")
@@ -126,5 +127,5 @@ def read_json(path: str) -> Any:
     try:
         with open(path, encoding="utf-8") as file:
             return json.load(file)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
