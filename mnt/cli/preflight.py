@@ -16,6 +16,7 @@ from mnt.errors import UsageError
 from mnt.preflight.output.changes import changes
 from mnt.preflight.registry import Check, Needs, select
 from mnt.preflight.report import Report, run_checks
+from mnt.remote.common.files import strerror
 
 if TYPE_CHECKING:
     from mnt.fleet import Fleet
@@ -131,4 +132,4 @@ def _write(report: Report, seconds: float, junit: pathlib.Path | None, html: pat
             written = time.strftime("%Y-%m-%d %H:%M:%S %Z")
             html.write_text(as_page(report, written=written, seconds=seconds), encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"cannot write {error.filename}: {error.strerror}") from None
+        raise UsageError(f"cannot write {error.filename}: {strerror(error)}") from None

@@ -20,10 +20,10 @@ from pathlib import Path
 
 from mnt import typed
 from mnt.errors import MntError
-from mnt.files import replace_file
 from mnt.lab import LAB_ROOT
 from mnt.lab.processes import Process
 from mnt.lab.spec import LabSpec
+from mnt.remote.common.files import replace_file
 
 _RECORD = "lab.json"
 
@@ -89,7 +89,7 @@ def create(record: Record) -> None:
 def write(record: Record) -> None:
     """Replace the lab's record atomically."""
     text = json.dumps(asdict(record), indent=2) + "\n"
-    replace_file(directory(record.spec.name) / _RECORD, text, 0o600)
+    replace_file(directory(record.spec.name) / _RECORD, text)
 
 
 def delete(name: str) -> None:

@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
-from mnt.errors import HostError, strerror
+from mnt.errors import HostError
 from mnt.fleet.wire.command import ReadTimeout, RunningCommand, Writer
 from mnt.fleet.wire.sshwords import NO_SSH_FIX, failure_of
+from mnt.remote.common.files import strerror
 
 _READ = 1 << 16  # bytes
 _FAILED = 255  # exit status of ssh if ssh itself fails

@@ -10,7 +10,7 @@ import shutil
 import stat
 from typing import Any
 
-from mnt.remote.common.files import replace_file
+from mnt.remote.common.files import replace_file, strerror
 from mnt.remote.common.refusal import Refused
 
 FORMAT = 1
@@ -74,7 +74,7 @@ class JobPaths(JobFiles):
                     "mnt stop JOB, then start it again",
                 ) from None
             except OSError as error:
-                raise Refused(f"cannot make {self.local}: {error.strerror}") from error
+                raise Refused(f"cannot make {self.local}: {strerror(error)}") from error
             return
         raise Refused(f"cannot make {self.local}: another process keeps removing the directory above it")
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mnt.remote.common.files import read, replace_file
+from mnt.remote.common.files import read, replace_file, strerror
 from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.entry import about, describe, is_staged, living_supervisor
@@ -116,7 +116,7 @@ def _write_files(paths: JobPaths, spec: Mapping[str, Any], program: str) -> None
     except FileExistsError:
         raise Refused(f"job {spec['job']} exists here already", f"mnt status {spec['job']}") from None
     except OSError as error:
-        raise Refused(f"cannot make {paths.directory}: {error.strerror}") from error
+        raise Refused(f"cannot make {paths.directory}: {strerror(error)}") from error
     try:
         paths.make_local()
     except Refused:

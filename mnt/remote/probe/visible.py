@@ -22,6 +22,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, BinaryIO
 
+from mnt.remote.common.files import strerror
 from mnt.remote.probe.children import run_in_children
 
 _INTERVAL = 0.05  # seconds between two attempts to read
@@ -71,7 +72,7 @@ def write(directories: Iterable[str], name: str, nonce: str) -> dict[str, str | 
                 file.write(nonce)
             return {"file": path, "error": None}
         except OSError as failure:
-            error = f"{directory}: {failure.strerror}"
+            error = f"{directory}: {strerror(failure)}"
     return {"file": None, "error": error}
 
 
@@ -91,7 +92,7 @@ def look_for(path: str, nonce: str, deadline: float) -> dict[str, float | str | 
                     return {"delay": time.monotonic() - start, "error": None}
             error = "its content is different"
         except OSError as failure:
-            error = failure.strerror or "it cannot be read"
+            error = strerror(failure)
         if time.monotonic() - start > deadline:
             return {"delay": None, "error": f"{error}: {path}"}
         time.sleep(_INTERVAL)

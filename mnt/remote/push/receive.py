@@ -34,6 +34,7 @@ import threading
 import time
 from typing import IO, Any, Callable, Dict, Iterator
 
+from mnt.remote.common.files import strerror
 from mnt.remote.common.refusal import Refused
 from mnt.remote.push.releases import Entry, Releases, make_directories, parse_manifest, remove_tree, shown
 from mnt.remote.push.unpack import (
@@ -69,7 +70,7 @@ def main(args: dict[str, Any], emit: Emit, stdin: IO[bytes]) -> Answer:
     except EOFError:
         return {**_refusal(Refused("the push was called off"), releases), "called_off": True}
     except OSError as error:
-        return _refusal(Refused(f"{_filename(error)}: {error.strerror}"), releases)
+        return _refusal(Refused(f"{_filename(error)}: {strerror(error)}"), releases)
 
 
 def _refusal(refusal: Refused, releases: Releases | None) -> Answer:
