@@ -24,6 +24,7 @@ from mnt.lab import LAB_ROOT
 from mnt.lab.processes import Process
 from mnt.lab.spec import LabSpec
 from mnt.remote.common.files import replace_file
+from mnt.remote.job.procs import boot_id
 
 _RECORD = "lab.json"
 
@@ -46,10 +47,6 @@ class Record:
     @property
     def this_boot(self) -> bool:
         return self.boot == boot_id()
-
-
-def boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def directory(name: str) -> Path:
