@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from mnt.errors import HostError
-from mnt.facts.visibility import Sighting, Visibility
+from mnt.facts.visibility import Visibility
 from mnt.fleet import Fleet
-from mnt.tasks.visible import Written, read_nonce, write_nonce
+from mnt.tasks.visible import Seen, Written, read_nonce, write_nonce
 
 _DEADLINE = 5.0  # seconds; the attribute cache of an NFS client can be that old
 
@@ -46,7 +46,7 @@ def _exchange(fleet: Fleet, writer: str, exchanges: Sequence[Exchange]) -> dict[
 
 def _read(
     fleet: Fleet, nonce: str, written: Mapping[str, Written], exchanges: Sequence[Exchange]
-) -> dict[str, dict[str, Sighting]]:
+) -> dict[str, dict[str, Seen]]:
     """The sightings, by path and host."""
     tasks: dict[str, dict[str, str]] = {}
     for exchange in exchanges:
@@ -55,11 +55,9 @@ def _read(
                 tasks.setdefault(host, {})[exchange.path] = file
     read = partial(read_nonce, deadline=_DEADLINE)
     outcomes = fleet.run_each(read, {host: (nonce, files) for host, files in tasks.items()})
-    found: dict[str, dict[str, Sighting]] = {}
+    found: dict[str, dict[str, Seen]] = {}
     for host, outcome in outcomes.items():
         for path in tasks[host]:
-            sighting = (
-                Sighting(**outcome.value[path]) if outcome.value else Sighting(error=str(outcome.error))
-            )
-            found.setdefault(path, {})[host] = sighting
+            seen = outcome.value[path] if outcome.value else Seen(delay=None, error=str(outcome.error))
+            found.setdefault(path, {})[host] = seen
     return found
