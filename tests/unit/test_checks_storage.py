@@ -296,13 +296,13 @@ SEEN = Seen(delay=0.002, error=None)
 NOT_SEEN = Seen(delay=None, error="No such file or directory: /shared/.mnt-visible-1")
 
 
-def nonce_fleet(nonce: Visibility) -> FleetFacts:
-    return replace(make_fleet(everywhere=storage(GOOD), storage=(WANTED,)), visibility={"/shared": nonce})
+def storage_fleet(test: Visibility) -> FleetFacts:
+    return replace(make_fleet(everywhere=storage(GOOD), storage=(WANTED,)), visibility={"/shared": test})
 
 
-def test_a_nonce_that_all_others_see() -> None:
+def test_a_file_that_all_others_see() -> None:
     seen = dict.fromkeys(("node2", "node3", "node4"), SEEN)
-    assert findings(nonce_fleet(Visibility("node1", sightings=seen))) == []
+    assert findings(storage_fleet(Visibility("node1", sightings=seen))) == []
 
 
 @pytest.mark.parametrize(
@@ -334,16 +334,16 @@ def test_a_nonce_that_all_others_see() -> None:
         ),
     ],
 )
-def test_a_nonce_that_is_not_seen(
+def test_a_file_that_is_not_seen(
     seen: dict[str, Seen], hosts: tuple[str, ...], severity: Severity, message: str
 ) -> None:
-    finding = only_finding(nonce_fleet(Visibility("node1", sightings=seen)), "storage-visible", *hosts)
+    finding = only_finding(storage_fleet(Visibility("node1", sightings=seen)), "storage-visible", *hosts)
     assert (finding.message, finding.severity) == (message, severity)
 
 
-def test_a_nonce_that_could_not_be_written_is_no_verdict() -> None:
-    nonce = Visibility("node1", error="/shared: Permission denied")
-    finding = only_finding(nonce_fleet(nonce), "storage-visible", "node1")
+def test_a_file_that_could_not_be_written_is_no_verdict() -> None:
+    test = Visibility("node1", error="/shared: Permission denied")
+    finding = only_finding(storage_fleet(test), "storage-visible", "node1")
     assert (finding.found, finding.severity) == ("/shared: Permission denied", Severity.INFO)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fleets import findings, make_fleet, only_finding, texts
 
-from mnt.facts.trial import Culprit, Measurement, Trial
+from mnt.facts.trial import Measurement, Trial, TrialCulprit
 from mnt.preflight.findings import Severity
 from mnt.preflight.registry import Needs, all_checks, select
 from mnt.remote.trial.allreduce import connections
@@ -154,10 +154,10 @@ def test_a_ranks_own_sockets(table: str, own: str, rendezvous: int, found: set[t
         ({"without_torch": ("node2", "node3")}, "node[2-3]: torch is not installed"),
         ({"obstacle": "node2: eth0 is down (nic)"}, "not tried: node2: eth0 is down (nic)"),
         (
-            {"culprit": Culprit("node3", "ImportError: x\nTraceback")},
+            {"culprit": TrialCulprit("node3", "ImportError: x\nTraceback")},
             "node3: the trial failed: ImportError: x",
         ),
-        ({"culprit": Culprit("node3", "")}, "node3: the trial failed: "),
+        ({"culprit": TrialCulprit("node3", "")}, "node3: the trial failed: "),
         ({"wrong_sums": {"node2": "1 instead of 4"}}, "node2: a sum over all ranks is wrong: 1 instead of 4"),
     ],
 )
@@ -171,7 +171,7 @@ def test_the_problem_of_a_trial_is_one_line(changes: dict[str, Any], problem: st
 
 def test_a_job_that_ended_without_a_word_has_not_passed() -> None:
     trial = read_trial(HOSTS, {"node1": "", "node2": ""}, MARK, None, 2)
-    assert trial.culprit == Culprit("node1", "it ended without a result")
+    assert trial.culprit == TrialCulprit("node1", "it ended without a result")
 
 
 def test_a_wrong_sum_names_its_host() -> None:
@@ -192,8 +192,8 @@ WELL = Trial(("node1", "node2", "node3", "node4"), import_seconds=dict.fromkeys(
     [
         ({}, []),
         ({"without_torch": ("node2", "node3")}, ["import-torch node2,node3 fail"]),
-        ({"culprit": Culprit("node3", "ImportError: libcudart.so.13")}, ["import-torch node3 fail"]),
-        ({"culprit": Culprit("node2", "gloo: connection refused")}, ["all-reduce node2 fail"]),
+        ({"culprit": TrialCulprit("node3", "ImportError: libcudart.so.13")}, ["import-torch node3 fail"]),
+        ({"culprit": TrialCulprit("node2", "gloo: connection refused")}, ["all-reduce node2 fail"]),
         ({"wrong_sums": {"node2": "1 instead of 4"}}, ["all-reduce node2 fail"]),
         ({"obstacle": "nic fails already"}, ["all-reduce node1,node2,node3,node4 info"]),
     ],

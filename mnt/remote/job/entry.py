@@ -9,7 +9,7 @@ from typing import Any
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job.files import FINAL_STATES, JobPaths, read_json
 from mnt.remote.job.procs import Process, boot_id, find, pids_with_environment
-from mnt.remote.job.spec import marks
+from mnt.remote.job.spec import job_variables
 
 # The shapes of about.json and state.json, as `_take` reads them. Together they are `mnt.tasks.job.JobEntry`.
 _TEXT, _INT, _TIME = (str, None), (int, None), (float, None)
@@ -62,7 +62,7 @@ def describe(paths: JobPaths) -> dict[str, Any] | None:
     state = _read(paths.state, _STATE)
     if state is None:
         # Its supervisor has not written one yet.
-        starting = any(True for _ in pids_with_environment(marks(paths.job, paths.host)))
+        starting = any(True for _ in pids_with_environment(job_variables(paths.job, paths.host)))
         state = dict.fromkeys(_STATE)
         state["state"] = "starting" if starting else "pending" if is_staged(paths) else "lost"
     elif state["state"] not in FINAL_STATES and living_supervisor(state) is None:

@@ -19,7 +19,7 @@ from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.entry import about, describe, is_staged, living_supervisor
 from mnt.remote.job.files import FINAL_STATES, JobPaths, read_json, remove_files, write_json
-from mnt.remote.job.spec import SESSION_VARIABLES, marks
+from mnt.remote.job.spec import SESSION_VARIABLES, job_of, job_variables
 from mnt.remote.job.stop import stop_node
 
 HANDSHAKE = 30.0  # seconds: enough for a slow disk; the job itself may start slowly
@@ -95,11 +95,9 @@ def _describe_holder(holder: Mapping[str, Any]) -> str:
     user = holder["user"] or f"uid {holder['uid']}"
     if holder["pid"] is None:
         return f"a process of user {user}"
-    marks = [
-        entry[8:] for entry in read(f"/proc/{holder['pid']}/environ").split("\0") if entry[:8] == "MNT_JOB="
-    ]
-    job = f", of job {marks[0]}" if marks else ""
-    return f"pid {holder['pid']} of user {user}{job}: {holder['command']}"
+    job = job_of(holder["pid"])
+    of_job = f", of job {job[0]}" if job else ""
+    return f"pid {holder['pid']} of user {user}{of_job}: {holder['command']}"
 
 
 # --- the files ---------------------------------------------------------------------------------------------
@@ -152,7 +150,8 @@ def _spawn(paths: JobPaths, spec: Mapping[str, Any], environment: dict[str, str]
         supervisor = subprocess.Popen(
             [sys.executable, "-I", "-X", "utf8", paths.program, paths.spec, str(writing)],
             cwd="/",
-            env={**environment, **marks(spec["job"], spec["host"])},  # so that it can be found at once
+            # With the job's variables it can be found at once.
+            env={**environment, **job_variables(spec["job"], spec["host"])},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

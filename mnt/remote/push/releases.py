@@ -4,6 +4,7 @@
     workdir/releases/<id>/                    the tree, with links to shared/
     workdir/releases/<id>.manifest.json       the entries of the tree; without it, it is not a release
     workdir/releases/.incoming-*, .removing-* incomplete; useless once the push has ended
+    workdir/releases/.beacon-*                the hosts that see it share the workdir
     workdir/releases/.lock                    held by the running push
     workdir/shared/<name>/                    outlives the releases
 
@@ -31,7 +32,8 @@ _MANIFEST = ".manifest.json"
 _BLOCK = 1 << 20
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # NFS mounted with `nolock`, FUSE
 _STALE = 24 * 3600.0  # seconds after which leftovers are removed if locks do not work
-_STALE_NONCE = 3600.0  # seconds; a push looks for nonces long before
+_BEACONS = (b".beacon-", b".nonce-")  # the second of an older mnt
+_STALE_BEACON = 3600.0  # seconds; a push looks for beacons long before
 
 
 class Entry(NamedTuple):
@@ -276,7 +278,7 @@ class Releases:
             if name.startswith((b".incoming-", b".removing-")):
                 if locked or _age(path) > _STALE:
                     remove_tree(path)
-            elif name.startswith(b".nonce-") and _age(path) > _STALE_NONCE:
+            elif name.startswith(_BEACONS) and _age(path) > _STALE_BEACON:
                 _attempt(os.unlink, path)
 
     def add(self, release: str, document: bytes, tree: bytes) -> None:
