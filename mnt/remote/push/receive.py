@@ -36,7 +36,8 @@ from typing import IO, Any, Callable, Dict, Iterator
 
 from mnt.remote.common.files import strerror
 from mnt.remote.common.refusal import Refused
-from mnt.remote.push.releases import Entry, Releases, make_directories, parse_manifest, remove_tree, shown
+from mnt.remote.push.entries import Entry, parse_manifest, shown
+from mnt.remote.push.releases import Releases, make_directories, remove_tree
 from mnt.remote.push.unpack import (
     Contents,
     Window,
