@@ -15,7 +15,7 @@ from mnt.errors import MntError
 # command -> (module of mnt.cli, its one-line help). Kept here so that `mnt --help` imports none of them.
 COMMANDS: dict[str, tuple[str, str]] = {
     "inventory": ("inventory", "List the inventories, or show the hosts of one."),
-    "trust": ("trust", "Record the host keys of the hosts after checking their fingerprints."),
+    "trust": ("trust", "Check the fingerprints of the hosts, and record their host keys."),
     "ssh-setup": ("ssh_setup", "Set up logins by key, to the hosts and between them."),
     "preflight": ("preflight", "Check that the hosts can train together."),
     "net": ("net", "Show each node's training NIC and network environment, with reasons."),

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, replace
+from typing import Any
 
 import click
+from msgspec import to_builtins
 
 from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
 from mnt.errors import InventoryError, UsageError
-
-if TYPE_CHECKING:
-    from mnt.inventory.model import Host
+from mnt.inventory import find, loader
+from mnt.inventory.model import Host
 
 
 @click.group()
@@ -23,8 +24,6 @@ def inventory() -> None:
 @json_option
 def list_inventories(as_json: bool) -> None:
     """List the files in inventories/ and the running labs."""
-    from mnt.inventory import find
-
     files = find.named() | {f"lab:{name}": file for name, file in find.labs().items()}
     try:
         default = find.locate(None)
@@ -45,10 +44,6 @@ def show(selection: Selection, as_json: bool) -> None:
     """Show the hosts with their final settings, in rank order."""
     cluster, hosts = selection.inventory, selection.hosts
     if as_json:
-        from dataclasses import asdict, replace
-
-        from msgspec import to_builtins
-
         ui.document(to_builtins(asdict(replace(cluster, hosts=hosts))))
         return
     ui.info(f"{cluster.cluster}: {len(hosts)} of {len(cluster.hosts)} hosts, {cluster.file}")
@@ -59,8 +54,6 @@ def show(selection: Selection, as_json: bool) -> None:
 
 
 def _entry(name: str, file: str, *, default: bool) -> dict[str, Any]:
-    from mnt.inventory import loader
-
     entry: dict[str, Any] = {"name": name, "file": file, "default": default}
     try:
         loaded = loader.load(file)

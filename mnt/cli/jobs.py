@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from mnt import ui
+from mnt.cli.options import Selection
 from mnt.inventory.find import NoInventory, SeveralLabs
-
-if TYPE_CHECKING:
-    from mnt.cli.options import Selection
-    from mnt.inventory.model import Host
-    from mnt.launch.jobs import Job
-    from mnt.launch.status import JobHosts
+from mnt.inventory.model import Host
+from mnt.launch.jobs import Job
+from mnt.launch.status import JobHosts
 
 
 @dataclass(frozen=True)
@@ -33,8 +30,6 @@ def found_jobs(selection: Selection, *, all_of_them: bool = False) -> Iterator[F
     Args:
         all_of_them: an answer about some of the labs that run is no use: raise UsageError.
     """
-    from mnt.launch.status import JobHosts
-
     hosts: tuple[Host, ...] = ()
     undecided = False
     try:

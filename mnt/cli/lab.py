@@ -90,7 +90,7 @@ def exec_(user: bool, name: str, host: str, command: tuple[str, ...]) -> None:
 
 @lab.command()
 @name_option
-@click.option("--all", "everything", is_flag=True, help="All labs.")
+@click.option("--all", "everything", is_flag=True, help="Remove all labs.")
 @click.pass_context
 def down(context: click.Context, name: str, everything: bool) -> None:
     """Remove a lab, even one whose start was interrupted."""

@@ -7,7 +7,6 @@ import shlex
 import sys
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import click
 
@@ -15,17 +14,16 @@ from mnt import ui
 from mnt.cli.options import Selection, grace_option, json_option, selection_options
 from mnt.cli.stop import show_stopped
 from mnt.errors import UsageError
-from mnt.launch import backends, engines
-from mnt.launch.jobs import new_job_id
+from mnt.fleet import Fleet
+from mnt.inventory.model import Inventory
+from mnt.launch import backends, engines, run
+from mnt.launch.backends.api import Backend, Request, Reservation
+from mnt.launch.backends.local import this_machine
+from mnt.launch.jobs import Job, new_job_id
+from mnt.launch.plan import LaunchOptions, LaunchPlan, parse_env
+from mnt.launch.run import Draft, Launch
 from mnt.launch.signals import HangUp
-
-if TYPE_CHECKING:
-    from mnt.fleet import Fleet
-    from mnt.inventory.model import Inventory
-    from mnt.launch.backends.api import Backend
-    from mnt.launch.jobs import Job
-    from mnt.launch.plan import LaunchPlan
-    from mnt.launch.run import Draft, Launch
+from mnt.launch.stop import stop_document
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -43,13 +41,21 @@ if TYPE_CHECKING:
     type=click.Choice(list(engines.ENGINES)),
     default=engines.DEFAULT.name,
     show_default=True,
-    help="What starts the processes of a node.",
+    help="Decides the default SCRIPT, and how the processes of a node are started.",
 )
-@click.option("--python", metavar="PATH", help="Interpreter for --via local; default: that of mnt.")
+@click.option("--python", metavar="PATH", help="Interpreter for --via local; default: the one that runs mnt.")
 @click.option("--nproc", type=click.IntRange(min=1), help="Processes per node; default: its GPUs, or 1.")
-@click.option("--master-port", type=click.IntRange(1024, 65535), help="Default: the inventory's.")
 @click.option(
-    "--env", "assignments", multiple=True, metavar="K[=V]", help="Set a variable; K alone: to your own value."
+    "--master-port",
+    type=click.IntRange(1024, 65535),
+    help="Port of the rendezvous; default: the inventory's.",
+)
+@click.option(
+    "--env",
+    "assignments",
+    multiple=True,
+    metavar="K[=V]",
+    help="Set a variable of the job; K alone: with your own value.",
 )
 @click.option("-m", "as_module", is_flag=True, help="SCRIPT is the name of a module.")
 @click.option("--detach", is_flag=True, help="Start the job and return; see mnt status, logs and stop.")
@@ -85,14 +91,10 @@ def launch(
 ) -> int:
     """Start a job on the hosts: the master (the first host), then the workers.
 
-    SCRIPT is a path in the pushed tree (default: the engine's script); it gets ARGS unchanged. Options of mnt
+    SCRIPT is a path in the pushed tree (default: the engine's script). ARGS are its arguments. Options of mnt
     must come before SCRIPT. Without --detach, the output of every node is shown until the job ends, and
     Ctrl-C stops the job on all nodes.
     """
-    from mnt.launch import run
-    from mnt.launch.backends.api import Request, Reservation
-    from mnt.launch.plan import LaunchOptions, parse_env
-
     if as_module and script is None:
         raise click.UsageError("-m needs the name of a module")
     options = LaunchOptions(
@@ -103,11 +105,12 @@ def launch(
         nproc=nproc,
         env=parse_env(assignments, os.environ),
         grace=grace,
+        start_timeout=start_timeout,
     )
     backend = backends.backend_named(via)
     inventory = _inventory(backend, selection, python, master_port)
     hosts = inventory.hosts if backend.here else selection.hosts
-    request = Request(new_job_id(), start_timeout)
+    request = Request(new_job_id())
 
     def plan(fleet: Fleet, reservation: Reservation) -> Draft:
         draft = run.draft(
@@ -119,7 +122,7 @@ def launch(
 
     if dry_run:  # this reserves nothing
         with backend.open_fleet(hosts) as fleet:
-            draft = plan(fleet, Reservation(hosts))
+            draft = run.rehearse(fleet, plan(fleet, Reservation(hosts)))
         _show_draft(draft, as_json)
         return 1 if draft.refusals else 0
     with (
@@ -133,8 +136,6 @@ def _inventory(
     backend: Backend, selection: Selection, python: str | None, master_port: int | None
 ) -> Inventory:
     """The selected inventory, or that of this machine. Raises UsageError for an option of the other case."""
-    from mnt.launch.backends.local import this_machine
-
     if backend.here and selection.options:
         given = " and ".join(selection.options)
         raise UsageError(f"--via {backend.name} runs on this machine only", fix=f"remove {given}")
@@ -148,8 +149,6 @@ def _inventory(
 
 def _run(fleet: Fleet, launch: Launch, detach: bool, as_json: bool) -> int:
     """Start the job, watch it unless detached, and stop it on all nodes after an interrupt."""
-    from mnt.launch import run
-
     plan = launch.plan
     stop = partial(_stop_everywhere, launch)
     try:
@@ -170,13 +169,11 @@ def _run(fleet: Fleet, launch: Launch, detach: bool, as_json: bool) -> int:
         ui.note(f"nobody reads the output any more; the job goes on: mnt logs -f {plan.job}")
         raise
     _show_end(job, as_json)
-    return job.exit_code or 0
+    return 1 if job.exit_code is None else job.exit_code
 
 
 def _stop_everywhere(launch: Launch) -> None:
     """End an interrupted job; a second interrupt leaves it to `mnt stop`."""
-    from mnt.launch.stop import stop_document
-
     job = launch.plan.job
     ui.info(f"\ninterrupted: stopping {job} on every node")
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -10,10 +10,9 @@ from mnt import ui
 from mnt.cli.jobs import found_jobs
 from mnt.cli.options import Selection, selection_options
 from mnt.errors import UsageError
+from mnt.fleet import HostConnection, raise_broken_pipe
 from mnt.launch.jobs import host_of_rank, named_job
-
-if TYPE_CHECKING:
-    from mnt.fleet import HostConnection
+from mnt.tasks.job import read_logs
 
 
 @click.command()
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
 @click.argument("job", required=False)
 def logs(selection: Selection, follow: bool, node: str | None, rank: int | None, job: str | None) -> int:
     """Print what JOB (default: the newest job) has written so far."""
-    from mnt.fleet import raise_broken_pipe
-    from mnt.tasks.job import read_logs
-
     with found_jobs(selection) as found:
         wanted = named_job(found.jobs, job)
         fleet = found.hosts.fleet_of(wanted)

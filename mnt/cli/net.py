@@ -7,10 +7,12 @@ import click
 from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
 from mnt.errors import MntError, UsageError
+from mnt.fleet import Fleet
 from mnt.inventory.hostlist import fold
 from mnt.inventory.spelling import did_you_mean
 from mnt.network.nic import NicChoice
 from mnt.network.overview import NetworkOverview, NodeOverview, network_overview
+from mnt.preflight.look import first_look
 from mnt.ui.console import clean
 
 
@@ -23,12 +25,12 @@ def net(selection: Selection, as_json: bool, node: str | None, deep: bool) -> in
     """Show each node's training NIC and network environment, with reasons.
 
     The output also predicts what NCCL would choose by itself, in its documented order. With --deep it also
-    shows which network NCCL (or gloo on hosts without GPUs) really used. The exit code is 1 if a host cannot
-    be reached, lacks what the mode needs, or used another network than the one that was set.
-    """
-    from mnt.fleet import Fleet
-    from mnt.preflight.look import first_look
+    shows which network NCCL (or gloo on hosts without GPUs) really used. The job is not launched if a check
+    of preflight fails.
 
+    The exit code is 1 if a host cannot be reached or lacks what the mode needs; with --deep also if the job
+    was not launched, failed, or used another network than the one that was set.
+    """
     if node is not None:
         if deep:
             raise click.UsageError("--shell and --deep exclude each other: --shell prints only export lines")
@@ -39,13 +41,14 @@ def net(selection: Selection, as_json: bool, node: str | None, deep: bool) -> in
                 fix=f"use one of {fold(names)}",
             )
     with Fleet(selection.hosts) as fleet:
-        facts, network = first_look(fleet, selection.inventory, selection.hosts)
         if deep:
-            from mnt.launch.facts import unfit
-            from mnt.trial.run import with_trial
+            from mnt.trial.look import look_deep, trial_checks
 
             with ui.StatusLine() as status:
-                facts = with_trial(fleet, facts, network, unfit(facts, network), status.show)
+                seen = look_deep(fleet, selection.inventory, selection.hosts, trial_checks(), status.show)
+            facts, network = seen.fleet, seen.network
+        else:
+            facts, network = first_look(fleet, selection.inventory, selection.hosts)
     report = network_overview(facts, network)
     if as_json:
         ui.document(report.document())

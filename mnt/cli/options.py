@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-if TYPE_CHECKING:
-    from mnt.inventory.model import Host, Inventory
+from mnt.inventory import find, hostlist, loader
+from mnt.inventory.model import Host, Inventory
+from mnt.run import failed
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,15 +33,10 @@ class Selection:
 
     @cached_property
     def inventory(self) -> Inventory:
-        from mnt.inventory import find, loader
-
         return loader.load(find.locate(self._name))
 
     @cached_property
     def hosts(self) -> tuple[Host, ...]:
-        from mnt.inventory import hostlist
-        from mnt.run import failed
-
         loaded = self.inventory
         return hostlist.select(
             loaded,
@@ -54,7 +50,7 @@ def selection_options(command: F) -> F:
     """Add -i, -n and -x; the command receives `selection: Selection`."""
 
     @click.option(
-        "-i", "--inventory", metavar="NAME|PATH", help="Inventory: a name in inventories/, a file, or lab."
+        "-i", "--inventory", metavar="NAME|PATH", help="Inventory: NAME in inventories/, PATH, or lab[:NAME]."
     )
     @click.option(
         "-n", "--nodes", metavar="HOSTLIST", help="Only these hosts, in this order: node[1-4], @group."
@@ -70,8 +66,8 @@ def selection_options(command: F) -> F:
 
 
 grace_option = click.option(
-    "--grace", type=click.FloatRange(min=0), default=10, help="Seconds between TERM and KILL; default 10."
+    "--grace", type=click.FloatRange(min=0), default=10, help="Seconds between TERM and KILL; default: 10."
 )
 json_option = click.option(
-    "--json", "as_json", is_flag=True, help="One JSON document on stdout, and nothing else there."
+    "--json", "as_json", is_flag=True, help="Print one JSON document to stdout, and nothing else."
 )

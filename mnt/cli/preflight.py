@@ -5,7 +5,6 @@ from __future__ import annotations
 import pathlib
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,14 +12,12 @@ from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
 from mnt.cli.preflight_view import show_changes, show_report
 from mnt.errors import UsageError
+from mnt.fleet import Fleet
+from mnt.preflight.output import listing
 from mnt.preflight.output.changes import changes
 from mnt.preflight.registry import Check, Needs, select
-from mnt.preflight.report import Report, run_checks
+from mnt.preflight.report import Report
 from mnt.remote.common.files import strerror
-
-if TYPE_CHECKING:
-    from mnt.fleet import Fleet
-
 
 _FILE = click.Path(dir_okay=False, path_type=pathlib.Path)
 
@@ -29,7 +26,6 @@ def _show_list(context: click.Context, parameter: click.Parameter, form: str | N
     """Print the list and exit: `--list` needs no inventory, so it runs before the inventory is located."""
     if form is None or context.resilient_parsing:
         return
-    from mnt.preflight.output import listing
 
     if form == "json":
         ui.document(listing.as_documents())
@@ -41,9 +37,9 @@ def _show_list(context: click.Context, parameter: click.Parameter, form: str | N
 @click.command()
 @selection_options
 @json_option
-@click.option("--only", metavar="ID,ID", default="", help="Run these checks and the checks of the login.")
-@click.option("--deep", is_flag=True, help="Also launch a short job: import torch, all-reduce, bandwidth.")
+@click.option("--only", metavar="ID,ID", default="", help="Run only these checks, and those of the login.")
 @click.option("--skip", metavar="ID,ID", default="", help="Leave out these checks.")
+@click.option("--deep", is_flag=True, help="Also launch a short job: import torch, all-reduce, bandwidth.")
 @click.option(
     "--list",
     type=click.Choice(["text", "markdown", "json"]),
@@ -79,8 +75,6 @@ def preflight(
     Every host is probed once. Then the facts are compared with the inventory and with each other. The exit
     code is 0 if no check fails, else 1.
     """
-    from mnt.fleet import Fleet
-
     if as_json and watch is not None:
         raise click.UsageError("--watch and --json exclude each other: --json prints one document and ends")
     checks = select(only=_ids(only), skip=_ids(skip), deep=deep)
@@ -106,16 +100,14 @@ def _ids(text: str) -> list[str]:
 
 def _look(fleet: Fleet, selection: Selection, checks: Sequence[Check]) -> tuple[Report, float]:
     """The report, and how many seconds it took."""
-    from mnt.preflight.look import look
+    if any(check.needs is Needs.TRIAL for check in checks):
+        from mnt.trial.look import look_deep as look
+    else:
+        from mnt.preflight.look import look
 
     started = time.monotonic()
     with ui.StatusLine() as line:
         report = look(fleet, selection.inventory, selection.hosts, checks, line.show)
-        if any(check.needs is Needs.TRIAL for check in checks):
-            from mnt.trial.run import with_trial
-
-            facts = with_trial(fleet, report.fleet, report.network, report.findings, line.show)
-            report = run_checks(facts, report.network, checks)
     return report, time.monotonic() - started
 
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import click
 from rich import filesize
 
 from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
+from mnt.fleet import Fleet
 from mnt.push import manifest as manifests
+from mnt.push import transfer
 from mnt.push.manifest import Manifest
 from mnt.push.result import STATUSES, PushResult
+from mnt.push.session import Progress
 from mnt.push.tree import printable, walk
-
-if TYPE_CHECKING:
-    from mnt.push.session import Progress
 
 _STEPS = {
     "connect": "connecting to the hosts",
@@ -47,9 +46,6 @@ def push(selection: Selection, as_json: bool, dry_run: bool, keep_releases: int,
     Files that .gitignore or .mntignore name are not sent, and neither is .git. `current` is switched only
     after every host has verified the release, so a push that fails changes no host.
     """
-    from mnt.fleet import Fleet
-    from mnt.push import transfer
-
     tree = walk(source)
     for note in tree.notes:
         ui.warn(note)
@@ -120,8 +116,6 @@ def _progress() -> Iterator[Progress]:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
     from rich.progress import Progress as Bar
-
-    from mnt.push.session import Progress
 
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:

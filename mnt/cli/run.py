@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
 from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
+from mnt.fleet import Fleet, HostConnection, Timeouts
+from mnt.fleet.processes import OpenSshConnection
 from mnt.inventory.hostlist import fold
 from mnt.run import failed, feed
 from mnt.run import outdir as files
 from mnt.run.command import from_script, from_words
 from mnt.run.fold import Answer, diff, group
+from mnt.run.session import Outputs
+from mnt.run.session import run as run_everywhere
 from mnt.run.summary import HostRun, RunSummary
-
-if TYPE_CHECKING:
-    from mnt.fleet import Timeouts
-    from mnt.tasks.wrapper import Command
+from mnt.tasks.wrapper import Command
 
 _SECONDS = click.FloatRange(min=0, min_open=True)
 
@@ -35,10 +35,12 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
     type=click.IntRange(min=1),
     default=64,
     show_default=True,
-    help="Hosts at the same time.",
+    help="How many hosts run the command at the same time.",
 )
-@click.option("--timeout", type=_SECONDS, help="Seconds for the command on one host; default: none.")
-@click.option("--connect-timeout", type=_SECONDS, help="Seconds for each step of the login; default: 10.")
+@click.option("--timeout", type=_SECONDS, help="Seconds for the command on one host; default: no limit.")
+@click.option(
+    "--connect-timeout", type=_SECONDS, help="Seconds for each step of the login; default: 10 or 15."
+)
 @click.option("--fail-fast", is_flag=True, help="End the command on all hosts as soon as one host fails.")
 @click.option(
     "-b",
@@ -82,11 +84,6 @@ def run(
     The exit code is the largest one of the hosts, 255 if a host could not be reached, 130 if interrupted.
     Until the next run, -n @failed selects the hosts that failed.
     """
-    from mnt.fleet import Fleet, HostConnection
-    from mnt.fleet.processes import OpenSshConnection
-    from mnt.run.session import Outputs
-    from mnt.run.session import run as run_everywhere
-
     if as_json and (fold or diff):
         raise click.UsageError("--json excludes -b and --diff")
     names = [host.name for host in selection.hosts]
@@ -119,8 +116,6 @@ def _command(words: tuple[str, ...], script: str | None, sudo: bool) -> Command:
 
 
 def _timeouts(seconds: float | None) -> Timeouts:
-    from mnt.fleet import Timeouts
-
     if seconds is None:
         return Timeouts()
     return Timeouts(

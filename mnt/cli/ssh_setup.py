@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 
 from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
+from mnt.fleet.login.terminal import ask_secret
 from mnt.inventory.hostlist import fold
+from mnt.trust import identity as identities
+from mnt.trust.identity import Identity
+from mnt.trust.setup import Setup, set_up
 from mnt.ui.console import clean
-
-if TYPE_CHECKING:
-    from mnt.trust.identity import Identity
-    from mnt.trust.setup import Setup
 
 
 @click.command("ssh-setup")
@@ -32,9 +31,6 @@ def ssh_setup(selection: Selection, as_json: bool, key: str | None, no_mesh: boo
     only to hosts whose host keys are known (`mnt trust`), and is not stored. Each node generates its own key,
     which never leaves the node.
     """
-    from mnt.trust import identity as identities
-    from mnt.trust.setup import set_up
-
     path = key or identities.choose(selection.hosts)
     identity = identities.load(path)
     if identity is None and dry_run:
@@ -59,8 +55,6 @@ def ssh_setup(selection: Selection, as_json: bool, key: str | None, no_mesh: boo
 
 
 def _ask_password(user: str, hosts: Sequence[str], why: str) -> str | None:
-    from mnt.fleet.login.terminal import ask_secret
-
     ui.info(f"{fold(hosts)}: {why}")
     return ask_secret(f"Password of {user} on {fold(hosts)}: ")
 

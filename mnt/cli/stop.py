@@ -11,6 +11,7 @@ from mnt.cli.jobs import found_jobs
 from mnt.cli.options import Selection, grace_option, json_option, selection_options
 from mnt.errors import UsageError
 from mnt.launch.jobs import jobs_to_stop
+from mnt.launch.stop import stop_jobs
 
 
 @click.command()
@@ -25,8 +26,6 @@ def stop(selection: Selection, as_json: bool, everything: bool, grace: float, jo
     Every process of the job gets SIGTERM, and SIGKILL after the grace period. The command succeeds only if
     every node has verified that no process of the job is left.
     """
-    from mnt.launch.stop import stop_jobs
-
     if job is not None and everything:
         raise UsageError("--all and JOB exclude each other", fix="mnt stop JOB, or mnt stop --all")
     with found_jobs(selection, all_of_them=job is None) as found:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 import click
 
 from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
 from mnt.errors import UsageError
+from mnt.fleet.login.terminal import ask
 from mnt.inventory import hostlist as hostlists
 from mnt.trust import fingerprints
-
-if TYPE_CHECKING:
-    from mnt.trust.verdict import Verdict
+from mnt.trust.establish import establish
+from mnt.trust.verdict import Verdict
 
 _COLOURS = {"known": "green", "recorded": "green", "replaced": "green", "new": "yellow"}
 
@@ -24,17 +23,19 @@ _COLOURS = {"known": "green", "recorded": "green", "replaced": "green", "new": "
 @selection_options
 @json_option
 @click.argument("hostlist", required=False)
-@click.option("--yes", is_flag=True, help="Accept unknown keys without asking; never a changed key.")
+@click.option(
+    "--yes", is_flag=True, help="Accept unknown keys without asking; this never accepts a changed key."
+)
 @click.option(
     "--fingerprints",
     "file",
     metavar="FILE",
-    help="Accept only the keys in this list of the administrator: lines HOST SHA256:...",
+    help="Accept only the keys in the administrator's list: lines HOST SHA256:...",
 )
 @click.option(
     "--replace",
     is_flag=True,
-    help="Also replace changed keys, if their fingerprint is typed in or in --fingerprints.",
+    help="Also replace changed keys; you type the new fingerprint, or --fingerprints has it.",
 )
 def trust(
     selection: Selection, as_json: bool, hostlist: str | None, yes: bool, file: str | None, replace: bool
@@ -44,8 +45,6 @@ def trust(
     The fingerprints are shown. If you agree, the keys are recorded in the inventory's known_hosts. The exit
     code is 0 if all hosts are trusted, else 1.
     """
-    from mnt.trust.establish import establish
-
     if yes and replace and file is None:
         raise UsageError(
             "--yes does not replace a changed key",
@@ -83,8 +82,6 @@ def _accepted(
     """
 
     def answer(question: str) -> str:
-        from mnt.fleet.login.terminal import ask
-
         return ask(question) if may_ask else ""
 
     def knows(name: str) -> bool:

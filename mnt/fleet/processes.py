@@ -27,7 +27,7 @@ _OF_A_LOGIN = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG")  # the variab
 
 
 class _ProcessConnection(HostConnection):
-    """What both have in common: the commands that run, for `close` to end."""
+    """Base of both: remembers the running commands, so that `close` can end them."""
 
     def __init__(self, target: Host, shared: Shared | None = None) -> None:
         super().__init__(target, shared)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from mnt.fleet import Fleet
     from mnt.inventory.model import Host, Inventory
     from mnt.network.decision import NetworkDecision
-    from mnt.preflight.findings import Finding
     from mnt.tasks.push import FoundRelease
 
 
@@ -51,11 +50,7 @@ def launch_facts(
         host.name: NodeFacts(facts.home, trees[host.name], facts.clock_offset)
         for host, facts in found.answers()
     }
-    refusals = (
-        NeverStarted(f"{each.check}: {fold(each.hosts)}: {each.message}", fix=each.fix)
-        for each in (unfit(found, network) if preflight else ())
-    )
-    return LaunchFacts(nodes, network, tuple(refusals))
+    return LaunchFacts(nodes, network, tuple(_unfit(found, network)) if preflight else ())
 
 
 def facts_here(
@@ -107,11 +102,13 @@ def _require_answers(found: FleetFacts, errors: Mapping[str, HostError]) -> None
         raise NeverStarted("; ".join(error.message for error in failed), fix=failed[0].fix)
 
 
-def unfit(found: FleetFacts, network: NetworkDecision) -> list[Finding]:
+def _unfit(found: FleetFacts, network: NetworkDecision) -> Iterator[NeverStarted]:
     """The failures found by the checks that need no more than the probe."""
     checks = [check for check in select() if check.needs not in FURTHER_TRIPS]
-    findings = run_checks(found, network, checks).findings
-    return [finding for finding in findings if finding.severity is Severity.FAIL]
+    for finding in run_checks(found, network, checks).findings:
+        if finding.severity is Severity.FAIL:
+            message = f"{finding.check}: {fold(finding.hosts)}: {finding.message}"
+            yield NeverStarted(message, fix=finding.fix)
 
 
 def _tree(found: FoundRelease) -> CodeTree | None:

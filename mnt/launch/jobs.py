@@ -1,7 +1,7 @@
 """A job as the head sees it: the entries of its nodes, merged into one state, culprit and exit code. Pure.
 
-Each node reports only on itself (`mnt.tasks.job.JobEntry`). Which of several failures came first, and which
-were only its consequences, shows when they are compared, with times corrected by the hosts' clock offsets.
+Each node reports only on itself (`mnt.tasks.job.JobEntry`). Only a comparison of all nodes, with corrected
+clocks, shows which failure came first, and which ones were its consequences.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def _failures(nodes: Sequence[Node]) -> Iterable[tuple[float, str, Failure]]:
 
 
 def _heard_by(node: Node) -> tuple[str, Failure] | None:
-    """The host and the failure because of which a node was ended."""
+    """If another node's failure ended this node: that host and its failure."""
     peer, failure = node.reason.get("peer"), node.reason.get("failure")
     return (peer, failure) if peer and failure else None
 

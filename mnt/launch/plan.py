@@ -31,6 +31,7 @@ class LaunchOptions:
     nproc: int | None = None  # processes per node; None: the host's slots
     env: Mapping[str, str] = field(default_factory=dict)
     grace: float = 10.0  # seconds between TERM and KILL
+    start_timeout: float = 120.0  # seconds per node; node 0 must LISTEN by then (it imports torch first)
 
     @property
     def program(self) -> Program:
@@ -81,6 +82,7 @@ class LaunchPlan:
     nodes: tuple[NodePlan, ...]
     script: str | None  # a file that must exist, relative to each node's `cwd`; None: a module is run
     grace: float
+    start_timeout: float
     warnings: tuple[str, ...] = ()
 
     @property
@@ -193,6 +195,7 @@ def plan_launch(
         nodes=tuple(nodes),
         script=options.program.script,
         grace=options.grace,
+        start_timeout=options.start_timeout,
         warnings=tuple(warnings),
     )
 

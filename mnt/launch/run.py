@@ -14,20 +14,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mnt.errors import NeverStarted
 from mnt.fleet import Fleet, Results
 from mnt.inventory.model import Host, Inventory
 from mnt.launch.backends import backend_named
-from mnt.launch.backends.api import Backend, Request, Reservation, Tell
+from mnt.launch.backends.api import Backend, Request, Reservation, Tell, cancel_pending
 from mnt.launch.facts import facts_here, launch_facts
 from mnt.launch.jobs import Job, JobRecord, new_job_id
 from mnt.launch.plan import LaunchOptions, LaunchPlan, plan_launch
-from mnt.launch.signals import HangUp, guarded
-from mnt.launch.staging import take_back
+from mnt.launch.signals import guarded
+from mnt.launch.staging import node_specs, take_back
 from mnt.launch.watch import Watch
-from mnt.tasks.job import Started, Stopped
+from mnt.tasks.job import Stopped, check_node
 
 Output = Callable[[str, str], None]  # takes (host, text) as it arrives; text may contain surrogate escapes
 
@@ -41,12 +41,11 @@ class Launch:
     backend: Backend
     plan: LaunchPlan
     hosts: tuple[Host, ...]  # in rank order
-    request: Request
     clock_offsets: Mapping[str, float]  # by host: seconds that its clock is ahead of the head's
 
-    def start(self, fleet: Fleet, tell: Tell = lambda text: None) -> Started:
+    def start(self, fleet: Fleet, tell: Tell = lambda text: None) -> None:
         """Start every node. Raises NeverStarted; then nothing runs."""
-        return self.backend.start(fleet, self.plan, self.request, tell)
+        self.backend.start(fleet, self.plan, tell)
 
     def watch(self, fleet: Fleet, output: Output, tell: Tell = lambda text: None) -> Job:
         """Follow the started job to its end, through lost connections. Raises HostError, BrokenPipeError."""
@@ -94,6 +93,8 @@ def draft(
     record = JobRecord(request.job, backend.name, reservation.outside_id)
     unfit: tuple[NeverStarted, ...] = ()
     try:
+        if not hosts:
+            raise NeverStarted("the job has no hosts", fix="name at least one")
         look = facts_here if backend.here else launch_facts
         facts = look(fleet, inventory, hosts, preflight=preflight)
         unfit = facts.refusals
@@ -101,8 +102,18 @@ def draft(
     except NeverStarted as error:
         return Draft(None, (*unfit, error), _not_fit(backend, unfit) or error)
     offsets = {name: node.clock_offset for name, node in facts.nodes.items()}
-    launch = Launch(backend, plan, hosts, request, offsets)
+    launch = Launch(backend, plan, hosts, offsets)
     return Draft(launch, unfit, _not_fit(backend, unfit))
+
+
+def rehearse(fleet: Fleet, draft: Draft) -> Draft:
+    """The draft, with what the hosts themselves would refuse: a missing script, a port in use."""
+    if draft.planned is None or draft.refusals:
+        return draft
+    specs = node_specs(draft.planned.plan, secret="", created=0.0)
+    errors = fleet.run_each(check_node, {host: (spec,) for host, spec in specs.items()}).errors()
+    found = tuple(NeverStarted(error.message, fix=error.fix) for error in errors.values())
+    return replace(draft, refusals=(*draft.refusals, *found))
 
 
 def _not_fit(backend: Backend, refusals: Sequence[NeverStarted]) -> NeverStarted | None:
@@ -120,7 +131,7 @@ def _not_fit(backend: Backend, refusals: Sequence[NeverStarted]) -> NeverStarted
 def reserved(
     backend: Backend, hosts: Sequence[Host], request: Request, tell: Tell = lambda text: None
 ) -> Iterator[Reservation]:
-    """Wait for the hosts of a job; they are given back if the block ends without a job.
+    """Wait for the hosts of a job. If the block fails before the job has started, the hosts are given back.
 
     Raises NeverStarted: the job will get no hosts.
     """
@@ -134,10 +145,8 @@ def reserved(
                 tell(f"job {request.job} is pending: {reservation.reason}")
             time.sleep(_ASK_EVERY)
         yield reservation
-    except HangUp:
-        raise
-    except (NeverStarted, KeyboardInterrupt):
-        backend.cancel(JobRecord(request.job, backend.name, reservation.outside_id))
+    except BaseException:
+        cancel_pending(backend, JobRecord(request.job, backend.name, reservation.outside_id))
         raise
 
 
@@ -198,7 +207,7 @@ def run(
     """
     way, request = backend_named(backend), Request(new_job_id())
     with (
-        reserved(way, hosts or inventory.hosts, request, tell) as reservation,
+        reserved(way, inventory.hosts if hosts is None else hosts, request, tell) as reservation,
         way.open_fleet(reservation.hosts or ()) as fleet,
     ):
         planned = draft(fleet, way, inventory, reservation, request, options, preflight=preflight)

@@ -1,4 +1,4 @@
-"""The signals of a launch: after a hang-up (SIGHUP) the job goes on, after an interrupt it is stopped."""
+"""The signals of a launch: after a hang-up (SIGHUP) the job goes on; Ctrl-C and SIGTERM stop it."""
 
 from __future__ import annotations
 
@@ -36,14 +36,15 @@ class HangUpGuard:
 
 @contextmanager
 def guarded(on_interrupt: Callable[[], object]) -> Iterator[HangUpGuard]:
-    """Install a guard, and call `on_interrupt` after a KeyboardInterrupt that is no `HangUp`.
+    """Install a guard, and call `on_interrupt` after a KeyboardInterrupt that is no `HangUp`, or SIGTERM.
 
     Under `nohup`, SIGHUP is ignored already, and it stays ignored.
     """
     guard = HangUpGuard()
-    before = signal.getsignal(signal.SIGHUP)
-    if before != signal.SIG_IGN:
+    before = {signum: signal.getsignal(signum) for signum in (signal.SIGHUP, signal.SIGTERM)}
+    if before[signal.SIGHUP] != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, guard)
+    signal.signal(signal.SIGTERM, interrupt)
     try:
         yield guard
     except HangUp:
@@ -53,7 +54,13 @@ def guarded(on_interrupt: Callable[[], object]) -> Iterator[HangUpGuard]:
         on_interrupt()
         raise
     finally:
-        signal.signal(signal.SIGHUP, before)
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+def interrupt(signum: int, frame: FrameType | None) -> None:
+    """Handle SIGTERM like Ctrl-C."""
+    raise KeyboardInterrupt
 
 
 def _leave_terminal() -> None:

@@ -29,31 +29,30 @@ class JobHosts(ExitStack):
 
     def __init__(self, hosts: Sequence[Host]) -> None:
         super().__init__()
-        # The key is `Backend.here`: whether the jobs are local jobs of this machine.
-        self._hosts = {False: tuple(hosts), True: this_machine().hosts}
-        self._fleets: dict[bool, Fleet] = {}
+        self._hosts = tuple(hosts)
+        self._fleets: dict[str, Fleet] = {}  # by backend
 
     def fleet_of(self, job: Job) -> Fleet:
         """A fleet that includes the job's hosts."""
         return self._fleet(job.record.backend)
 
     def _fleet(self, backend_name: str) -> Fleet:
-        backend = backend_named(backend_name)
-        if backend.here not in self._fleets:
-            fleet = backend.open_fleet(self._hosts[backend.here])
-            self._fleets[backend.here] = self.enter_context(fleet)
-        return self._fleets[backend.here]
+        if backend_name not in self._fleets:
+            backend = backend_named(backend_name)
+            hosts = this_machine().hosts if backend.here else self._hosts
+            self._fleets[backend_name] = self.enter_context(backend.open_fleet(hosts))
+        return self._fleets[backend_name]
 
     def jobs(self) -> tuple[list[Job], dict[str, HostError]]:
         """All jobs, newest first, and the hosts that could not be asked."""
         jobs: list[Job] = []
         errors: dict[str, HostError] = {}
-        if self._hosts[False]:
+        if self._hosts:
             results = self._fleet("ssh").run(_list_with_clock)
             errors = results.errors()
             jobs = merge_jobs(results.values_by_host(), unreachable=errors)
         try:
-            jobs += _jobs_here(self._hosts[True][0])
+            jobs += _jobs_here(this_machine().hosts[0])
         except HostError as error:
             errors[error.host] = error
         return sorted(map(_as_it_stands, jobs), key=lambda job: (job.created, job.job), reverse=True), errors

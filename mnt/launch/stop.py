@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mnt.launch.backends import backend_named
+from mnt.launch.backends.api import cancel_pending
 from mnt.tasks.job import stop_node
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def stop_jobs(hosts: JobHosts, jobs: Sequence[Job], *, grace: float) -> dict[str
     """
     documents: list[dict[str, Any]] = []
     for job in jobs:
-        backend_named(job.record.backend).cancel(job.record)
+        cancel_pending(backend_named(job.record.backend), job.record)
         fleet = hosts.fleet_of(job)
         names = {node.host for node in job.nodes}
         targets = {h.name: (h.jobs_dir, job.job, h.name) for h in fleet.hosts if h.name in names}

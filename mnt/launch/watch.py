@@ -53,7 +53,7 @@ class Watch:
             clock_offsets: by host, seconds that its clock is ahead of the head's.
 
         Raises:
-            HostError: no node could be followed.
+            HostError: no node could be followed to its end.
             BrokenPipeError: the reader of what `output` writes is gone.
         """
         ender = threading.Thread(target=self._end_others, args=(fleet,), daemon=True)
@@ -67,11 +67,16 @@ class Watch:
             self._failed.set()
         ender.join()
         errors = results.errors()
-        if not self._entries:
-            raise next(iter(errors.values()))
-        last_seen = {host: (entry, clock_offsets.get(host, 0.0)) for host, entry in self._entries.items()}
-        entries = {host: entry for host, entry in last_seen.items() if host not in errors}
-        return merge_job(entries or last_seen, unreachable=errors.keys(), asked=self._jobs_dirs)
+        entries = {
+            host: (entry, clock_offsets.get(host, 0.0))
+            for host, entry in self._entries.items()
+            if host not in errors
+        }
+        if not entries:
+            error = next(iter(errors.values()))
+            fix = f"the job may still run: mnt status {self._job} shows it once the hosts answer"
+            raise HostError(error.host, error.phase, error.reason, fix=fix)
+        return merge_job(entries, unreachable=errors.keys(), asked=self._jobs_dirs)
 
     def _follow_node(self, connection: HostConnection) -> None:
         host = connection.target.name

@@ -39,7 +39,7 @@ serve(modules, feed, sys.argv[1], sys.argv[2:])
 
 
 def new_mark() -> str:
-    """A nonce that marks the frames of one run."""
+    """The mark of the frames of one run."""
     import secrets
 
     return "mnt-" + secrets.token_hex(16)

@@ -127,6 +127,11 @@ class _DataFrame(TypedDict):
     stream: str
 
 
+def check_node(connection: HostConnection, spec: NodeSpec) -> None:
+    """Raise the HostError with which `stage_node` would refuse, unless it is about the files to write."""
+    _ask(connection, {"action": "check", "spec": spec}, timeout=60.0)
+
+
 def stage_node(connection: HostConnection, spec: NodeSpec) -> Staged:
     """Write the files of one node of a job on its host, to be started by `spawn_node`, or from outside.
 
@@ -138,7 +143,6 @@ def stage_node(connection: HostConnection, spec: NodeSpec) -> Staged:
         "action": "stage",
         "spec": spec,
         "supervisor": script_source("job.supervisor"),
-        "check_port": spec["node_rank"] == 0,
     }
     answer = _ask(connection, args, timeout=60.0)
     return shaped(connection.target.name, answer, Staged)

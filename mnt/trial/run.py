@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from importlib import resources
 
 from mnt.errors import HostError, NeverStarted
@@ -16,35 +15,17 @@ from mnt.facts.trial import Trial, TrialCulprit
 from mnt.fleet import Fleet, HostConnection
 from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host
-from mnt.launch.backends.api import Request
 from mnt.launch.backends.ssh import SshBackend
 from mnt.launch.jobs import new_job_id
 from mnt.launch.plan import LaunchPlan
 from mnt.launch.staging import take_back
 from mnt.launch.watch import Watch
 from mnt.network.decision import NetworkDecision
-from mnt.preflight.findings import Finding, Severity
 from mnt.tasks.held import held
 from mnt.trial.output import read_trial
 from mnt.trial.plan import SCRIPT, able_hosts, plan_trial
 
-_START_SECONDS = 120.0  # until the rendezvous listens: torch is imported first
-_RUN_SECONDS = 180.0  # from then on
-
-
-def with_trial(
-    fleet: Fleet,
-    facts: FleetFacts,
-    network: NetworkDecision,
-    findings: Iterable[Finding],
-    progress: Progress,
-) -> FleetFacts:
-    """The facts, with a trial added. If one of `findings` is a failure, no job runs: it could hang."""
-    failed = next((finding for finding in findings if finding.severity is Severity.FAIL), None)
-    if failed is None:
-        return replace(facts, trial=try_out(fleet, facts, network, progress))
-    obstacle = f"{fold(failed.hosts)}: {failed.message} ({failed.check})"
-    return replace(facts, trial=Trial(tuple(facts.facts), obstacle=obstacle))
+_RUN_SECONDS = 180.0  # from the time when the rendezvous listens
 
 
 def try_out(fleet: Fleet, facts: FleetFacts, network: NetworkDecision, progress: Progress) -> Trial:
@@ -108,7 +89,7 @@ def _run(
 
     timer = threading.Timer(_RUN_SECONDS, give_up)
     try:
-        SshBackend().start(fleet, plan, Request(plan.job, _START_SECONDS), progress)
+        SshBackend().start(fleet, plan, progress)
         timer.start()
         offsets = {name: seen.clock_offset for name, seen in facts.facts.items()}
         job = Watch(plan, output=collect, tell=progress).follow(fleet, offsets)

@@ -17,7 +17,12 @@ import yaml
 from faults import port_taken, power_off
 from waiting import PATIENCE, wait_for
 
+from mnt.errors import HostError
+from mnt.inventory import loader
 from mnt.lab.lab import Lab
+from mnt.launch import watch
+from mnt.launch.plan import LaunchOptions
+from mnt.launch.run import run
 
 Mnt = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -330,7 +335,11 @@ def test_a_dry_run_shows_what_a_launch_would_refuse(
     assert shown.returncode == 1
     assert "torch.distributed.run" in shown.stdout
     assert "port-free: node1: " in shown.stderr
-    assert unjudged.returncode == 0
+    assert unjudged.returncode == 1  # without the checks it is the host that refuses
+    assert "master port 29500 is taken by" in unjudged.stderr
+    missing = run_mnt("launch", "--dry-run", "no such.py", lab=lab)
+    assert missing.returncode == 1
+    assert all(f"{host}: command: script missing: " in missing.stderr for host in ("node1", "node2"))
 
 
 def test_the_script_of_the_api_page(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
@@ -374,6 +383,25 @@ def test_one_home_shared_by_all_nodes(run_mnt: Mnt, make_lab: Callable[..., Lab]
     stopped = run_mnt("stop", "--grace", "1", lab=lab)
     assert stopped.returncode == 0, stopped.stderr
     nothing_is_left(lab)
+
+
+def test_a_job_whose_nodes_are_all_lost_is_no_success(
+    run_mnt: Mnt, make_lab: Callable[..., Lab], tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "GIVE_UP_ALONE", 1.0)
+    lab = make_lab(count=2)
+    assert run_mnt("push", str(tree), lab=lab).returncode == 0
+    dying = []
+
+    def output(host: str, text: str) -> None:
+        if "sleeping" in text and not dying:
+            dying.extend(lab.hosts)
+            for each in lab.hosts:
+                power_off(each)
+
+    with pytest.raises(HostError) as caught:
+        run(loader.load(str(lab.inventory_path)), LaunchOptions(script="sleeper.py"), output)
+    assert "the job may still run: mnt status " in str(caught.value.fix)
 
 
 def test_a_host_that_dies_in_mid_job_is_named_and_the_others_end(

@@ -232,6 +232,29 @@ def test_deep_without_a_torch(make_lab: MakeLab, run_mnt: RunMnt) -> None:
     nothing_is_left(lab)
 
 
+def test_net_and_preflight_start_no_trial_behind_a_firewall(make_lab: MakeLab, run_mnt: RunMnt) -> None:
+    """The rendezvous would succeed, and then the job would wait for ports that are closed."""
+    lab = make_lab(count=2, python="/usr/bin/python3")
+    host = lab.host("node2")
+    with faults.firewalled(host, *faults.drop_ports(host, "1024-29000, 30000-65535")):
+        net = document(run_mnt("net", "--deep", "--json", lab=lab))
+        preflight = document(run_mnt("preflight", "--deep", "--json", lab=lab))
+    refused = net["deep"]["problem"]["message"]
+    assert refused.startswith("not tried: node2: ")
+    assert refused.endswith(" (nic-reach)")
+    (finding,) = [each for each in preflight["findings"] if each["check"] == "all-reduce"]
+    assert finding["message"] == refused
+    assert net["deep"]["world_size"] == preflight["deep"]["world_size"] == 0
+    assert net["hosts"]["node1"]["used"] is None
+
+    for command in ("net", "preflight"):
+        healed = run_mnt(command, "--deep", lab=lab)
+        assert "not tried" not in healed.stdout + healed.stderr
+        assert (
+            "torch is not installed" in healed.stdout + healed.stderr
+        )  # which only the trial itself reports
+
+
 def test_deep_prints_no_lines_for_a_shell(mnt: RunMnt) -> None:
     done = mnt("net", "--deep", "--shell", "node1")
     assert (done.returncode, done.stdout) == (2, "")

@@ -206,7 +206,7 @@ def _stage_and_spawn(args: dict[str, Any]) -> list[dict[str, Any]]:
     spec = args["spec"]
     names = {name: spec[name] for name in ("jobs_dir", "job", "host")}
     return [
-        {**args, "action": "stage", "check_port": args["wait_for_port"]},
+        {**args, "action": "stage"},
         {**args, "action": "spawn", **names, "peer": spec.get("peer")},
     ]
 

@@ -17,6 +17,8 @@ from waiting import PATIENCE, wait_for
 
 from mnt.remote.job.procs import all_pids, pids_with_environment
 
+_ROOT = Path(__file__).parents[2]
+
 # Stands in for torch.distributed.run: the same options, environment, log files and summary.
 _TORCHRUN = """
 import os, socket, subprocess, sys, threading, time
@@ -95,6 +97,17 @@ class LocalMnt:
         self.port = free_port()
         kept = {name: value for name, value in os.environ.items() if not name.startswith("MNT_")}
         self.env = {**kept, "HOME": str(self.home), "MNT_LAB_DIR": str(self.labs), "MINE": "no"}
+
+    @property
+    def api_env(self) -> dict[str, str]:
+        """For a Python script of the interpreter that trains; what mnt needs comes from ours."""
+        return {**self.env, "PYTHONPATH": os.pathsep.join([str(_ROOT), *filter(None, sys.path)])}
+
+    def api_script(self) -> str:
+        """The script of docs/api.md for this machine."""
+        page = (_ROOT / "docs" / "api.md").read_text()
+        script = page.split("```python\n")[2].split("```")[0]
+        return script.replace("this_machine()", f"this_machine(master_port={self.port})")
 
     def script(self, source: str, name: str = "train.py") -> None:
         (self.cwd / name).write_text(source)

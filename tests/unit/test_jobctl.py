@@ -71,7 +71,7 @@ def test_a_staged_job_is_pending_until_it_is_started(host: JobHost) -> None:
     host.script(SLEEPER)
     spec = host.spec(backend="queue", outside_id="4711")
     host.jobs.append(spec["job"])
-    staged = host.call("stage", spec=spec, check_port=True)
+    staged = host.call("stage", spec=spec)
     assert os.path.isfile(staged["spec"])
     assert os.path.isfile(staged["program"])
     entry = host.entry(spec["job"])
@@ -86,7 +86,7 @@ def test_a_staged_job_is_pending_until_it_is_started(host: JobHost) -> None:
 def test_a_staged_job_that_is_stopped_leaves_nothing(host: JobHost) -> None:
     host.script(SLEEPER)
     spec = host.spec()
-    host.call("stage", spec=spec, check_port=True)
+    host.call("stage", spec=spec)
     answer = host.stop(spec["job"])
     assert (answer["status"], answer["killed"], answer["left"], answer["port_free"]) == ("none", 0, [], True)
     assert os.listdir(host.jobs_dir) == []
@@ -442,9 +442,9 @@ def test_stop_of_what_does_not_run(host: JobHost) -> None:
 
 def test_stop_says_that_somebody_else_has_the_port(host: JobHost) -> None:
     host.script(SLEEPER)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        spec = host.spec(master={"addr": "127.0.0.1", "port": listener.getsockname()[1]})
-        host.start(spec)
+    spec = host.spec(master={"addr": "127.0.0.1", "port": free_port()})
+    host.start(spec)
+    with socket.create_server(("127.0.0.1", spec["master"]["port"])):
         answer = host.stop(spec["job"])
     assert (answer["status"], answer["port_free"]) == ("stopped", False)
 

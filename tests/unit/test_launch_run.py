@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from mnt.errors import NeverStarted
-from mnt.inventory.model import Host
+from mnt.errors import NeverStarted, UsageError
+from mnt.inventory.model import Host, Inventory
 from mnt.launch import run, status
 from mnt.launch.backends import BACKENDS, backend_named
 from mnt.launch.backends.api import Backend, BackendState, Request, Reservation
 from mnt.launch.backends.local import LocalBackend
 from mnt.launch.jobs import Job, JobRecord, Node
+from mnt.launch.plan import LaunchOptions
+from mnt.launch.signals import HangUp
 
 NODE1, NODE2 = Host("node1", "node1"), Host("node2", "node2")
 REQUEST = Request("j")
@@ -65,11 +67,27 @@ def test_hosts_come_once_they_are_reserved_in_the_order_of_the_backend() -> None
     assert queue.cancelled == []
 
 
-def test_a_reservation_is_given_back_where_no_job_starts() -> None:
+@pytest.mark.parametrize(
+    "error", [NeverStarted("not fit"), UsageError("wrong"), KeyboardInterrupt(), HangUp()]
+)
+def test_a_reservation_is_given_back_where_no_job_starts(error: BaseException) -> None:
     queue = Queue(pending("Resources"), Reservation((NODE1,), "4711"))
-    with pytest.raises(NeverStarted), run.reserved(queue, (NODE1,), REQUEST):
-        raise NeverStarted("not fit")
+    with pytest.raises(type(error)), run.reserved(queue, (NODE1,), REQUEST):
+        raise error
     assert queue.cancelled == [JobRecord("j", "queue", "4711")]
+
+
+def test_the_hosts_of_a_job_that_has_started_are_not_given_back() -> None:
+    queue = Queue(Reservation((NODE1,), "4711"), state=BackendState.STARTED)
+    with pytest.raises(HangUp), run.reserved(queue, (NODE1,), REQUEST):
+        raise HangUp
+    assert queue.cancelled == []
+
+
+def test_no_hosts_are_not_all_hosts() -> None:
+    inventory = Inventory("c", "c", (NODE1,))
+    with pytest.raises(NeverStarted, match="no hosts"):
+        run.run(inventory, LaunchOptions(), lambda host, text: None, hosts=())
 
 
 def test_an_interrupt_while_it_is_pending_takes_the_request_back() -> None:

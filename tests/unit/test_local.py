@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -169,7 +168,7 @@ def test_without_torch_one_line_says_so_and_how_to_get_it(mnt: LocalMnt, tmp_pat
         path.unlink()
         path.parent.rmdir()
     mnt.script(SHOW)
-    words = ["launch", "--via", "local", "--python", bare]
+    words = ["launch", "--via", "local", "--python", bare, "--master-port", str(mnt.port)]
     refused = mnt(*words, "train.py")
     assert refused.returncode == 125
     assert f"{HERE}: {bare} has no torch" in refused.stderr
@@ -195,7 +194,19 @@ def test_an_interpreter_that_is_not_there(mnt: LocalMnt) -> None:
     assert f"{HERE}: /no/such/python does not run: not found: /no/such/python" in refused.stderr
 
 
+def test_a_dry_run_shows_what_the_host_would_refuse(mnt: LocalMnt) -> None:
+    dry = mnt.launch("--dry-run", "--json", "train.py")
+    assert dry.returncode == 1
+    (refusal,) = json.loads(dry.stdout)["refusals"]
+    refused = mnt.launch("train.py")
+    assert refused.returncode == 125
+    assert "script missing: " in refusal["message"]
+    assert refusal["message"] in refused.stderr
+    assert mnt.jobs() == []
+
+
 def test_a_dry_run_starts_nothing(mnt: LocalMnt) -> None:
+    mnt.script(SHOW)
     done = mnt.launch("--dry-run", "--json", "--nproc", "3", "train.py")
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)
@@ -339,15 +350,11 @@ def test_options_that_do_not_go_together(mnt: LocalMnt, words: tuple[str, ...]) 
 
 def test_the_script_of_the_api_page(mnt: LocalMnt) -> None:
     """docs/api.md: a launch on this machine from Python."""
-    root = Path(__file__).parents[2]
-    page = (root / "docs" / "api.md").read_text()
-    script = page.split("```python\n")[2].split("```")[0]
     mnt.script(FAIL)
-    # The script's interpreter is the one that trains; what mnt needs comes from ours.
     done = subprocess.run(
-        [mnt.python, "-c", script.replace("this_machine()", f"this_machine(master_port={mnt.port})")],
+        [mnt.python, "-c", mnt.api_script()],
         cwd=mnt.cwd,
-        env={**mnt.env, "PYTHONPATH": os.pathsep.join([str(root), *filter(None, sys.path)])},
+        env=mnt.api_env,
         capture_output=True,
         text=True,
         timeout=PATIENCE,
@@ -355,6 +362,23 @@ def test_the_script_of_the_api_page(mnt: LocalMnt) -> None:
     assert done.returncode == 1, done.stderr
     assert "ValueError: bad batch" in done.stdout
     assert [job["state"] for job in mnt.jobs()] == ["failed"]
+
+
+def test_a_python_script_that_is_terminated_stops_its_job(mnt: LocalMnt) -> None:
+    mnt.script(SLEEP)
+    launch = subprocess.Popen(
+        [mnt.python, "-c", mnt.api_script()],
+        cwd=mnt.cwd,
+        env=mnt.api_env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    read_until(launch, "sleeping")
+    launch.terminate()
+    rest, _ = launch.communicate(timeout=PATIENCE)
+    assert launch.returncode != 0, rest
+    assert [job["state"] for job in mnt.jobs()] == ["stopped"]
 
 
 @pytest.mark.train

@@ -10,12 +10,15 @@ import pytest
 from fleets import findings, make_fleet, only_finding, texts
 
 from mnt.facts.trial import Measurement, Trial, TrialCulprit
-from mnt.preflight.findings import Severity
+from mnt.network.decision import decide
+from mnt.preflight.findings import Finding, Severity
 from mnt.preflight.registry import Needs, all_checks, select
+from mnt.preflight.report import Report
 from mnt.remote.trial.allreduce import connections
+from mnt.trial.look import obstacle, trial_checks
 from mnt.trial.output import read_trial
 
-MARK = "mnt-0123 "
+PREFIX = "mnt-0123 "
 HOSTS = ("node1", "node2")
 IMPORTED = {"event": "imported", "torch": "2.13.0", "seconds": 2.0, "backend": "gloo"}
 DONE = {"event": "done", "world": 2}
@@ -23,7 +26,7 @@ DONE = {"event": "done", "world": 2}
 
 def printed(*events: dict[str, Any], rank: int = 0, noise: str = "") -> str:
     """As torchrun's --tee prints it."""
-    return noise + "".join(f"[rank{rank}] {MARK}{json.dumps(event)}\n" for event in events)
+    return noise + "".join(f"[rank{rank}] {PREFIX}{json.dumps(event)}\n" for event in events)
 
 
 def test_a_trial_that_came_to_its_end() -> None:
@@ -32,7 +35,7 @@ def test_a_trial_that_came_to_its_end() -> None:
         "node1": printed(IMPORTED, measured, DONE, noise="W1127 a warning\n"),
         "node2": printed({**IMPORTED, "seconds": 3.0}, DONE, rank=1),
     }
-    trial = read_trial(HOSTS, output, MARK, None, 2)
+    trial = read_trial(HOSTS, output, PREFIX, None, 2)
     assert trial.problem is None
     assert (trial.backend, trial.import_seconds) == ("gloo", {"node1": 2.0, "node2": 3.0})
     assert trial.measurements == (Measurement(1 << 20, 0.001, pytest.approx(1.048576)),)
@@ -42,7 +45,7 @@ def test_a_trial_that_came_to_its_end() -> None:
 def test_bandwidth_is_that_of_the_bus() -> None:
     """nccl-tests, doc/PERFORMANCE.md: algorithm bandwidth times 2(n-1)/n."""
     measured = {"event": "measured", "bytes": 10**9, "seconds": 1.0}
-    trial = read_trial(HOSTS, {"node1": printed(measured, DONE)}, MARK, None, 8)
+    trial = read_trial(HOSTS, {"node1": printed(measured, DONE)}, PREFIX, None, 8)
     assert trial.measurements[0].bandwidth == pytest.approx(1.75)
 
 
@@ -79,7 +82,7 @@ node1:41:90 [0] NCCL INFO Using network IB
     ],
 )
 def test_what_nccl_took(said: str, took: tuple[str, ...] | None) -> None:
-    trial = read_trial(HOSTS, {"node1": printed(DONE, noise=said)}, MARK, None, 2)
+    trial = read_trial(HOSTS, {"node1": printed(DONE, noise=said)}, PREFIX, None, 2)
     assert trial.nccl_lines.get("node1") == took
 
 
@@ -101,7 +104,7 @@ CONNECTED = (
     ],
 )
 def test_the_gids_that_nccl_connected_with(said: str, gids: dict[int, int]) -> None:
-    trial = read_trial(HOSTS, {"node1": printed(DONE, noise=said)}, MARK, None, 2)
+    trial = read_trial(HOSTS, {"node1": printed(DONE, noise=said)}, PREFIX, None, 2)
     assert trial.gids.get("node1", {}) == gids
 
 
@@ -110,7 +113,7 @@ def test_the_sockets_of_all_ranks_of_a_host() -> None:
         {"event": "sockets", "connections": [["10.0.0.1", ""], ["10.0.0.1", peer]]}
         for peer in ("10.0.0.2", "10.0.0.3")
     )
-    trial = read_trial(HOSTS, {"node1": printed(first, second, DONE)}, MARK, None, 4)
+    trial = read_trial(HOSTS, {"node1": printed(first, second, DONE)}, PREFIX, None, 4)
     listens, *peers = trial.sockets["node1"]
     assert (listens, peers) == (("10.0.0.1", ""), [("10.0.0.1", "10.0.0.2"), ("10.0.0.1", "10.0.0.3")])
 
@@ -170,13 +173,13 @@ def test_the_problem_of_a_trial_is_one_line(changes: dict[str, Any], problem: st
 
 
 def test_a_job_that_ended_without_a_word_has_not_passed() -> None:
-    trial = read_trial(HOSTS, {"node1": "", "node2": ""}, MARK, None, 2)
+    trial = read_trial(HOSTS, {"node1": "", "node2": ""}, PREFIX, None, 2)
     assert trial.culprit == TrialCulprit("node1", "it ended without a result")
 
 
 def test_a_wrong_sum_names_its_host() -> None:
     wrong = {"event": "wrong", "bytes": 4096, "sum": 1.0, "expected": 2}
-    trial = read_trial(HOSTS, {"node1": printed(DONE), "node2": printed(wrong, wrong, DONE)}, MARK, None, 2)
+    trial = read_trial(HOSTS, {"node1": printed(DONE), "node2": printed(wrong, wrong, DONE)}, PREFIX, None, 2)
     assert trial.wrong_sums == {"node2": "1 instead of 2"}
     assert trial.culprit is None
     assert not trial.document()["ok"]
@@ -223,3 +226,25 @@ def test_a_trial_is_made_when_it_is_asked_for(options: dict[str, Any], among: bo
 
 def test_naming_a_check_of_the_trial_asks_for_it() -> None:
     assert [check.id for check in select(only=["all-reduce"])] == ["ssh", "host-key", "all-reduce"]
+
+
+@pytest.mark.parametrize(
+    ("id", "severity", "runs"),
+    [
+        ("nic-reach", Severity.FAIL, False),
+        ("torch-version", Severity.FAIL, False),
+        ("torch-version", Severity.WARN, True),
+        ("ssh-mesh", Severity.FAIL, True),
+        ("storage-visible", Severity.FAIL, True),
+    ],
+)
+def test_the_failures_that_prevent_a_trial(id: str, severity: Severity, runs: bool) -> None:
+    facts = make_fleet()
+    found = Finding(id, severity, ("node1",), "a", "b", "it is broken", "mend it")
+    report = Report(facts, decide(facts), select(deep=True), (found,))
+    assert obstacle(report) == (None if runs else f"node1: it is broken ({id})")
+
+
+def test_the_checks_that_can_prevent_a_trial() -> None:
+    left_out = {check.id for check in select(deep=True)} - {check.id for check in trial_checks()}
+    assert left_out == {"ssh-mesh", "storage-visible"}

@@ -21,4 +21,4 @@ class Timeouts:
     authentication: float = 15.0
     channel: float = 15.0
     interpreter: float = 15.0  # until the chosen Python runs our code
-    keepalive: float = 2.5  # so a dead host is noticed within 14 s: four times this, and a second to look
+    keepalive: float = 2.5  # a dead host is noticed within 14 s: 4 x (2.5 s + 1 s between two looks)

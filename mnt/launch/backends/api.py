@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Protocol
 from mnt.fleet import Fleet
 from mnt.inventory.model import Host
 from mnt.launch.jobs import JobRecord
-from mnt.tasks.job import Started
 
 if TYPE_CHECKING:  # mnt status needs no plan, and none of what a plan needs
     from mnt.launch.plan import LaunchPlan
@@ -28,7 +27,6 @@ class Request:
     """The request of a job for hosts."""
 
     job: str
-    start_timeout: float = 120.0  # seconds per node; node 0 must LISTEN by then (it imports torch first)
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Reservation:
 class BackendState(Enum):
     """The state, in the outside scheduler, of a job of which no node has started."""
 
-    PENDING = "pending"  # it will be started
+    PENDING = "pending"  # it waits for its hosts, or for its start
     STARTED = "started"  # from now on the nodes' own files show its state
     GONE = "gone"  # it will never start
 
@@ -62,13 +60,14 @@ class Backend(Protocol):
         """A fleet for the hosts of its jobs."""
 
     def reserve(self, hosts: Sequence[Host], request: Request) -> Reservation:
-        """Request hosts for a job, out of `hosts`; call it again with the same request to see how far it is.
+        """Request hosts for a job, out of `hosts`. Call it again with the same request to poll a pending
+        reservation.
 
         Raises NeverStarted: the job will get no hosts.
         """
 
-    def start(self, fleet: Fleet, plan: LaunchPlan, request: Request, tell: Tell) -> Started:
-        """Stage every node (mnt.launch.staging), then start them all, node 0 first. Returns node 0's answer.
+    def start(self, fleet: Fleet, plan: LaunchPlan, tell: Tell) -> None:
+        """Stage every node (mnt.launch.staging), then start them all, node 0 first.
 
         Args:
             fleet: over the plan's hosts.
@@ -80,4 +79,10 @@ class Backend(Protocol):
         """The state, in the outside scheduler, of a job of which no node has started."""
 
     def cancel(self, job: JobRecord) -> None:
-        """Withdraw a job that has not started yet from the outside scheduler, if it is there."""
+        """Withdraw a PENDING job from the outside scheduler."""
+
+
+def cancel_pending(backend: Backend, job: JobRecord) -> None:
+    """Withdraw a job unless it has started: from then on its nodes are stopped one by one."""
+    if backend.state(job) is BackendState.PENDING:
+        backend.cancel(job)

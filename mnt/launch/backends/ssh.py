@@ -12,7 +12,7 @@ from mnt.inventory.model import Host
 from mnt.launch.backends.api import BackendState, Request, Reservation, Tell
 from mnt.launch.jobs import ACTIVE, JobRecord
 from mnt.launch.staging import all_of, stage, take_back
-from mnt.tasks.job import Started, spawn_node
+from mnt.tasks.job import spawn_node
 
 if TYPE_CHECKING:
     from mnt.launch.plan import LaunchPlan
@@ -30,10 +30,10 @@ class SshBackend:
     def reserve(self, hosts: Sequence[Host], request: Request) -> Reservation:
         return Reservation(tuple(hosts))
 
-    def start(self, fleet: Fleet, plan: LaunchPlan, request: Request, tell: Tell) -> Started:
+    def start(self, fleet: Fleet, plan: LaunchPlan, tell: Tell) -> None:
         try:
             stage(fleet, plan)
-            return self._spawn(fleet, plan, request.start_timeout, tell)
+            self._spawn(fleet, plan, tell)
         except NeverStarted:
             take_back(fleet, plan)
             raise
@@ -44,24 +44,24 @@ class SshBackend:
     def cancel(self, job: JobRecord) -> None:
         pass
 
-    def _spawn(self, fleet: Fleet, plan: LaunchPlan, timeout: float, tell: Tell) -> Started:
+    def _spawn(self, fleet: Fleet, plan: LaunchPlan, tell: Tell) -> None:
         """Start node 0, and all others as soon as its rendezvous port LISTENs."""
         staged = {node.host: (node.jobs_dir, plan.job, node.host) for node in plan.nodes}
         master = plan.master_host
         where = f"{plan.master_addr}:{plan.master_port}"
         tell(f"{master}: starting, rendezvous at {where}")
-        first = partial(spawn_node, wait_for_port=True, timeout=timeout)
+        first = partial(spawn_node, wait_for_port=True, timeout=plan.start_timeout)
         answer = all_of(fleet.run_each(first, {master: staged.pop(master)}))[master]
         if answer["node"]["state"] not in ACTIVE:
             take_back(fleet, plan, staged)
-            return answer  # it has ended already: there is nothing to join, and its own entry shows why
+            return  # it has ended already: there is nothing to join, and its own entry shows why
         if not staged:
-            return answer
+            return
         if not answer["listening"]:
             raise NeverStarted(
-                f"{master}: nothing listens on {where} after {timeout:g} s", fix=f"mnt logs {plan.job}"
+                f"{master}: nothing listens on {where} after {plan.start_timeout:g} s",
+                fix=f"mnt logs {plan.job}",
             )
         tell(f"{len(staged)} more: starting")
-        others = partial(spawn_node, peer=answer["peer"], timeout=timeout)
+        others = partial(spawn_node, peer=answer["peer"], timeout=plan.start_timeout)
         all_of(fleet.run_each(others, staged))
-        return answer

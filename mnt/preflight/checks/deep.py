@@ -41,7 +41,8 @@ def all_reduce(fleet: FleetFacts) -> Iterator[Problem]:
     """A sum of ones over all ranks of all hosts is correct.
 
     A short job is launched over the chosen NICs, with NCCL if the hosts have GPUs, else with gloo. Sizes are
-    4 KiB to 16 MiB with gloo, and to 256 MiB with NCCL. Nothing is launched if another check fails.
+    4 KiB to 16 MiB with gloo, and to 256 MiB with NCCL. Nothing is launched if another check fails, except
+    `ssh-mesh` and `storage-visible`: the job does not use what they check.
     """
     trial = fleet.trial
     if trial is None:

@@ -1,4 +1,4 @@
-"""The link between the supervisors of one job: the end of one node is the end of all, head or no head.
+"""The link between the supervisors of a job: if one node's part ends, all end, even without the head.
 
 Node 0 is the hub; the other nodes are spokes that connect to it over the training network. Both sides send a
 beat every `BEAT` seconds. A node that is silent for `LOST_AFTER` seconds after it was heard is lost, which

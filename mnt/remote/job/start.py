@@ -26,12 +26,19 @@ HANDSHAKE = 30.0  # seconds: enough for a slow disk; the job itself may start sl
 LOOK_EVERY = 0.05
 
 
-def stage_node(args: dict[str, Any]) -> dict[str, Any]:
-    """See `mnt.tasks.job.stage_node`. Raises Refused, and then leaves no file."""
+def check_node(args: dict[str, Any]) -> dict[str, Any]:
+    """See `mnt.tasks.job.check_node`. Raises Refused."""
     spec = args["spec"]
     _check(spec, _session_environment())
-    if args["check_port"]:
+    if spec["node_rank"] == 0:
         _check_port(int(spec["master"]["port"]))
+    return {}
+
+
+def stage_node(args: dict[str, Any]) -> dict[str, Any]:
+    """See `mnt.tasks.job.stage_node`. Raises Refused, and then leaves no file."""
+    check_node(args)
+    spec = args["spec"]
     paths = JobPaths(spec["jobs_dir"], spec["job"], spec["host"])
     _write_files(paths, spec, args["supervisor"])
     return {"spec": paths.spec, "program": paths.program}
