@@ -10,13 +10,6 @@ lower case (names and commands keep theirs), has no full stop at the end, and `;
 from __future__ import annotations
 
 
-def strerror(error: BaseException) -> str:
-    """The message of an exception; of an OSError, the system's message without number and file name."""
-    if isinstance(error, OSError):
-        return (error.strerror or str(error)).lower() or type(error).__name__
-    return str(error) or type(error).__name__
-
-
 class MntError(Exception):
     """Something went wrong that a person can repair.
 

@@ -17,6 +17,7 @@ from mnt.preflight.output import listing
 from mnt.preflight.output.changes import changes
 from mnt.preflight.registry import Check, Needs, select
 from mnt.preflight.report import Report
+from mnt.remote.common.files import strerror
 
 _FILE = click.Path(dir_okay=False, path_type=pathlib.Path)
 
@@ -123,4 +124,4 @@ def _write(report: Report, seconds: float, junit: pathlib.Path | None, html: pat
             written = time.strftime("%Y-%m-%d %H:%M:%S %Z")
             html.write_text(as_page(report, written=written, seconds=seconds), encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"cannot write {error.filename}: {error.strerror}") from None
+        raise UsageError(f"cannot write {error.filename}: {strerror(error)}") from None

@@ -129,7 +129,7 @@ def _facts(outcome: Outcome[dict[str, Any]]) -> HostFacts:
         return HostFacts(
             hostname=answer.get("hostname", outcome.host),
             kernel=answer.get("kernel"),
-            tried=", ".join(outcome.error.tried),
+            attempts=", ".join(outcome.error.tried),
         )
     if outcome.error is not None:
         raise outcome.error

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from mnt.errors import HostError
-from mnt.facts.visibility import Sighting, Visibility
+from mnt.facts.visibility import Visibility
 from mnt.fleet import Fleet
-from mnt.tasks.visible import Written, read_nonce, write_nonce
+from mnt.tasks.visible import Seen, Written, await_files, write_files
 
 _DEADLINE = 5.0  # seconds; the attribute cache of an NFS client can be that old
 
@@ -34,32 +34,30 @@ def gather_visibility(fleet: Fleet, exchanges: Sequence[Exchange]) -> dict[str, 
 
 
 def _exchange(fleet: Fleet, writer: str, exchanges: Sequence[Exchange]) -> dict[str, Visibility]:
-    nonce = secrets.token_hex(16)
+    content = secrets.token_hex(16)
     places = {exchange.path: list(exchange.directories) for exchange in exchanges}
     try:
-        with write_nonce(fleet.connection(writer), nonce, places, deadline=_DEADLINE) as written:
-            sightings = _read(fleet, nonce, written, exchanges)
+        with write_files(fleet.connection(writer), content, places, deadline=_DEADLINE) as written:
+            sightings = _read(fleet, content, written, exchanges)
     except HostError as error:
         return {path: Visibility(writer, error=str(error)) for path in places}
     return {path: Visibility(writer, written[path]["error"], sightings.get(path, {})) for path in places}
 
 
 def _read(
-    fleet: Fleet, nonce: str, written: Mapping[str, Written], exchanges: Sequence[Exchange]
-) -> dict[str, dict[str, Sighting]]:
+    fleet: Fleet, content: str, written: Mapping[str, Written], exchanges: Sequence[Exchange]
+) -> dict[str, dict[str, Seen]]:
     """The sightings, by path and host."""
     tasks: dict[str, dict[str, str]] = {}
     for exchange in exchanges:
         if (file := written[exchange.path]["file"]) is not None:
             for host in exchange.readers:
                 tasks.setdefault(host, {})[exchange.path] = file
-    read = partial(read_nonce, deadline=_DEADLINE)
-    outcomes = fleet.run_each(read, {host: (nonce, files) for host, files in tasks.items()})
-    found: dict[str, dict[str, Sighting]] = {}
+    read = partial(await_files, deadline=_DEADLINE)
+    outcomes = fleet.run_each(read, {host: (content, files) for host, files in tasks.items()})
+    found: dict[str, dict[str, Seen]] = {}
     for host, outcome in outcomes.items():
         for path in tasks[host]:
-            sighting = (
-                Sighting(**outcome.value[path]) if outcome.value else Sighting(error=str(outcome.error))
-            )
-            found.setdefault(path, {})[host] = sighting
+            seen = outcome.value[path] if outcome.value else Seen(delay=None, error=str(outcome.error))
+            found.setdefault(path, {})[host] = seen
     return found

@@ -74,7 +74,7 @@ class Interpreter:
     configured: bool  # whether it is the interpreter of the inventory
     version: str  # 3.11.2
     executable: str
-    why: str | None = None  # why the configured one was not used
+    problem: str | None = None  # why the configured one was not used
 
 
 @dataclass(frozen=True)
@@ -143,8 +143,8 @@ class Listener:
 class HostFacts:
     """The answer of one host. None or an empty mapping: the host did not report it. That proves nothing.
 
-    A host without Python answers with its name, kernel and OS only: `python` is None then, and `tried` lists
-    the interpreters that were looked for.
+    A host without Python answers with its name, kernel and OS only: `python` is None then, and `attempts`
+    lists the interpreters that were looked for.
     """
 
     hostname: str
@@ -172,7 +172,7 @@ class HostFacts:
     ofed: Ofed | None = None
     rdma: RdmaFacts | None = None
     nccl_conf: tuple[ConfFile, ...] = ()  # the existing files; the first has precedence
-    tried: str | None = None
+    attempts: str | None = None
 
     @classmethod
     def parse(cls, host: str, document: Mapping[str, Any]) -> HostFacts:

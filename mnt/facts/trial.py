@@ -19,7 +19,7 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Culprit:
+class TrialCulprit:
     """The host that ended the trial, and why."""
 
     host: str
@@ -36,7 +36,7 @@ class Trial:
 
     hosts: tuple[str, ...]
     obstacle: str | None = None
-    culprit: Culprit | None = None
+    culprit: TrialCulprit | None = None
     without_torch: tuple[str, ...] = ()  # hosts without the torch package; then nothing was launched
     backend: str | None = None  # nccl or gloo
     world_size: int = 0  # ranks

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-
-@dataclass(frozen=True)
-class Sighting:
-    """One host's attempt to read the file."""
-
-    delay: float | None = None  # seconds until the host could read it
-    error: str | None = None  # why it could not
+from mnt.tasks.visible import Seen
 
 
 @dataclass(frozen=True)
@@ -20,4 +14,4 @@ class Visibility:
 
     writer: str  # the host that wrote the file
     error: str | None = None  # why it could not write the file
-    sightings: Mapping[str, Sighting] = field(default_factory=dict)  # by reading host
+    sightings: Mapping[str, Seen] = field(default_factory=dict)  # by reading host

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from paramiko import Transport
 
-from mnt.errors import HostError, strerror
+from mnt.errors import HostError
 from mnt.fleet.connection import HostConnection
 from mnt.fleet.login.destination import Destination
 from mnt.fleet.login.failures import LoginCancelled, LoginFailure
@@ -20,6 +20,7 @@ from mnt.fleet.login.shared import Shared
 from mnt.fleet.wire.process import OpenSshCommand, ProcessCommand
 from mnt.fleet.wire.sshwords import ssh_argv
 from mnt.inventory.model import Host
+from mnt.remote.common.files import strerror
 
 _END_GRACE = 1.0  # seconds for a command to end once its input is closed
 _OF_A_LOGIN = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG")  # the variables that sshd would set

@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from mnt.errors import InventoryError
+from mnt.remote.common.files import strerror
 from mnt.typed import Location
 
 _TAGS = "tag:yaml.org,2002:"
@@ -114,10 +115,8 @@ def _read_text(file: str) -> str:
     try:
         data = Path(file).read_bytes()
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise InventoryError(
-            f"cannot be read: {reason}", file=file, fix="run `mnt inventory list` to see the inventories"
-        ) from None
+        fix = "run `mnt inventory list` to see the inventories"
+        raise InventoryError(f"cannot be read: {strerror(error)}", file=file, fix=fix) from None
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from mnt import keys
 from mnt.errors import MntError
-from mnt.files import replace_file
 from mnt.lab import files, network, store, system, tree
 from mnt.lab.processes import TOKEN_VARIABLE, identify
 from mnt.lab.spec import LabSpec
+from mnt.remote.common.files import replace_file
 
 _ANCHOR = Path(__file__).with_name("sh") / "anchor.sh"
 _START_SECONDS = 30.0  # plus one second per host: enough for a slow machine
@@ -111,7 +111,7 @@ def boot(record: store.Record, *, cache: str) -> store.Record:
         _plug_in(spec, int(pid))
         record = replace(record, inits={name: identify(init) for name, init in inits.items()}, complete=True)
         store.write(record)
-        replace_file(directory / "inventory.yaml", files.inventory(spec, str(directory), cache))
+        replace_file(directory / "inventory.yaml", files.inventory(spec, str(directory), cache), mode=None)
         anchor.say("stay")
     finally:
         anchor.close()

@@ -20,6 +20,7 @@ from mnt.lab import spec as specs
 from mnt.lab.files import HOME
 from mnt.lab.processes import Process
 from mnt.lab.spec import USER, HostSpec, LabRequest, LabSpec
+from mnt.remote.job.procs import boot_id
 
 _CACHE = "/var/cache/mnt"  # MNT_CACHE: where scripts/train-venv.sh builds the training environment
 _PYTHON = "/usr/bin/python3"  # every user can run this one
@@ -184,7 +185,7 @@ def _claim(request: LabRequest, python: str, held: ExitStack) -> store.Record | 
             ),
             python=python,
         )
-        record = store.Record(spec, store.boot_id())
+        record = store.Record(spec, boot_id())
         store.create(record)
         held.enter_context(store.locked(request.name, wait=0.0))
         return record

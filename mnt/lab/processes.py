@@ -11,11 +11,11 @@ import signal
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
 from mnt.errors import MntError
+from mnt.remote.job.procs import find, read_process
 
 TOKEN_VARIABLE = "MNT_LAB_TOKEN"
 
@@ -29,25 +29,15 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        return start_time(self.pid) == self.started
-
-
-def start_time(pid: int) -> int | None:
-    """The start time of a process in clock ticks since boot (field 22 of proc(5) stat); None: it is gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # a name is cut after 15 bytes
-    except OSError:
-        return None
-    state, *fields = stat.rpartition(")")[2].split()
-    return None if state in "ZX" else int(fields[18])
+        return find({"pid": self.pid, "start_time": self.started}) is not None
 
 
 def identify(pid: int) -> Process:
     """The process that has this pid now. Raises MntError if there is none."""
-    started = start_time(pid)
-    if started is None:
+    found = read_process(pid)
+    if found is None or not found.alive:
         raise MntError(f"process {pid} of the lab is gone")
-    return Process(pid, started)
+    return Process(pid, found.start_time)
 
 
 def carries(pid: int, token: str) -> bool:

@@ -20,10 +20,11 @@ from pathlib import Path
 
 from mnt import typed
 from mnt.errors import MntError
-from mnt.files import replace_file
 from mnt.lab import LAB_ROOT
 from mnt.lab.processes import Process
 from mnt.lab.spec import LabSpec
+from mnt.remote.common.files import replace_file
+from mnt.remote.job.procs import boot_id
 
 _RECORD = "lab.json"
 
@@ -46,10 +47,6 @@ class Record:
     @property
     def this_boot(self) -> bool:
         return self.boot == boot_id()
-
-
-def boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def directory(name: str) -> Path:
@@ -89,7 +86,7 @@ def create(record: Record) -> None:
 def write(record: Record) -> None:
     """Replace the lab's record atomically."""
     text = json.dumps(asdict(record), indent=2) + "\n"
-    replace_file(directory(record.spec.name) / _RECORD, text, 0o600)
+    replace_file(directory(record.spec.name) / _RECORD, text)
 
 
 def delete(name: str) -> None:

@@ -78,7 +78,7 @@ def facts_here(
 def _unfit_here(host: Host, facts: HostFacts) -> NeverStarted | None:
     python = " ".join(host.python)
     if facts.trains_with is None:
-        why = f": {facts.python.why}" if facts.python and facts.python.why else ""
+        why = f": {facts.python.problem}" if facts.python and facts.python.problem else ""
         return NeverStarted(
             f"{host.name}: {python} does not run{why}", fix="name another interpreter: --python PATH"
         )

@@ -16,7 +16,7 @@ from mnt.errors import UsageError
 
 if TYPE_CHECKING:
     from mnt.remote.job.failures import Failure
-    from mnt.tasks.job import JobEntry, Jobs
+    from mnt.tasks.job import JobEntry, Jobs, Reason
 
 ACTIVE = frozenset({"starting", "running"})
 
@@ -73,8 +73,8 @@ class Node:
         return None if self.entry is None else self.entry["exit_code"]
 
     @property
-    def reason(self) -> dict[str, Any]:
-        """Why mnt ended the node; see JobEntry. Empty if it did not."""
+    def reason(self) -> Reason:
+        """Why mnt ended the node. Empty if it did not."""
         return (self.entry["reason"] if self.entry else None) or {}
 
 
@@ -211,7 +211,7 @@ _GONE = {"lost": "its supervisor was killed", "unreachable": "it cannot be reach
 def find_culprit(nodes: Sequence[Node]) -> Culprit | None:
     """The first failure that is no consequence of another; else a lost host; else the first failure."""
     failures = sorted(_failures(nodes), key=lambda found: found[0])
-    lost = [(node.reason["lost"], node.host) for node in nodes if node.reason.get("lost")]
+    lost = [(host, node.host) for node in nodes if (host := node.reason.get("lost"))]
     candidates = (
         *(_culprit(host, failure) for _, host, failure in failures if not failure["victim"]),
         *(Culprit(host, None, None, f"{witness} lost contact with it") for host, witness in lost),
@@ -245,7 +245,8 @@ def _failures(nodes: Sequence[Node]) -> Iterable[tuple[float, str, Failure]]:
 
 def _heard_by(node: Node) -> tuple[str, Failure] | None:
     """If another node's failure ended this node: that host and its failure."""
-    return (node.reason["peer"], node.reason["failure"]) if node.reason.get("failure") else None
+    peer, failure = node.reason.get("peer"), node.reason.get("failure")
+    return (peer, failure) if peer and failure else None
 
 
 def named_job(jobs: Sequence[Job], wanted: str | None) -> Job:

@@ -27,7 +27,7 @@ from mnt.inventory.model import Host, Inventory
 # Bridges and virtual links of containers and virtual machines: they never connect two hosts.
 _VIRTUAL = re.compile(r"(docker|br-|veth|virbr|cni|flannel|cali|podman|lxc|lxd|tunl)")
 
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class NicChoice:
     reason: str
 
     @property
-    def network(self) -> Network:
+    def network(self) -> IPNetwork:
         """The network of the address."""
         own = map(ipaddress.ip_interface, self.interface.ipv4)
         return next(each.network for each in own if str(each.ip) == self.address)
@@ -150,7 +150,9 @@ def _named(
     )
 
 
-def _in_subnet(host: Host, nics: Sequence[Interface], subnet: Network, reason: str) -> NicChoice | NicProblem:
+def _in_subnet(
+    host: Host, nics: Sequence[Interface], subnet: IPNetwork, reason: str
+) -> NicChoice | NicProblem:
     inside = [nic for nic in nics if not nic.loopback and _addresses_in(nic, subnet)]
     if len(inside) == 1:
         return NicChoice(inside[0], _addresses_in(inside[0], subnet)[0], reason)
@@ -223,7 +225,7 @@ def _worker(
     return _in_subnet(worker, nics, masters.network, reason)
 
 
-def _addresses_in(nic: Interface, network: Network) -> list[str]:
+def _addresses_in(nic: Interface, network: IPNetwork) -> list[str]:
     return [address for address in nic.addresses if ipaddress.ip_address(address) in network]
 
 

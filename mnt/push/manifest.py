@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mnt.errors import MntError
 from mnt.push.tree import Entry, Tree, printable
+from mnt.remote.common.files import strerror
 
 FORMAT = 1
 _BLOCK = 1 << 20  # bytes read at once
@@ -73,7 +74,7 @@ def read_steadily(root: Path, path: str) -> Iterator[bytes]:
             after = os.fstat(descriptor)
     except OSError as error:
         raise MntError(
-            f"{printable(path)}: {error.strerror}", fix="make it readable, or list it in .mntignore"
+            f"{printable(path)}: {strerror(error)}", fix="make it readable, or list it in .mntignore"
         ) from error
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or read != after.st_size:
         raise changed(path)

@@ -27,17 +27,17 @@ class Delivery:
     source: str | None = None  # for `copy`: the release to copy
 
 
-def likely_shared(marks: Mapping[str, Sequence[int] | None]) -> dict[str, list[str]]:
-    """The other hosts that may share the workdir of each host, because their marks are equal.
+def likely_shared(numbers: Mapping[str, Sequence[int] | None]) -> dict[str, list[str]]:
+    """The other hosts that may share the workdir of each host, because their numbers are equal.
 
-    Only a nonce proves that a workdir is shared. Equal marks mean that it is worth waiting for the nonce.
+    Only a beacon proves that a workdir is shared. Equal numbers mean that it is worth waiting for a beacon.
 
     Args:
-        marks: by host, (inode of the workdir, size of its disk); None: unknown.
+        numbers: by host, (inode of the workdir, size of its disk); None: unknown.
     """
     return {
-        host: [other for other in marks if other != host and mark is not None and marks[other] == mark]
-        for host, mark in marks.items()
+        host: [other for other in numbers if other != host and own is not None and numbers[other] == own]
+        for host, own in numbers.items()
     }
 
 
@@ -45,7 +45,7 @@ def leaders(sees: Mapping[str, Iterable[str]]) -> dict[str, str]:
     """Host -> the first host, in the order of `sees`, that shares its workdir.
 
     Args:
-        sees: host -> the hosts whose nonces are in its workdir, which therefore share it.
+        sees: host -> the hosts whose beacons are in its workdir, which therefore share it.
     """
     groups: list[set[str]] = []
     for host, others in sees.items():

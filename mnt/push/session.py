@@ -28,7 +28,7 @@ _CLEANUP = 20.0  # seconds that hosts have to undo their changes before their co
 
 
 @dataclass(frozen=True)
-class Command:
+class HostStep:
     """One step for one host."""
 
     step: str
@@ -55,12 +55,12 @@ class _Conversation:
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[HostStep | None] = queue.SimpleQueue()
         self._expected = "open"  # the step to be answered next; this one needs no command
         self._over = threading.Event()
         self.payload_sent = 0  # bytes
 
-    def say(self, command: Command) -> None:
+    def say(self, command: HostStep) -> None:
         self._expected = command.step
         self._commands.put(command)
 
@@ -91,7 +91,7 @@ class Session:
 
     Args:
         fleet: its fan-out must be at least the number of hosts, because the hosts wait for each other.
-        nonces: host -> its nonce, for all hosts of the push.
+        beacons: host -> the name of its beacon (see `mnt.tasks.push.converse`), for all hosts of the push.
         who: the user who pushes, for people.
         progress: receives the progress.
 
@@ -101,16 +101,16 @@ class Session:
         seconds: host -> seconds from the start until it completed its last step before the switch.
     """
 
-    def __init__(self, fleet: Fleet, nonces: Mapping[str, str], who: str, progress: Progress) -> None:
+    def __init__(self, fleet: Fleet, beacons: Mapping[str, str], who: str, progress: Progress) -> None:
         self._fleet = fleet
-        self._nonces = nonces
+        self._beacons = beacons
         self._who = who
-        self._conversations = {host: _Conversation(progress) for host in nonces}
+        self._conversations = {host: _Conversation(progress) for host in beacons}
         self._events: queue.SimpleQueue[tuple[str, Frame | Outcome[Frame]]] = queue.SimpleQueue()
         self._start = time.monotonic()
         self.ended: dict[str, Outcome[Frame]] = {}
         self.reached: dict[str, str] = {}
-        self.seconds: dict[str, float] = dict.fromkeys(nonces, 0.0)
+        self.seconds: dict[str, float] = dict.fromkeys(beacons, 0.0)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -131,8 +131,8 @@ class Session:
 
     def _run(self) -> None:
         tasks = {
-            host: (nonce, self._who, self._conversations[host].stdin(), partial(self._take, host))
-            for host, nonce in self._nonces.items()
+            host: (beacon, self._who, self._conversations[host].stdin(), partial(self._take, host))
+            for host, beacon in self._beacons.items()
         }
         self._fleet.run_each(
             converse, tasks, on_result=lambda outcome: self._events.put((outcome.host, outcome))
@@ -146,7 +146,7 @@ class Session:
         """The payload bytes sent to a host so far."""
         return self._conversations[host].payload_sent
 
-    def ask(self, commands: Mapping[str, Command]) -> dict[str, Frame]:
+    def ask(self, commands: Mapping[str, HostStep]) -> dict[str, Frame]:
         """Send each host its command, and wait until all have answered.
 
         Raises StepFailed as soon as the receiver of any host in the session has ended.
@@ -154,7 +154,7 @@ class Session:
         self.tell(commands)
         return self.hear(commands)
 
-    def tell(self, commands: Mapping[str, Command]) -> None:
+    def tell(self, commands: Mapping[str, HostStep]) -> None:
         """Send each host its command. Raises StepFailed, and sends nothing, if any receiver has ended."""
         if self.ended:
             raise StepFailed

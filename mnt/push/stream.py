@@ -14,6 +14,7 @@ from typing import IO
 from mnt.errors import MntError
 from mnt.push.manifest import Manifest, changed, read_steadily
 from mnt.push.tree import Entry
+from mnt.remote.common.files import strerror
 
 _CHUNK = 1 << 18  # bytes
 _TYPES = {"dir": tarfile.DIRTYPE, "file": tarfile.REGTYPE, "link": tarfile.SYMTYPE}
@@ -52,7 +53,7 @@ def spooled(root: Path, manifest: Manifest) -> Iterator[Spool]:
             file.flush()
         except OSError as error:
             raise MntError(
-                f"a copy of the tree cannot be written to {tempfile.gettempdir()}: {error.strerror}",
+                f"a copy of the tree cannot be written to {tempfile.gettempdir()}: {strerror(error)}",
                 fix="set TMPDIR to a directory with free space: TMPDIR=/path mnt push",
             ) from error
         yield Spool(file)

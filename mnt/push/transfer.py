@@ -20,7 +20,7 @@ from mnt.inventory.model import Host
 from mnt.push.manifest import Manifest
 from mnt.push.plan import Delivery, Survey, choose_release, deliver, in_the_way, leaders, likely_shared
 from mnt.push.result import HostResult, PushResult
-from mnt.push.session import Command, Frame, Progress, Session, StepFailed
+from mnt.push.session import Frame, HostStep, Progress, Session, StepFailed
 from mnt.push.stream import spooled
 
 _RECEIVED = ("stage", "switch", "commit", "prune")  # the steps after which a host has the whole stream
@@ -64,8 +64,8 @@ class _Push:
         self._keep_releases = keep_releases
         self._progress = progress
         self._hosts = [host.name for host in fleet.hosts]
-        self._nonces = {host: secrets.token_hex(8) for host in self._hosts}
-        self._session = Session(fleet, self._nonces, _who(), progress)
+        self._beacons = {host: secrets.token_hex(8) for host in self._hosts}
+        self._session = Session(fleet, self._beacons, _who(), progress)
         self._resources = contextlib.ExitStack()
         self._leader: dict[str, str] = {}
         self._in_use: dict[str, list[str]] = {}
@@ -90,9 +90,9 @@ class _Push:
         self._progress.step("connect", 0)
         opened = self._session.hear(self._hosts, patient=True)
         self._in_use = {host: frame["in_use"] for host, frame in opened.items()}
-        likely = likely_shared({host: opened[host]["mark"] for host in self._hosts})
+        likely = likely_shared({host: opened[host]["numbers"] for host in self._hosts})
         looks = {
-            host: Command("look", {"nonces": self._nonces, "likely": likely[host]}) for host in self._hosts
+            host: HostStep("look", {"beacons": self._beacons, "likely": likely[host]}) for host in self._hosts
         }
         answers = self._session.ask(looks)
         self._leader = leaders({host: answers[host]["sees"] for host in self._hosts})
@@ -103,7 +103,7 @@ class _Push:
         The first workdir is locked before the others, so one of two pushes to the same hosts gets all locks.
         """
         self._progress.step("survey", 0)
-        survey = Command("survey", {"sha": self._manifest.sha})
+        survey = HostStep("survey", {"sha": self._manifest.sha})
         first, *others = self._leaders
         frames = self._session.ask({first: survey})
         frames.update(self._session.ask(dict.fromkeys(others, survey)))
@@ -116,10 +116,10 @@ class _Push:
 
     def _stage(self) -> None:
         """Deliver the release to every workdir, and verify it there."""
-        commands: dict[str, Command] = {}
+        commands: dict[str, HostStep] = {}
         for host, delivery in self._deliveries.items():
             source = {} if delivery.source is None else {"source": delivery.source}
-            commands[host] = Command(delivery.step, {"id": self._release, **source})
+            commands[host] = HostStep(delivery.step, {"id": self._release, **source})
         receivers = [host for host, command in commands.items() if command.step == "stage"]
         size = 0
         if receivers:
@@ -127,16 +127,16 @@ class _Push:
             spool = self._resources.enter_context(spooled(self._root, self._manifest))
             size = len(document) + spool.size
             arguments = {"id": self._release, "manifest": len(document), "stream": spool.size}
-            stage = Command("stage", arguments, lambda: chain([document], spool.chunks()))
+            stage = HostStep("stage", arguments, lambda: chain([document], spool.chunks()))
             commands.update(dict.fromkeys(receivers, stage))
         self._progress.step("stage", size * len(receivers))
         self._session.ask(commands)
-        wait = Command("wait", {"id": self._release, "sha": self._manifest.sha})
+        wait = HostStep("wait", {"id": self._release, "sha": self._manifest.sha})
         self._session.ask({host: wait for host in self._hosts if host not in self._leaders})
 
     def _switch(self) -> None:
         """Switch `current` to the release in every workdir; this can still be undone."""
-        switch = Command("switch", {"id": self._release})
+        switch = HostStep("switch", {"id": self._release})
         commands = {host: switch for host in self._leaders if not self._was_current(host)}
         if commands:
             self._progress.step("switch", 0)
@@ -146,11 +146,11 @@ class _Push:
     def _commit(self) -> None:
         """Make the switch final. After this, an interrupt only ends the waiting."""
         with _uninterrupted():
-            self._session.tell(dict.fromkeys(self._hosts, Command("commit")))
+            self._session.tell(dict.fromkeys(self._hosts, HostStep("commit")))
         with contextlib.suppress(KeyboardInterrupt):
             self._session.hear(self._hosts, patient=True)
             self._progress.step("prune", 0)
-            self._session.ask({host: Command("prune", self._pruning(host)) for host in self._leaders})
+            self._session.ask({host: HostStep("prune", self._pruning(host)) for host in self._leaders})
 
     def _pruning(self, host: str) -> dict[str, object]:
         """The arguments of `prune`: it keeps releases that processes use, and the previous release."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mnt.errors import MntError, UsageError
 from mnt.push import ignore
+from mnt.remote.common.files import strerror
 
 # A .mntignore overrides every .gitignore, in whatever directory it is, because it is only about pushing.
 IGNORE_FILES = (b".mntignore", b".gitignore")
@@ -63,7 +64,7 @@ def walk(source: str | os.PathLike[str]) -> Tree:
         entries += sorted(walker, key=lambda entry: os.fsencode(entry.path))
     except OSError as error:
         raise MntError(
-            f"{printable(str(error.filename))}: {error.strerror}",
+            f"{printable(str(error.filename))}: {strerror(error)}",
             fix="make it readable, or list it in .mntignore",
         ) from error
     if all(entry.kind == "dir" for entry in entries):

@@ -6,7 +6,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from mnt.errors import UsageError, strerror
+from mnt.errors import UsageError
+from mnt.remote.common.files import strerror
 from mnt.tasks.wrapper import SCRIPT_PLACE, Command
 
 _SHELL = "/bin/sh"

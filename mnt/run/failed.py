@@ -8,8 +8,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from mnt.errors import UsageError, strerror
-from mnt.files import replace_file
+from mnt.errors import UsageError
+from mnt.remote.common.files import replace_file, strerror
 
 _FORMAT = 1
 
@@ -27,7 +27,7 @@ def remember(inventory: str, hosts: Sequence[str]) -> None:
     file = state_file(inventory)
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     text = json.dumps({"format": _FORMAT, "inventory": os.path.realpath(inventory), "hosts": list(hosts)})
-    replace_file(file, text + "\n", 0o600)
+    replace_file(file, text + "\n")
 
 
 def recall(inventory: str) -> list[str]:

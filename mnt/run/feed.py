@@ -12,7 +12,8 @@ import tempfile
 import threading
 from collections.abc import Iterator
 
-from mnt.errors import MntError, strerror
+from mnt.errors import MntError
+from mnt.remote.common.files import strerror
 
 _READ = 1 << 18  # bytes
 _AHEAD = 1 << 24  # bytes to read ahead of the fastest host

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
-from mnt.errors import UsageError, strerror
+from mnt.errors import UsageError
+from mnt.remote.common.files import strerror
 
 _SUFFIXES = (".out", ".err")
 

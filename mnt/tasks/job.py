@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
+
+from msgspec import Meta
 
 from mnt.fleet import HostConnection
-from mnt.remote.job.entry import list_entries
+from mnt.remote.job.entry import CALENDAR_END, list_entries
 from mnt.remote.job.failures import Failure
 from mnt.tasks.bundle import script_source
 from mnt.tasks.program import run_program
@@ -32,7 +34,9 @@ class NodeOfJob(TypedDict):
     nproc: int
 
 
-class _RequiredSpec(TypedDict):
+class NodeSpec(TypedDict):
+    """What one node runs. In a spec of an older mnt, keys with a default may be missing."""
+
     format: int  # 1
     job: str
     host: str
@@ -45,24 +49,26 @@ class _RequiredSpec(TypedDict):
     env: dict[str, str]  # added to HOME, USER, LOGNAME, SHELL, PATH and LANG of the session, and nothing else
     jobs_dir: str  # may begin with "~"
     master: SocketAddress
-
-
-class NodeSpec(_RequiredSpec, total=False):
-    """What one node runs.
-
-    `peer` is the `peer` of node 0's `Started`; None on node 0 itself. `secret` is a random text, the same for
-    all nodes of the job: their supervisors authenticate each other with it.
-    """
-
     backend: str  # what starts the job; default ssh
     outside_id: str | None  # the job's id there, e.g. of Slurm; None: it has none
     remains: str  # the reader of its processes' remains (mnt/remote/job/remains); default torchrun
     path_prepend: list[str]  # directories put first on PATH
     script: str | None  # a file relative to cwd that must exist; None: there is none (`-m MODULE`)
     grace: float  # seconds between TERM and KILL; default 10
-    peer: SocketAddress | None
-    secret: str
+    peer: SocketAddress | None  # the `peer` of node 0's `Started`; None on node 0 itself
+    secret: str  # random, the same for all nodes: their supervisors authenticate each other with it
     created: float  # epoch seconds, the head's clock
+
+
+class Reason(TypedDict, total=False):
+    """Why mnt ended a node's part; the keys that do not apply are missing or None."""
+
+    request: bool | None  # it was stopped on request: there, or on the host `peer`
+    peer: str | None  # the host whose part ended first
+    failure: Failure | None  # of that host
+    lost: str | None  # the host with which it lost contact, with `message` and `time`
+    message: str | None
+    time: float | None
 
 
 class JobEntry(TypedDict):
@@ -77,14 +83,12 @@ class JobEntry(TypedDict):
     backend: str | None  # None: ssh, of a job of an older mnt, which had no other
     outside_id: str | None
     master: SocketAddress | None
-    created: float | None
+    created: Annotated[float, Meta(ge=0, lt=CALENDAR_END)] | None
     state: str  # pending (staged) | starting | running | finished | failed | stopped | lost
     exit_code: int | None  # of the culprit on this node, 128+N for a signal; None: it runs, or is unknown
     signal: str | None
     failure: Failure | None
-    # Why mnt ended it; None: it ended by itself. {"request": true} (with "peer": stopped on that host),
-    # {"peer": host, "failure": Failure | None}, or {"lost": host, "message", "time"}.
-    reason: dict[str, Any] | None
+    reason: Reason | None  # None: it ended by itself
     started: float | None  # epoch seconds, the host's clock
     ended: float | None
     listening: bool  # node 0: a process of the job listens on the master port

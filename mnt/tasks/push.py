@@ -35,7 +35,7 @@ class _Step(TypedDict):
 
 
 class _Opened(_Step):
-    mark: list[int] | None
+    numbers: list[int] | None
     in_use: list[str]
 
 
@@ -60,7 +60,7 @@ class _Answer(TypedDict):
 
 def converse(
     connection: HostConnection,
-    nonce: str,
+    beacon: str,
     who: str,
     stdin: Iterable[bytes],
     on_frame: Callable[[dict[str, Any]], None],
@@ -68,7 +68,7 @@ def converse(
     """The host's part of a push, from the first step to the last; mnt.push.session is the other end.
 
     Args:
-        nonce: a name that no other host and no other push has.
+        beacon: the name, of no other host or push, of a file that shows which hosts share the workdir.
         who: who pushes: shown to others that find the workdir locked.
         stdin: the commands; their end ends the push.
 
@@ -81,6 +81,6 @@ def converse(
         shaped(target.name, frame, shape, "frame")
         on_frame(frame)
 
-    args = {"action": "push", "workdir": target.workdir, "keep": target.keep, "nonce": nonce, "who": who}
+    args = {"action": "push", "workdir": target.workdir, "keep": target.keep, "beacon": beacon, "who": who}
     answer = run_program(connection, "push.receive", args, stdin=stdin, timeout=None, on_frame=take)
     return shaped(target.name, {"refused": None, "called_off": False, **answer}, _Answer)

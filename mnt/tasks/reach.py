@@ -32,12 +32,13 @@ class Target(TypedDict):
     ports: list[int]
 
 
-_Reached = dict[str, dict[str, Any]]  # by target, in the shape of mnt.facts.reach.Reached
 Plan = Callable[[Mapping[str, Listening]], Mapping[str, Sequence[Target]]]
 
 
 class Meeting:
-    """Keeps the hosts of one run in step. `reached` contains their results, by host and target.
+    """Keeps the hosts of one run in step.
+
+    `reached` contains their results by host, unchecked: a `mnt.facts.reach.Reached` for each target.
 
     Args:
         hosts: that take part; `reach` has to run on all of them at the same time.
@@ -46,7 +47,7 @@ class Meeting:
     """
 
     def __init__(self, hosts: Sequence[str], plan: Plan, *, patience: float) -> None:
-        self.reached: dict[str, _Reached] = {}
+        self.reached: dict[str, Any] = {}
         self._plan = plan
         self._patience = patience
         self._start = time.monotonic()
@@ -56,12 +57,12 @@ class Meeting:
         self._targets: Mapping[str, Sequence[Target]] | None = None
 
     def heard(self, host: str, frame: dict[str, Any]) -> None:
-        """Take a frame of the program. Raises HostError if it is not valid."""
+        """Take a frame of the program. Raises HostError if the ports are not valid."""
         with self._changed:
             if "listening" in frame:
                 self._listening[host] = shaped(host, frame["listening"], Listening, "listening")
             else:
-                self.reached[host] = shaped(host, frame.get("reached"), _Reached, "reached")
+                self.reached[host] = frame.get("reached")
             self._changed.notify_all()
 
     def leave(self, host: str) -> None:

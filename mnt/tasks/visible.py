@@ -27,27 +27,27 @@ class Seen(TypedDict):
 
 
 @contextmanager
-def write_nonce(
-    connection: HostConnection, nonce: str, places: Mapping[str, Sequence[str]], *, deadline: float
+def write_files(
+    connection: HostConnection, content: str, places: Mapping[str, Sequence[str]], *, deadline: float
 ) -> Iterator[dict[str, Written]]:
-    """Write files that contain `nonce`, and remove them at the end of the block or of the connection.
+    """Write files that contain `content`, and remove them at the end of the block or of the connection.
 
     Args:
-        nonce: letters and digits.
+        content: letters and digits.
         places: directories by name; the file goes to the first one that can be written to.
         deadline: seconds for writing; a directory that hangs counts as not written.
 
     Raises HostError if the host cannot be reached.
     """
-    args = {"nonce": nonce, "write": places, "deadline": deadline}
+    args = {"content": content, "write": places, "deadline": deadline}
     with held(connection, "probe.visible", args) as first:
         yield shaped(connection.target.name, first.get("written"), dict[str, Written], "written")
 
 
-def read_nonce(
-    connection: HostConnection, nonce: str, files: Mapping[str, str], *, deadline: float
+def await_files(
+    connection: HostConnection, content: str, files: Mapping[str, str], *, deadline: float
 ) -> dict[str, Seen]:
-    """Wait, at most `deadline` seconds, until the files (by name) contain `nonce`. Raises HostError."""
-    args = {"nonce": nonce, "read": files, "deadline": deadline}
+    """Wait, at most `deadline` seconds, until the files (by name) contain `content`. Raises HostError."""
+    args = {"content": content, "read": files, "deadline": deadline}
     answer = run_program(connection, "probe.visible", args)
     return shaped(connection.target.name, answer.get("seen"), dict[str, Seen], "seen")

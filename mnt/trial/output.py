@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mnt.facts.trial import Culprit, Measurement, Trial
+from mnt.facts.trial import Measurement, Trial, TrialCulprit
 
 # The network that NCCL chooses, as printed with NCCL_DEBUG=INFO: seen in NCCL 2.28.9.
 _CHOICE = re.compile(r"NCCL INFO (NET/\w+ ?: Using \[\d.*|Using network .*)$")
@@ -17,12 +17,12 @@ _GID = re.compile(r"NCCL INFO NET/IB ?: .*\b(?:Ib)?Dev (\d+) Port \d+ qpn \d+ .*
 
 
 def read_trial(
-    hosts: tuple[str, ...], output: Mapping[str, str], mark: str, failed: Culprit | None, world: int
+    hosts: tuple[str, ...], output: Mapping[str, str], prefix: str, failed: TrialCulprit | None, world: int
 ) -> Trial:
     """The trial, from the output of each host.
 
     Args:
-        mark: precedes each JSON object of allreduce.py in a line.
+        prefix: precedes each JSON object of allreduce.py in a line.
         failed: the culprit, if the job failed.
         world: number of ranks that were started.
     """
@@ -32,7 +32,7 @@ def read_trial(
     wrong: dict[str, str] = {}
     sockets: dict[str, set[tuple[str, str]]] = {}
     ended = False
-    for host, event in [(name, event) for name in output for event in _events(output[name], mark)]:
+    for host, event in [(name, event) for name in output for event in _events(output[name], prefix)]:
         if event["event"] == "imported":
             backend = event["backend"]
             imports[host] = max(event["seconds"], imports.get(host, 0.0))
@@ -46,7 +46,7 @@ def read_trial(
         else:
             ended = True
     if failed is None and not ended:
-        failed = Culprit(hosts[0], "it ended without a result")
+        failed = TrialCulprit(hosts[0], "it ended without a result")
     return Trial(
         hosts=hosts,
         culprit=failed,
@@ -61,9 +61,9 @@ def read_trial(
     )
 
 
-def _events(text: str, mark: str) -> Iterator[dict[str, Any]]:
+def _events(text: str, prefix: str) -> Iterator[dict[str, Any]]:
     for line in text.splitlines():
-        _, found, rest = line.partition(mark)
+        _, found, rest = line.partition(prefix)
         if found:
             yield json.loads(rest)
 

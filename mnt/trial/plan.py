@@ -30,7 +30,7 @@ def plan_trial(
     network: NetworkDecision,
     hosts: Sequence[Host],
     directories: Mapping[str, str],
-    mark: str,
+    prefix: str,
     *,
     job: str,
 ) -> LaunchPlan:
@@ -38,7 +38,7 @@ def plan_trial(
 
     Args:
         directories: by host, the directory that holds the script; the job's own files go there too.
-        mark: precedes each line of output that is for `read_trial`.
+        prefix: precedes each line of output that is for `read_trial`.
 
     Raises:
         NeverStarted: a host lacks what the network's mode needs.
@@ -47,5 +47,5 @@ def plan_trial(
         host.name: NodeFacts(facts.facts[host.name].home, CodeTree(directories[host.name])) for host in hosts
     }
     hosts = [replace(host, jobs_dir=f"{directories[host.name]}/jobs") for host in hosts]
-    options = LaunchOptions(_ENGINE, args=(mark,), env=_ENVIRONMENT, grace=_GRACE)
+    options = LaunchOptions(_ENGINE, args=(prefix,), env=_ENVIRONMENT, grace=_GRACE)
     return plan_launch(facts.inventory, hosts, network, nodes, options, JobRecord(job))

@@ -11,7 +11,7 @@ from importlib import resources
 from mnt.errors import HostError, NeverStarted
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.gather import Progress
-from mnt.facts.trial import Culprit, Trial
+from mnt.facts.trial import Trial, TrialCulprit
 from mnt.fleet import Fleet, HostConnection
 from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host
@@ -35,14 +35,14 @@ def try_out(fleet: Fleet, facts: FleetFacts, network: NetworkDecision, progress:
     without = tuple(host.name for host in hosts if "torch" not in facts.facts[host.name].packages)
     if without or not hosts:
         return Trial(names, without_torch=without, obstacle=None if hosts else "no host can take part")
-    mark = f"mnt-{secrets.token_hex(8)} "
+    prefix = f"mnt-{secrets.token_hex(8)} "
     try:
         with _staged(fleet, hosts) as directories:
-            plan = plan_trial(facts, network, hosts, directories, mark, job=new_job_id())
+            plan = plan_trial(facts, network, hosts, directories, prefix, job=new_job_id())
             output, failed = _run(fleet, plan, facts, progress)
     except (HostError, NeverStarted) as error:
-        return Trial(names, culprit=Culprit(_blamed(error, names), error.message))
-    return read_trial(names, output, mark, failed, plan.world_size)
+        return Trial(names, culprit=TrialCulprit(_blamed(error, names), error.message))
+    return read_trial(names, output, prefix, failed, plan.world_size)
 
 
 def _blamed(error: HostError | NeverStarted, names: Sequence[str]) -> str:
@@ -73,7 +73,7 @@ def _staged(fleet: Fleet, hosts: Sequence[Host]) -> Iterator[dict[str, str]]:
 
 def _run(
     fleet: Fleet, plan: LaunchPlan, facts: FleetFacts, progress: Progress
-) -> tuple[Mapping[str, str], Culprit | None]:
+) -> tuple[Mapping[str, str], TrialCulprit | None]:
     """What each host printed, and the host that ended the job. Raises HostError, NeverStarted."""
     output = {node.host: "" for node in plan.nodes}
 
@@ -97,9 +97,9 @@ def _run(
         timer.cancel()
         take_back(fleet, plan)
     if late.is_set():
-        return output, Culprit(plan.master_host, f"it was not done within {_RUN_SECONDS:g} s")
+        return output, TrialCulprit(plan.master_host, f"it was not done within {_RUN_SECONDS:g} s")
     if job.state == "finished":
         return output, None
     if job.culprit is None:
-        return output, Culprit(plan.master_host, f"the job is {job.state}")
-    return output, Culprit(job.culprit.host, job.culprit.message)
+        return output, TrialCulprit(plan.master_host, f"the job is {job.state}")
+    return output, TrialCulprit(job.culprit.host, job.culprit.message)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from mnt.errors import MntError, strerror
+from mnt.errors import MntError
 from mnt.fleet.login.destination import Destination
 from mnt.fleet.login.hostkeys import KnownHosts
 from mnt.inventory.model import Host
+from mnt.remote.common.files import strerror
 from mnt.trust import fingerprints, verdict
 from mnt.trust.fingerprints import Listed
 from mnt.trust.scan import scan, waves

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mnt.errors import UsageError
+from mnt.remote.common.files import strerror
 
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
 
@@ -22,7 +23,8 @@ def read(path: str) -> Listed:
     try:
         text = Path(path).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: {getattr(error, 'strerror', None) or 'not a text file'}".lower()) from None
+        problem = strerror(error) if isinstance(error, OSError) else "not a text file"
+        raise UsageError(f"{path}: {problem}") from None
     found: dict[str, frozenset[str]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.partition("#")[0].split()

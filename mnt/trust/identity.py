@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mnt import keys
-from mnt.errors import UsageError, strerror
+from mnt.errors import UsageError
 from mnt.fleet.login.destination import DEFAULT_IDENTITIES
 from mnt.inventory.model import Host
+from mnt.remote.common.files import strerror
 
 
 @dataclass(frozen=True)

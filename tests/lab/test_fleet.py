@@ -185,7 +185,7 @@ def test_a_host_without_power_delays_nobody(make_lab: MakeLab) -> None:
     assert results["node2"].seconds < 1.5
     error = results.errors()["node1"]
     assert error.phase == "connect"
-    assert "no route to host" in error.message or "within 2 s" in error.message
+    assert "No route to host" in error.message or "within 2 s" in error.message
 
 
 def test_packets_that_are_dropped(make_lab: MakeLab) -> None:

@@ -129,7 +129,7 @@ def test_usage(mnt: Mnt, tmp_path: Path) -> None:
         ([], "CMD, or --script FILE"),
         (["--", "-x", "y"], "not the name of a program: '-x'"),
         (["--json", "-b", "ls"], "--json excludes -b and --diff"),
-        (["--script", str(tmp_path / "none")], "no such file"),
+        (["--script", str(tmp_path / "none")], "No such file"),
     ]:
         done = mnt("run", *args)
         assert done.returncode == 2

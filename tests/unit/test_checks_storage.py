@@ -11,10 +11,11 @@ from msgspec import structs
 
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import Mounted, MountPoint, PathFacts, Space
-from mnt.facts.visibility import Sighting, Visibility
+from mnt.facts.visibility import Visibility
 from mnt.inventory.model import Mount, RequiredPath
 from mnt.preflight.findings import Severity
 from mnt.preflight.trips import hosts_to_test
+from mnt.tasks.visible import Seen
 
 ROOT = Mounted("/", "overlay", "overlay", ("rw",))
 NFS = ("rw", "relatime", "hard", "vers=4.2", "addr=10.0.0.9")
@@ -291,17 +292,17 @@ def test_room_does_not_matter_on_storage_that_is_wrong_or_read_only() -> None:
 
 # --- storage-visible -------------------------------------------------------------------------------------
 
-SEEN = Sighting(delay=0.002)
-NOT_SEEN = Sighting(error="No such file or directory: /shared/.mnt-visible-1")
+SEEN = Seen(delay=0.002, error=None)
+NOT_SEEN = Seen(delay=None, error="No such file or directory: /shared/.mnt-visible-1")
 
 
-def nonce_fleet(nonce: Visibility) -> FleetFacts:
-    return replace(make_fleet(everywhere=storage(GOOD), storage=(WANTED,)), visibility={"/shared": nonce})
+def storage_fleet(test: Visibility) -> FleetFacts:
+    return replace(make_fleet(everywhere=storage(GOOD), storage=(WANTED,)), visibility={"/shared": test})
 
 
-def test_a_nonce_that_all_others_see() -> None:
+def test_a_file_that_all_others_see() -> None:
     seen = dict.fromkeys(("node2", "node3", "node4"), SEEN)
-    assert findings(nonce_fleet(Visibility("node1", sightings=seen))) == []
+    assert findings(storage_fleet(Visibility("node1", sightings=seen))) == []
 
 
 @pytest.mark.parametrize(
@@ -326,23 +327,23 @@ def test_a_nonce_that_all_others_see() -> None:
             "the files that node1 writes to /shared are not visible: it is other storage",
         ),
         (
-            {"node2": SEEN, "node3": Sighting(delay=3.21)},
+            {"node2": SEEN, "node3": Seen(delay=3.21, error=None)},
             ("node3",),
             Severity.WARN,
             "the files that node1 writes to /shared are visible only after 3.2 s",
         ),
     ],
 )
-def test_a_nonce_that_is_not_seen(
-    seen: dict[str, Sighting], hosts: tuple[str, ...], severity: Severity, message: str
+def test_a_file_that_is_not_seen(
+    seen: dict[str, Seen], hosts: tuple[str, ...], severity: Severity, message: str
 ) -> None:
-    finding = only_finding(nonce_fleet(Visibility("node1", sightings=seen)), "storage-visible", *hosts)
+    finding = only_finding(storage_fleet(Visibility("node1", sightings=seen)), "storage-visible", *hosts)
     assert (finding.message, finding.severity) == (message, severity)
 
 
-def test_a_nonce_that_could_not_be_written_is_no_verdict() -> None:
-    nonce = Visibility("node1", error="/shared: Permission denied")
-    finding = only_finding(nonce_fleet(nonce), "storage-visible", "node1")
+def test_a_file_that_could_not_be_written_is_no_verdict() -> None:
+    test = Visibility("node1", error="/shared: Permission denied")
+    finding = only_finding(storage_fleet(test), "storage-visible", "node1")
     assert (finding.found, finding.severity) == ("/shared: Permission denied", Severity.INFO)
 
 

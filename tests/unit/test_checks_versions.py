@@ -131,7 +131,9 @@ def test_another_patch_release_of_python_is_a_warning() -> None:
 
 def test_an_interpreter_that_is_missing_says_what_there_is() -> None:
     fallback = python("3.11.2")
-    fallback = type(fallback)(("python3",), False, "3.11.2", "/usr/bin/python3", why=f"not found: {PYTHON}")
+    fallback = type(fallback)(
+        ("python3",), False, "3.11.2", "/usr/bin/python3", problem=f"not found: {PYTHON}"
+    )
     # Its packages are another interpreter's: nobody may be blamed for them.
     change = {"python": fallback, "packages": {}, "torch_cuda": None}
     finding = only_finding(make_fleet({"node2": change}), "python-version", "node2")
@@ -143,7 +145,7 @@ def test_an_interpreter_that_is_missing_says_what_there_is() -> None:
 def test_no_python_at_all_names_what_was_tried() -> None:
     change = {
         "python": None,
-        "tried": f"{PYTHON} (not found), python3 (too old)",
+        "attempts": f"{PYTHON} (not found), python3 (too old)",
         "packages": {},
         "interfaces": (),
     }

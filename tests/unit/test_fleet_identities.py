@@ -126,4 +126,4 @@ def test_what_is_no_key(home: Path) -> None:
     text = home / "text"
     text.write_text("hello\n")
     assert candidates(destination(identity=str(text))) == [f"{text}: not a private key that can be read"]
-    assert candidates(destination(identity=str(home))) == [f"{home}: is a directory"]
+    assert candidates(destination(identity=str(home))) == [f"{home}: Is a directory"]

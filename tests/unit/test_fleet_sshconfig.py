@@ -183,5 +183,5 @@ def test_what_cannot_be_read_names_the_line(write: Write, text: str, message: st
 
 
 def test_a_named_file_must_exist() -> None:
-    with pytest.raises(UsageError, match="/nowhere/config: no such file or directory"):
+    with pytest.raises(UsageError, match="/nowhere/config: No such file or directory"):
         SshConfig("/nowhere/config")

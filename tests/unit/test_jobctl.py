@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -312,6 +313,77 @@ def test_a_state_that_makes_no_sense_is_that_of_a_lost_job(host: JobHost, text: 
     assert [entry["state"] for entry in host.call("list")["jobs"]] == ["lost", "finished"]
     path.write_text(whole)
     assert [entry["state"] for entry in host.call("list")["jobs"]] == ["finished", "finished"]
+
+
+def damaged(name: str, value: Any) -> Callable[[dict[str, Any]], str]:
+    return lambda document: json.dumps({**document, name: value})
+
+
+def without(name: str) -> Callable[[dict[str, Any]], str]:
+    return lambda document: json.dumps({key: value for key, value in document.items() if key != name})
+
+
+DAMAGE = {
+    "empty": lambda document: "",
+    "a list": lambda document: json.dumps([document]),
+    "a number": lambda document: "1",
+    "too deep": lambda document: '{"nodes": ' + "[" * 100_000,
+    "no job": without("job"),
+    "no host": without("host"),
+    "no nodes": without("nodes"),
+    "another job": damaged("job", "other"),
+    "another host": damaged("host", "other"),
+    "a text as time": damaged("created", "yesterday"),
+    "a time beyond the calendar": damaged("created", 1e300),
+    "no number as time": damaged("created", float("nan")),
+    "nodes as text": damaged("nodes", "node1"),
+    "a node as number": damaged("nodes", [1]),
+    "a rank as text": damaged("nodes", [{"host": "node1", "node_rank": "0", "nproc": 1}]),
+    "a rank as bool": damaged("node_rank", True),
+    "an engine as mapping": damaged("engine", {}),
+    "a master without port": damaged("master", {"addr": "127.0.0.1"}),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+@pytest.mark.parametrize("with_state", [True, False])
+def test_a_directory_without_a_jobs_description_is_skipped(
+    host: JobHost, damage: Callable[[dict[str, Any]], str], with_state: bool
+) -> None:
+    whole, broken = host.spec(), host.spec()
+    for spec in (whole, broken):
+        directory = Path(host.jobs_dir) / spec["job"] / host.name
+        directory.mkdir(parents=True)
+        (directory / "about.json").write_text(json.dumps(spec))
+        if with_state:
+            (directory / "state.json").write_text('{"state": "finished"}')
+    directory.joinpath("about.json").write_text(damage(broken))
+    assert [entry["job"] for entry in host.call("list")["jobs"]] == [whole["job"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("state", ["failed"]),
+        ("exit_code", "1"),
+        ("failure", {"rank": 1}),
+        ("failure", "it failed"),
+        ("reason", {"peer": 1}),
+        ("reason", {"peer": "node2", "failure": "it failed"}),
+        ("started", "yesterday"),
+        ("ended", float("inf")),
+        ("peer", []),
+        ("supervisor", {"boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip()}),
+    ],
+)
+def test_a_state_with_a_wrong_type_counts_as_none(host: JobHost, name: str, value: Any) -> None:
+    spec = host.spec()
+    directory = Path(host.jobs_dir) / spec["job"] / host.name
+    directory.mkdir(parents=True)
+    (directory / "about.json").write_text(json.dumps(spec))
+    (directory / "state.json").write_text(json.dumps({"state": "failed", "exit_code": 3, name: value}))
+    (entry,) = host.call("list")["jobs"]
+    assert (entry["state"], entry["exit_code"]) == ("lost", None)
 
 
 def test_a_job_of_an_older_mnt_has_a_spec_alone(host: JobHost) -> None:

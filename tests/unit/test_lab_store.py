@@ -11,6 +11,7 @@ from mnt.errors import MntError
 from mnt.lab import spec, store
 from mnt.lab.processes import Process, identify
 from mnt.lab.spec import LabRequest
+from mnt.remote.job.procs import boot_id
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +24,7 @@ def record(name: str = "one") -> store.Record:
     planned = spec.plan(
         LabRequest(name=name, count=2), token="0123abcd", subnet="10.213.0.0/22", uid=2000, python="python3"
     )
-    return store.Record(planned, store.boot_id())
+    return store.Record(planned, boot_id())
 
 
 def claim(name: str = "one") -> store.Record:

@@ -124,6 +124,34 @@ def test_the_culprits_rank_words_and_code(
     wait_for(lambda: not mnt.processes())  # a supervisor ends soon after its job
 
 
+def test_damaged_files_of_jobs_hide_no_other_job(mnt: LocalMnt) -> None:
+    mnt.script("print('done')")
+    assert mnt.launch("train.py").returncode == 0
+    jobs = mnt.home / ".mnt" / "jobs"
+    (whole,) = mnt.jobs()
+    about = json.loads((jobs / whole["job"] / HERE / "about.json").read_text())
+    damage = {
+        "no-names": {key: value for key, value in about.items() if key not in ("job", "host")},
+        "text-as-time": {**about, "job": "text-as-time", "created": "yesterday"},
+        "nodes-as-text": {**about, "job": "nodes-as-text", "nodes": "node1"},
+        "a-list": [about],
+    }
+    for name, document in damage.items():
+        directory = jobs / name / HERE
+        directory.mkdir(parents=True)
+        (directory / "about.json").write_text(json.dumps(document))
+    (directory / "about.json").write_text("[" * 100_000)
+    state = {"state": ["running"], "reason": {"failure": 1}, "started": "now"}
+    odd = jobs / "odd-state" / HERE
+    odd.mkdir(parents=True)
+    (odd / "about.json").write_text(json.dumps({**about, "job": "odd-state"}))
+    (odd / "state.json").write_text(json.dumps(state))
+    assert {job["job"]: job["state"] for job in mnt.jobs()} == {whole["job"]: "finished", "odd-state": "lost"}
+    listed = mnt("status")
+    assert (listed.returncode, listed.stdout.count("\n")) == (0, 3)
+    assert "finished" in mnt("status", whole["job"]).stdout
+
+
 def test_a_missing_script_and_a_taken_port_never_start(mnt: LocalMnt) -> None:
     missing = mnt.launch("no such.py")
     assert missing.returncode == 125

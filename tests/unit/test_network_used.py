@@ -10,7 +10,7 @@ import pytest
 from network_facts import LO, decision, host, nic, roce, table
 
 from mnt.facts.fleet import FleetFacts
-from mnt.facts.trial import Culprit, Trial
+from mnt.facts.trial import Trial, TrialCulprit
 from mnt.inventory.model import Host, Inventory, Network
 from mnt.network.decision import NodeNetwork, decide
 from mnt.network.overview import NetworkOverview, network_overview
@@ -221,7 +221,7 @@ def test_a_trial_that_used_something_else() -> None:
 
 
 def test_a_trial_that_failed_blames_no_node_for_what_was_not_seen() -> None:
-    found = report(Trial(("a", "b"), culprit=Culprit("b", "ImportError: libcudart.so.13")))
+    found = report(Trial(("a", "b"), culprit=TrialCulprit("b", "ImportError: libcudart.so.13")))
     assert not found.ok
     assert found.nodes["a"].differences == ()
     document = found.document()

@@ -100,7 +100,14 @@ def test_a_host_whose_probe_failed_was_reached() -> None:
 
 
 def test_a_host_without_python_is_still_reported() -> None:
-    bare = {"python": None, "tried": "python3", "os": None, "packages": {}, "interfaces": (), "login": None}
+    bare = {
+        "python": None,
+        "attempts": "python3",
+        "os": None,
+        "packages": {},
+        "interfaces": (),
+        "login": None,
+    }
     assert rows(report({"node3": bare}))[1] == "node3 | ok | python-version | - | - | - | -"
 
 

@@ -87,7 +87,7 @@ def test_it_says_which_interpreter_runs_it() -> None:
     facts = HostFacts.parse("here", run_probe(_boot=boot))
     assert facts.python is not None
     assert facts.trains_with is None
-    assert facts.python.why == "not found: /opt/python"
+    assert facts.python.problem == "not found: /opt/python"
 
 
 @pytest.mark.parametrize(

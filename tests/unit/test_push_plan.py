@@ -32,9 +32,9 @@ def test_who_receives_for_whom(sees: dict[str, list[str]], expected: dict[str, s
     assert leaders(sees) == expected
 
 
-def test_only_equal_marks_are_worth_waiting_for() -> None:
-    marks = {"a": [1, 2], "b": [1, 2], "c": [1, 3], "d": None, "e": None}
-    assert likely_shared(marks) == {"a": ["b"], "b": ["a"], "c": [], "d": [], "e": []}
+def test_only_equal_numbers_are_worth_waiting_for() -> None:
+    numbers = {"a": [1, 2], "b": [1, 2], "c": [1, 3], "d": None, "e": None}
+    assert likely_shared(numbers) == {"a": ["b"], "b": ["a"], "c": [], "d": [], "e": []}
 
 
 EMPTY = Survey(None, (), {})

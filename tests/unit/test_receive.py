@@ -59,7 +59,7 @@ class Host:
             "action": "push",
             "workdir": workdir or str(self.workdir),
             "keep": keep,
-            "nonce": "n",
+            "beacon": "n",
             "who": "me",
         }
         return receive.main(args, emit, io.BytesIO(b"".join(commands))), frames
@@ -201,7 +201,7 @@ def test_runs_on_other_pythons(host: Host, source: Path, version: str) -> None:
         "    exec(compile(text, name, 'exec'), module.__dict__)\n"
         "print(module.main(ARGS, lambda frame: None, sys.stdin.buffer))\n"
     )
-    args = {"action": "push", "workdir": str(host.workdir), "keep": ["outputs"], "nonce": "n", "who": "me"}
+    args = {"action": "push", "workdir": str(host.workdir), "keep": ["outputs"], "beacon": "n", "who": "me"}
     program = f"MODULES = {program_modules('push.receive')!r}\nARGS = {args!r}\n{runner}"
     commands = survey() + stage(source) + do("switch", id=ID) + do("commit") + do("prune", keep=1, protect=[])
     ran = subprocess.run([python, "-c", program], input=commands, capture_output=True, check=True)
@@ -390,7 +390,7 @@ def test_the_lock_is_held_to_the_end(host: Host, source: Path) -> None:
     refused = []
 
     def try_second(step: str) -> None:
-        args = {"action": "push", "workdir": str(host.workdir), "keep": (), "nonce": "other", "who": "other"}
+        args = {"action": "push", "workdir": str(host.workdir), "keep": (), "beacon": "other", "who": "other"}
         if step != "open":
             refused.append(receive.main(args, lambda frame: None, io.BytesIO(survey()))["refused"]["message"])
 
@@ -404,14 +404,14 @@ def test_leftovers_of_a_push_that_was_killed_are_swept(host: Host, source: Path)
     for name in (".incoming-x", ".removing-y"):
         (host.releases / name / "sub").mkdir(parents=True)
         (host.releases / name / "sub").chmod(0o555)
-    old, fresh = host.releases / ".nonce-old", host.releases / ".nonce-fresh"
+    old, fresh = host.releases / ".beacon-old", host.releases / ".beacon-fresh"
     old.touch()
     fresh.touch()
     os.utime(old, (time.time() - 7200,) * 2)
     host.say(survey())
     assert sorted(name for name in os.listdir(host.releases) if name.startswith(".")) == [
+        ".beacon-fresh",
         ".lock",
-        ".nonce-fresh",
     ]
 
 
@@ -567,13 +567,13 @@ def test_a_release_in_use_stays(host: Host, source: Path) -> None:
 # --- shared workdirs ----------------------------------------------------------------------------------------
 
 
-def test_hosts_see_each_others_nonces(host: Host) -> None:
+def test_hosts_see_each_others_beacons(host: Host) -> None:
     seen = []
 
     def other(step: str) -> None:
         if step == "open":
-            args = {"action": "push", "workdir": str(host.workdir), "keep": (), "nonce": "m", "who": "other"}
-            look = do("look", nonces={"a": "n", "b": "m", "c": "elsewhere"}, likely=[])
+            args = {"action": "push", "workdir": str(host.workdir), "keep": (), "beacon": "m", "who": "other"}
+            look = do("look", beacons={"a": "n", "b": "m", "c": "elsewhere"}, likely=[])
             receive.main(args, lambda frame: seen.append(frame.get("sees")), io.BytesIO(look))
 
     host.say(after=other)
@@ -583,8 +583,8 @@ def test_hosts_see_each_others_nonces(host: Host) -> None:
 
 def test_a_likely_nonce_gets_time_to_appear(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receive, "_PATIENCE", PATIENCE)
-    late = threading.Timer(0.5, lambda: (host.releases / ".nonce-late").touch())
-    look = do("look", nonces={"b": "late"}, likely=["b"])
+    late = threading.Timer(0.5, lambda: (host.releases / ".beacon-late").touch())
+    look = do("look", beacons={"b": "late"}, likely=["b"])
     _, frames = host.say(look, after=lambda step: late.start() if step == "open" else None)
     late.join()
     assert frames[-1]["sees"] == ["b"]

@@ -23,7 +23,7 @@ FLOORS = (
     ("fleet",),
     ("inventory",),
     ("lab", "ui"),
-    ("remote", "typed", "keys", "files", "errors"),
+    ("remote", "typed", "keys", "errors"),
 )
 FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor}
 

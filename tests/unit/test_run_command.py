@@ -69,7 +69,7 @@ def test_a_script_and_its_arguments(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (None, "no such file or directory"),
+        (None, "No such file or directory"),
         (b"", "the script is empty"),
         (b"\x7fELF\x02\0\0", "a binary program, not a script"),
     ],

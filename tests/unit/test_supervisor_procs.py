@@ -51,8 +51,8 @@ def test_the_descendants_of_the_supervisor_and_not_itself() -> None:
 
 
 def test_those_with_the_mark_and_their_descendants() -> None:
-    assert pids(members(HOST, marked=[11])) == [11, 12, 13]
-    assert pids(members(HOST, marked=[999])) == []
+    assert pids(members(HOST, carriers=[11])) == [11, 12, 13]
+    assert pids(members(HOST, carriers=[999])) == []
 
 
 def test_a_recorded_leader_stands_for_its_session() -> None:
@@ -77,7 +77,7 @@ def test_the_dead_are_no_members_but_their_children_are(state: str) -> None:
 
 def test_loops_of_parents_end() -> None:
     """The table is no snapshot of one moment: a pid reused meanwhile may close a circle."""
-    assert pids(members(table((5, 6, 5), (6, 5, 5)), marked=[5])) == [5, 6]
+    assert pids(members(table((5, 6, 5), (6, 5, 5)), carriers=[5])) == [5, 6]
 
 
 @pytest.fixture

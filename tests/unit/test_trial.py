@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fleets import findings, make_fleet, only_finding, texts
 
-from mnt.facts.trial import Culprit, Measurement, Trial
+from mnt.facts.trial import Measurement, Trial, TrialCulprit
 from mnt.network.decision import decide
 from mnt.preflight.findings import Finding, Severity
 from mnt.preflight.registry import Needs, all_checks, select
@@ -18,7 +18,7 @@ from mnt.remote.trial.allreduce import connections
 from mnt.trial.look import obstacle, trial_checks
 from mnt.trial.output import read_trial
 
-MARK = "mnt-0123 "
+PREFIX = "mnt-0123 "
 HOSTS = ("node1", "node2")
 IMPORTED = {"event": "imported", "torch": "2.13.0", "seconds": 2.0, "backend": "gloo"}
 DONE = {"event": "done", "world": 2}
@@ -26,7 +26,7 @@ DONE = {"event": "done", "world": 2}
 
 def printed(*events: dict[str, Any], rank: int = 0, noise: str = "") -> str:
     """As torchrun's --tee prints it."""
-    return noise + "".join(f"[rank{rank}] {MARK}{json.dumps(event)}\n" for event in events)
+    return noise + "".join(f"[rank{rank}] {PREFIX}{json.dumps(event)}\n" for event in events)
 
 
 def test_a_trial_that_came_to_its_end() -> None:
@@ -35,7 +35,7 @@ def test_a_trial_that_came_to_its_end() -> None:
         "node1": printed(IMPORTED, measured, DONE, noise="W1127 a warning\n"),
         "node2": printed({**IMPORTED, "seconds": 3.0}, DONE, rank=1),
     }
-    trial = read_trial(HOSTS, output, MARK, None, 2)
+    trial = read_trial(HOSTS, output, PREFIX, None, 2)
     assert trial.problem is None
     assert (trial.backend, trial.import_seconds) == ("gloo", {"node1": 2.0, "node2": 3.0})
     assert trial.measurements == (Measurement(1 << 20, 0.001, pytest.approx(1.048576)),)
@@ -45,7 +45,7 @@ def test_a_trial_that_came_to_its_end() -> None:
 def test_bandwidth_is_that_of_the_bus() -> None:
     """nccl-tests, doc/PERFORMANCE.md: algorithm bandwidth times 2(n-1)/n."""
     measured = {"event": "measured", "bytes": 10**9, "seconds": 1.0}
-    trial = read_trial(HOSTS, {"node1": printed(measured, DONE)}, MARK, None, 8)
+    trial = read_trial(HOSTS, {"node1": printed(measured, DONE)}, PREFIX, None, 8)
     assert trial.measurements[0].bandwidth == pytest.approx(1.75)
 
 
@@ -82,7 +82,7 @@ node1:41:90 [0] NCCL INFO Using network IB
     ],
 )
 def test_what_nccl_took(said: str, took: tuple[str, ...] | None) -> None:
-    trial = read_trial(HOSTS, {"node1": printed(DONE, noise=said)}, MARK, None, 2)
+    trial = read_trial(HOSTS, {"node1": printed(DONE, noise=said)}, PREFIX, None, 2)
     assert trial.nccl_lines.get("node1") == took
 
 
@@ -104,7 +104,7 @@ CONNECTED = (
     ],
 )
 def test_the_gids_that_nccl_connected_with(said: str, gids: dict[int, int]) -> None:
-    trial = read_trial(HOSTS, {"node1": printed(DONE, noise=said)}, MARK, None, 2)
+    trial = read_trial(HOSTS, {"node1": printed(DONE, noise=said)}, PREFIX, None, 2)
     assert trial.gids.get("node1", {}) == gids
 
 
@@ -113,7 +113,7 @@ def test_the_sockets_of_all_ranks_of_a_host() -> None:
         {"event": "sockets", "connections": [["10.0.0.1", ""], ["10.0.0.1", peer]]}
         for peer in ("10.0.0.2", "10.0.0.3")
     )
-    trial = read_trial(HOSTS, {"node1": printed(first, second, DONE)}, MARK, None, 4)
+    trial = read_trial(HOSTS, {"node1": printed(first, second, DONE)}, PREFIX, None, 4)
     listens, *peers = trial.sockets["node1"]
     assert (listens, peers) == (("10.0.0.1", ""), [("10.0.0.1", "10.0.0.2"), ("10.0.0.1", "10.0.0.3")])
 
@@ -157,10 +157,10 @@ def test_a_ranks_own_sockets(table: str, own: str, rendezvous: int, found: set[t
         ({"without_torch": ("node2", "node3")}, "node[2-3]: torch is not installed"),
         ({"obstacle": "node2: eth0 is down (nic)"}, "not tried: node2: eth0 is down (nic)"),
         (
-            {"culprit": Culprit("node3", "ImportError: x\nTraceback")},
+            {"culprit": TrialCulprit("node3", "ImportError: x\nTraceback")},
             "node3: the trial failed: ImportError: x",
         ),
-        ({"culprit": Culprit("node3", "")}, "node3: the trial failed: "),
+        ({"culprit": TrialCulprit("node3", "")}, "node3: the trial failed: "),
         ({"wrong_sums": {"node2": "1 instead of 4"}}, "node2: a sum over all ranks is wrong: 1 instead of 4"),
     ],
 )
@@ -173,13 +173,13 @@ def test_the_problem_of_a_trial_is_one_line(changes: dict[str, Any], problem: st
 
 
 def test_a_job_that_ended_without_a_word_has_not_passed() -> None:
-    trial = read_trial(HOSTS, {"node1": "", "node2": ""}, MARK, None, 2)
-    assert trial.culprit == Culprit("node1", "it ended without a result")
+    trial = read_trial(HOSTS, {"node1": "", "node2": ""}, PREFIX, None, 2)
+    assert trial.culprit == TrialCulprit("node1", "it ended without a result")
 
 
 def test_a_wrong_sum_names_its_host() -> None:
     wrong = {"event": "wrong", "bytes": 4096, "sum": 1.0, "expected": 2}
-    trial = read_trial(HOSTS, {"node1": printed(DONE), "node2": printed(wrong, wrong, DONE)}, MARK, None, 2)
+    trial = read_trial(HOSTS, {"node1": printed(DONE), "node2": printed(wrong, wrong, DONE)}, PREFIX, None, 2)
     assert trial.wrong_sums == {"node2": "1 instead of 2"}
     assert trial.culprit is None
     assert not trial.document()["ok"]
@@ -195,8 +195,8 @@ WELL = Trial(("node1", "node2", "node3", "node4"), import_seconds=dict.fromkeys(
     [
         ({}, []),
         ({"without_torch": ("node2", "node3")}, ["import-torch node2,node3 fail"]),
-        ({"culprit": Culprit("node3", "ImportError: libcudart.so.13")}, ["import-torch node3 fail"]),
-        ({"culprit": Culprit("node2", "gloo: connection refused")}, ["all-reduce node2 fail"]),
+        ({"culprit": TrialCulprit("node3", "ImportError: libcudart.so.13")}, ["import-torch node3 fail"]),
+        ({"culprit": TrialCulprit("node2", "gloo: connection refused")}, ["all-reduce node2 fail"]),
         ({"wrong_sums": {"node2": "1 instead of 4"}}, ["all-reduce node2 fail"]),
         ({"obstacle": "nic fails already"}, ["all-reduce node1,node2,node3,node4 info"]),
     ],

@@ -83,7 +83,7 @@ def test_a_list_that_cannot_be_read_names_the_line(tmp_path: Path, line: str) ->
 
 
 def test_a_list_that_is_not_there_or_empty(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no such file"):
+    with pytest.raises(UsageError, match="No such file"):
         fingerprints.read(str(tmp_path / "none"))
     (tmp_path / "list").write_text("# nothing\n")
     with pytest.raises(UsageError, match="no fingerprints"):

@@ -16,19 +16,19 @@ from waiting import HANG, PATIENCE, at_most
 
 from mnt.remote.probe import children, visible
 
-NONCE = "0123abcd"
+CONTENT = "0123abcd"
 
 
 def write(places: dict[str, list[str]], stdin: io.RawIOBase) -> list[dict[str, Any]]:
     """What the program emits until its standard input ends."""
     frames: list[dict[str, Any]] = []
     reader = io.BufferedReader(stdin)
-    assert visible.main({"nonce": NONCE, "write": places}, frames.append, reader) == {}
+    assert visible.main({"content": CONTENT, "write": places}, frames.append, reader) == {}
     return frames
 
 
 def read(files: dict[str, str], deadline: float = PATIENCE) -> dict[str, dict[str, Any]]:
-    args = {"nonce": NONCE, "read": files, "deadline": deadline}
+    args = {"content": CONTENT, "read": files, "deadline": deadline}
     seen: dict[str, dict[str, Any]] = visible.main(args, lambda frame: None, io.BytesIO())["seen"]
     return seen
 
@@ -48,7 +48,7 @@ class Held(io.RawIOBase):
 
 
 def test_what_is_written_is_read_and_then_gone(tmp_path: Path) -> None:
-    file = str(tmp_path / f".mnt-visible-{NONCE}")
+    file = str(tmp_path / f".mnt-visible-{CONTENT}")
     seen: dict[str, Any] = {}
     frames = write({"/shared": [str(tmp_path)]}, Held(lambda: seen.update(read({"/shared": file}))))
     assert frames == [{"written": {"/shared": {"file": file, "error": None}}}]
@@ -70,7 +70,7 @@ def test_it_is_gone_too_when_the_head_is_lost(tmp_path: Path) -> None:
 def test_the_first_directory_that_takes_it(tmp_path: Path) -> None:
     (frame,) = write({"/proc": ["/proc", str(tmp_path)], "/sys": ["/sys/nothing"]}, Held(lambda: None))
     written = frame["written"]
-    assert written["/proc"]["file"] == str(tmp_path / f".mnt-visible-{NONCE}")
+    assert written["/proc"]["file"] == str(tmp_path / f".mnt-visible-{CONTENT}")
     assert written["/sys"] == {"file": None, "error": "/sys/nothing: No such file or directory"}
 
 
@@ -80,7 +80,7 @@ def test_a_file_that_appears_late(tmp_path: Path) -> None:
 
     def appear() -> None:
         with open(file, "w"):  # waits until somebody looks, who sees nothing in it
-            (tmp_path / "new").write_text(NONCE)
+            (tmp_path / "new").write_text(CONTENT)
             (tmp_path / "new").replace(file)
 
     threading.Thread(target=appear).start()

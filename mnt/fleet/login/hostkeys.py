@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mnt.errors import MntError
-from mnt.files import replace_file
 from mnt.fleet.login.destination import Destination
 from mnt.fleet.login.failures import LoginFailure
 from mnt.fleet.login.sshconfig import matches
+from mnt.remote.common.files import replace_file
 
 _HASH_MARK = "|1|"
 _WILDCARDS = frozenset("*?!")

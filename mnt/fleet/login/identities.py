@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import paramiko
 from paramiko.agent import AgentKey, AgentSSH
 
-from mnt.errors import strerror
 from mnt.fleet.login.destination import DEFAULT_IDENTITIES, Destination
 from mnt.fleet.login.terminal import ask_secret, has_terminal
+from mnt.remote.common.files import strerror
 
 _AGENT_TIMEOUT = 10.0  # seconds for each answer of an agent, which may ask its user
 _TRIES = 3  # at a passphrase

@@ -15,7 +15,6 @@ from typing import TypeVar
 import paramiko
 from paramiko.ssh_exception import IncompatiblePeer
 
-from mnt.errors import strerror
 from mnt.fleet.login import tcp
 from mnt.fleet.login.destination import Destination
 from mnt.fleet.login.failures import LoginCancelled, LoginFailure
@@ -23,6 +22,7 @@ from mnt.fleet.login.hostkeys import HostKey, KnownHosts, KnownKey, judge
 from mnt.fleet.login.identities import Identities, Identity, Unusable
 from mnt.fleet.wire.timeouts import Timeouts
 from mnt.fleet.wire.transport import HostTransport
+from mnt.remote.common.files import strerror
 
 T = TypeVar("T")
 
@@ -244,7 +244,7 @@ class Login:
             try:
                 self._known_hosts.record(destination.key_name, key, file, hashed=destination.hash_names)
             except OSError as error:
-                message = f"it is new, and cannot be recorded in {file}: {error.strerror}"
+                message = f"it is new, and cannot be recorded in {file}: {strerror(error)}"
                 fix = "name a file that you can write to: ssh: {known_hosts: ..}"
                 raise self._failure(message, fix=fix) from None
 

@@ -16,12 +16,12 @@ import threading
 import time
 from typing import IO, Any
 
-from mnt.errors import strerror
 from mnt.fleet.login.destination import Destination
 from mnt.fleet.login.failures import LoginCancelled, LoginFailure
 from mnt.fleet.wire.sshwords import NO_SSH_FIX, failure_of, master_argv, proxy_command
 from mnt.fleet.wire.timeouts import Timeouts
 from mnt.inventory.model import Host
+from mnt.remote.common.files import strerror
 
 # Whatever TMPDIR is: a socket's path must be short (sun_path, 108 bytes), and a shell reads this one.
 _DIRECTORIES = "/tmp"
@@ -89,7 +89,7 @@ class Master:
     def _start(self, proxy: str | None) -> IO[bytes]:
         """Start ssh; returns the file with its standard error. Raises LoginFailure."""
         if shutil.which("ssh") is None:
-            raise LoginFailure("connect", "ssh: no such file or directory", fix=NO_SSH_FIX)
+            raise LoginFailure("connect", "ssh: No such file or directory", fix=NO_SSH_FIX)
         host = Host(self._destination.name, self._destination.name, self._destination.given)
         try:
             self._directory = tempfile.mkdtemp(prefix="mnt-ssh-", dir=_DIRECTORIES)

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from mnt.errors import strerror
 from mnt.fleet.login.failures import LoginFailure
+from mnt.remote.common.files import strerror
 
 Address = tuple[int, Any]  # address family, and a socket address of it
 

@@ -13,8 +13,9 @@ from collections.abc import Callable
 
 import paramiko
 
-from mnt.errors import HostError, strerror
+from mnt.errors import HostError
 from mnt.fleet.wire.command import ReadTimeout, RunningCommand, Writer
+from mnt.remote.common.files import strerror
 
 _READ = 1 << 16  # bytes
 _ERRORS_KEPT = 1 << 16  # bytes of the end of standard error that are kept

@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
-from mnt.errors import HostError, strerror
+from mnt.errors import HostError
 from mnt.fleet.wire.command import ReadTimeout, RunningCommand, Writer
 from mnt.fleet.wire.sshwords import NO_SSH_FIX, failure_of
+from mnt.remote.common.files import strerror
 
 _READ = 1 << 16  # bytes
 _FAILED = 255  # exit status of ssh if ssh itself fails
-_SAID_KEPT = 1 << 14  # bytes
+_ERRORS_KEPT = 1 << 14  # bytes
 _END_GRACE = 1.0  # seconds for the process to end after SIGTERM
 
 
@@ -31,7 +32,7 @@ class ProcessCommand(RunningCommand):
     ) -> None:
         self.host = host
         self._on_stderr = on_stderr
-        self._said = bytearray()  # the beginning of standard error
+        self._errors = bytearray()  # the beginning of standard error
         self._process = subprocess.Popen(
             words,
             stdin=subprocess.PIPE,
@@ -72,7 +73,7 @@ class ProcessCommand(RunningCommand):
 
     @property
     def stderr(self) -> str:
-        return self._said.decode(errors="replace")
+        return self._errors.decode(errors="replace")
 
     def _send(self, chunk: bytes) -> None:
         view = memoryview(chunk)
@@ -105,7 +106,7 @@ class ProcessCommand(RunningCommand):
         return b""
 
     def _take_errors(self, data: bytes) -> None:
-        self._said += data[: _SAID_KEPT - len(self._said)]
+        self._errors += data[: _ERRORS_KEPT - len(self._errors)]
         if self._on_stderr is not None:
             self._on_stderr(data)
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mnt.errors import UsageError
-from mnt.files import replace_file
 from mnt.inventory.model import Host
+from mnt.remote.common.files import replace_file, strerror
 
 
 def render(hosts: Iterable[Host], slots: int | None = None) -> str:
@@ -33,8 +33,8 @@ def write(file: str, text: str) -> None:
         if target.exists() and not target.is_file():  # a pipe or /dev/null, which is not replaced
             target.write_text(text)
             return
-        replace_file(target, text)
+        replace_file(target, text, mode=None)
     except OSError as error:
         raise UsageError(
-            f"{file}: cannot be written: {error.strerror}", fix="use -o with a file in a directory of yours"
+            f"{file}: cannot be written: {strerror(error)}", fix="use -o with a file in a directory of yours"
         ) from None

@@ -154,7 +154,7 @@ def _judge_visibility(path: str, test: Visibility) -> Iterator[Problem]:
             severity=Severity.INFO,
         )
         return
-    errors = {host: sighting.error for host, sighting in test.sightings.items() if sighting.error is not None}
+    errors = {host: seen["error"] for host, seen in test.sightings.items() if seen["error"] is not None}
     if len(errors) == len(test.sightings) > 1:
         yield Problem(
             hosts=(test.writer,),
@@ -164,21 +164,21 @@ def _judge_visibility(path: str, test: Visibility) -> Iterator[Problem]:
             fix=compare,
         )
         return
-    for host, sighting in test.sightings.items():
-        if sighting.error is not None:
+    for host, seen in test.sightings.items():
+        if seen["error"] is not None:
             yield Problem(
                 hosts=(host,),
                 message=f"the files that {test.writer} writes to {path} are not visible: it is other storage",
-                found=sighting.error,
+                found=seen["error"],
                 expected=expected,
                 fix=compare,
             )
-        elif sighting.delay is not None and sighting.delay > _NOTICEABLE:
+        elif seen["delay"] is not None and seen["delay"] > _NOTICEABLE:
             yield Problem(
                 hosts=(host,),
                 message=f"the files that {test.writer} writes to {path} are visible only after "
-                f"{sighting.delay:.1f} s",
-                found=f"{sighting.delay:.1f} s",
+                f"{seen['delay']:.1f} s",
+                found=f"{seen['delay']:.1f} s",
                 expected=expected,
                 fix="mount it with shorter attribute caches (actimeo=1), or find what slows the server",
                 severity=Severity.WARN,

@@ -145,10 +145,10 @@ def _minor(version: str) -> str:
 def _no_interpreter(host: Host, facts: HostFacts) -> Problem:
     configured = _pasteable(host.python)
     if facts.python is None:
-        found = f"no Python 3.8 or newer; tried {facts.tried}" if facts.tried else "no Python 3.8 or newer"
+        found = "no Python 3.8 or newer" + (f"; tried {facts.attempts}" if facts.attempts else "")
         fix = "install Python, or set `python` of the host in the inventory to its interpreter"
     else:
-        found = f"{configured} does not run" + (f" ({facts.python.why})" if facts.python.why else "")
+        found = f"{configured} does not run" + (f" ({facts.python.problem})" if facts.python.problem else "")
         existing = f"{facts.python.executable} ({facts.python.version})"
         fix = f"create {configured}, or set `python` of the host in the inventory, for example to {existing}"
     return Problem(

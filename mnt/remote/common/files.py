@@ -15,13 +15,23 @@ def read(path: str, size: int = -1) -> str:
         return ""
 
 
-def replace_file(path: str, text: str) -> None:
-    """Replace a file in one step, even if hosts share it; only its owner may read it. Raises OSError."""
-    new = f"{path}.{os.uname().nodename}.{os.getpid()}"
+def replace_file(path: str | os.PathLike[str], text: str, mode: int | None = 0o600) -> None:
+    """Replace a file in one step, even if hosts share it: a reader finds the old one or the new one.
+
+    Args:
+        text: written as UTF-8, surrogate escapes as the bytes that they stand for.
+        mode: of the file; None: what the umask leaves of a new one.
+
+    Raises OSError; then nothing is left of the new one.
+    """
+    directory, name = os.path.split(path)
+    new = os.path.join(directory, f".{name}.{os.uname().nodename}.{os.getpid()}")
     try:
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else mode)
         with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(text)
+            if mode is not None:
+                os.fchmod(descriptor, mode)
         os.replace(new, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -29,9 +39,9 @@ def replace_file(path: str, text: str) -> None:
         raise
 
 
-def strerror(error: OSError) -> str:
-    """The system's text for an error, without its number and file name."""
-    return error.strerror or str(error)
+def strerror(error: BaseException) -> str:
+    """The message of an exception; of an OSError, the system's message without number and file name."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def entries(directory: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 from collections.abc import Iterator
@@ -29,7 +30,8 @@ def ask(kind: int, body: bytes, *, dump: bool = False) -> list[bytes]:
                 if answer == _NLMSG_DONE:
                     return payloads
                 if answer == _NLMSG_ERROR:
-                    raise OSError(-struct.unpack_from("=i", data, 16)[0], "netlink refused")
+                    code = -struct.unpack_from("=i", data, 16)[0]
+                    raise OSError(code, os.strerror(code))
                 payloads.append(data[16:length])
                 if not flags & _NLM_F_MULTI:
                     return payloads

@@ -9,55 +9,97 @@ from typing import Any
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job.files import FINAL_STATES, JobPaths, read_json
 from mnt.remote.job.procs import Process, boot_id, find, pids_with_environment
-from mnt.remote.job.spec import marks
+from mnt.remote.job.spec import job_variables
 
-_OF_SPEC = (
-    "job",
-    "host",
-    "node_rank",
-    "nodes",
-    "engine",
-    "release",
-    "backend",
-    "outside_id",
-    "master",
-    "created",
-)
-_OF_STATE = (
-    "state",
-    "exit_code",
-    "signal",
-    "failure",
-    "reason",
-    "started",
-    "ended",
-    "peer",
-)
+# The shapes of about.json and state.json, as `_take` reads them. Together they are `mnt.tasks.job.JobEntry`.
+_TEXT, _INT, _TIME = (str, None), (int, None), (float, None)
+_FAILURE = {
+    **dict.fromkeys(("rank", "local_rank", "exit_code"), _INT),
+    **dict.fromkeys(("signal", "traceback"), _TEXT),
+    "message": str,
+    "time": _TIME,
+    "victim": bool,
+}
+_REASON = {
+    "request": (bool, None),
+    **dict.fromkeys(("peer", "lost", "message"), _TEXT),
+    "failure": (_FAILURE, None),
+    "time": _TIME,
+}
+_ABOUT = {
+    "job": str,
+    "host": str,
+    "node_rank": int,
+    "nodes": [{"host": str, "node_rank": int, "nproc": int}],
+    **dict.fromkeys(("engine", "release", "backend", "outside_id"), _TEXT),
+    "master": ({"addr": str, "port": int}, None),
+    "created": _TIME,
+}
+_STATE = {
+    "state": str,
+    "exit_code": _INT,
+    "signal": _TEXT,
+    "failure": (_FAILURE, None),
+    "reason": (_REASON, None),
+    "started": _TIME,
+    "ended": _TIME,
+    "listening": (bool, None),
+    "peer": _TEXT,
+    "supervisor": ({"pid": int, "start_time": int, "boot_id": str}, None),
+}
+CALENDAR_END = 253402214400  # epoch seconds: the last day of the year 9999
 
 
 def describe(paths: JobPaths) -> dict[str, Any] | None:
     """The node's entry (`mnt.tasks.job.JobEntry`). None: there is no such job here.
 
     A job that is staged but not started is "pending"; one that should run but has no supervisor is "lost".
+    Files whose contents are no job's count as missing.
     """
-    job = read_json(paths.about) or read_json(paths.spec)  # an older mnt wrote only the spec
-    state = read_json(paths.state)
-    if not isinstance(job, dict):
+    about = _read(paths.about, _ABOUT) or _read(paths.spec, _ABOUT)  # an older mnt wrote only the spec
+    if about is None or (about["job"], about["host"]) != (paths.job, paths.host):
         return None
-    if not isinstance(state, dict):
+    state = _read(paths.state, _STATE)
+    if state is None:
         # Its supervisor has not written one yet.
-        starting = any(True for _ in pids_with_environment(marks(job["job"], job["host"])))
-        state = {"state": "starting" if starting else "pending" if is_staged(paths) else "lost"}
-    elif state.get("state") not in FINAL_STATES and living_supervisor(state) is None:
+        starting = any(True for _ in pids_with_environment(job_variables(paths.job, paths.host)))
+        state = dict.fromkeys(_STATE)
+        state["state"] = "starting" if starting else "pending" if is_staged(paths) else "lost"
+    elif state["state"] not in FINAL_STATES and living_supervisor(state) is None:
         # It may have written its final state after we read it.
-        state = read_json(paths.state) or state
-        if state.get("state") not in FINAL_STATES:
+        state = _read(paths.state, _STATE) or state
+        if state["state"] not in FINAL_STATES:
             state["state"] = "lost"
-    return {
-        **{name: job.get(name) for name in _OF_SPEC},
-        **{name: state.get(name) for name in _OF_STATE},
-        "listening": bool(state.get("listening")),
-    }
+    del state["supervisor"]
+    return {**about, **state, "listening": bool(state["listening"])}
+
+
+def _read(path: str, shape: Any) -> Any:
+    """The part of a JSON file that has the shape; None if it has another one, or cannot be read."""
+    try:
+        return _take(read_json(path), shape)
+    except ValueError:
+        return None
+
+
+def _take(value: Any, shape: Any) -> Any:
+    """The part of a value that has the shape. Raises ValueError if it has another one.
+
+    A shape is a type; a dict of shapes (a missing key is None, other keys are left out); a list with the
+    shape of all items; or (shape, None): None is possible too. `float` is a time in epoch seconds.
+    """
+    if isinstance(shape, tuple):
+        return None if value is None else _take(value, shape[0])
+    if isinstance(shape, dict) and isinstance(value, dict):
+        return {key: _take(value.get(key), part) for key, part in shape.items()}
+    if isinstance(shape, list) and isinstance(value, list):
+        return [_take(item, shape[0]) for item in value]
+    fits = type(value) is shape
+    if shape is float:
+        fits = type(value) in (int, float) and 0 <= value < CALENDAR_END
+    if not fits:
+        raise ValueError
+    return value
 
 
 def is_staged(paths: JobPaths) -> bool:
@@ -68,7 +110,7 @@ def is_staged(paths: JobPaths) -> bool:
 
 def about(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a spec that goes into an entry: no environment, and no secret."""
-    return {name: spec.get(name) for name in ("format", *_OF_SPEC)}
+    return {name: spec.get(name) for name in ("format", *_ABOUT)}
 
 
 def living_supervisor(state: dict[str, Any]) -> Process | None:
@@ -79,11 +121,11 @@ def living_supervisor(state: dict[str, Any]) -> Process | None:
     return find(identity)
 
 
-def require(paths: JobPaths, job: str, host: str) -> dict[str, Any]:
+def require(paths: JobPaths) -> dict[str, Any]:
     """The node's entry. Raises Refused if there is none."""
     entry = describe(paths)
     if entry is None:
-        raise Refused(f"no job {job} on {host}", "mnt status lists the jobs")
+        raise Refused(f"no job {paths.job} on {paths.host}", "mnt status lists the jobs")
     return entry
 
 

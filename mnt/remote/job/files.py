@@ -10,7 +10,7 @@ import shutil
 import stat
 from typing import Any
 
-from mnt.remote.common.files import replace_file
+from mnt.remote.common.files import replace_file, strerror
 from mnt.remote.common.refusal import Refused
 
 FORMAT = 1
@@ -29,6 +29,7 @@ class JobFiles:
     """
 
     def __init__(self, jobs_dir: str, job: str, host: str) -> None:
+        self.job, self.host = job, host
         self.job_directory = os.path.join(jobs_dir, job)
         self.directory = os.path.join(self.job_directory, host)
         self.spec = os.path.join(self.directory, "spec.json")
@@ -73,7 +74,7 @@ class JobPaths(JobFiles):
                     "mnt stop JOB, then start it again",
                 ) from None
             except OSError as error:
-                raise Refused(f"cannot make {self.local}: {error.strerror}") from error
+                raise Refused(f"cannot make {self.local}: {strerror(error)}") from error
             return
         raise Refused(f"cannot make {self.local}: another process keeps removing the directory above it")
 
@@ -126,5 +127,5 @@ def read_json(path: str) -> Any:
     try:
         with open(path, encoding="utf-8") as file:
             return json.load(file)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None

@@ -21,12 +21,12 @@ LOOK_EVERY = 0.1
 def read_logs(args: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """See `mnt.tasks.job.read_logs`. Raises Refused."""
     paths = JobPaths(args["jobs_dir"], args["job"], args["host"])
-    entry = require(paths, args["job"], args["host"])
+    entry = require(paths)
     emit({"state": entry})
     streams = _streams(paths, args["rank"], int(args["offset"]))
     while True:
         # The state is read before the logs, so that everything written before the end is sent.
-        now = require(paths, args["job"], args["host"])
+        now = require(paths)
         if now != entry:
             entry = now
             emit({"state": entry})

@@ -102,20 +102,20 @@ def members(
     processes: Mapping[int, Process],
     *,
     root: int | None = None,
-    marked: Iterable[int] = (),
+    carriers: Iterable[int] = (),
     recorded: Iterable[Mapping[str, int]] = (),
 ) -> list[Process]:
     """The living processes of a job: pure.
 
-    They are the descendants of `root` (the supervisor, not included), the `marked` pids (those with the job's
-    environment), the `recorded` ones that are still alive, the processes in a session that a recorded process
+    They are the descendants of `root` (the supervisor, not included), the `carriers` (pids with the job's
+    variables), the `recorded` ones that are still alive, the processes in a session that a recorded process
     leads or led, and the descendants of all of these.
     """
     children: dict[int, list[int]] = {}
     for process in processes.values():
         children.setdefault(process.parent, []).append(process.pid)
     seeds = set(children.get(root, ())) if root is not None else set()
-    seeds.update(marked)
+    seeds.update(carriers)
     sessions = set()
     for identity in recorded:
         holder = processes.get(identity["pid"])

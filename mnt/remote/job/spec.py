@@ -1,4 +1,4 @@
-"""Values derived from a node's spec (`mnt.tasks.job.NodeSpec`): pure."""
+"""Values derived from a node's spec (`mnt.tasks.job.NodeSpec`), and the job of a process."""
 
 from __future__ import annotations
 
@@ -6,22 +6,33 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from mnt.remote.common.files import read
+
 SESSION_VARIABLES = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG")
 
 
-def marks(job: str, host: str) -> dict[str, str]:
+def job_variables(job: str, host: str) -> dict[str, str]:
     """The environment variables that identify every process of a node's part of a job."""
     return {"MNT_JOB": job, "MNT_HOST": host}
 
 
+def job_of(pid: int) -> tuple[str, str] | None:
+    """(job, host) from `job_variables` in a process's environment; None: it has none, or is unreadable."""
+    text = read(f"/proc/{pid}/environ")
+    if "MNT_JOB=" not in text:  # most processes
+        return None
+    variables = dict(entry.partition("=")[::2] for entry in text.split("\0"))
+    return (variables["MNT_JOB"], variables.get("MNT_HOST", "")) if variables.get("MNT_JOB") else None
+
+
 def job_environment(spec: Mapping[str, Any], session: Mapping[str, str]) -> dict[bytes, bytes]:
-    """The job's environment: SESSION_VARIABLES, those of the spec, and the marks; no others."""
+    """The job's environment: SESSION_VARIABLES, those of the spec, and `job_variables`; no others."""
     environment = {name: session[name] for name in SESSION_VARIABLES if name in session}
     environment.update(spec["env"])
     path = [*spec.get("path_prepend", ()), *environment.get("PATH", os.defpath).split(os.pathsep)]
     environment["PATH"] = os.pathsep.join(dict.fromkeys(path))
     environment["MNT_NODE_RANK"] = str(spec["node_rank"])
-    environment.update(marks(spec["job"], spec["host"]))
+    environment.update(job_variables(spec["job"], spec["host"]))
     return {encode(name): encode(value) for name, value in environment.items()}
 
 

@@ -14,12 +14,12 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mnt.remote.common.files import read, replace_file
+from mnt.remote.common.files import read, replace_file, strerror
 from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.entry import about, describe, is_staged, living_supervisor
 from mnt.remote.job.files import FINAL_STATES, JobPaths, read_json, remove_files, write_json
-from mnt.remote.job.spec import SESSION_VARIABLES, marks
+from mnt.remote.job.spec import SESSION_VARIABLES, job_of, job_variables
 from mnt.remote.job.stop import stop_node
 
 HANDSHAKE = 30.0  # seconds: enough for a slow disk; the job itself may start slowly
@@ -102,11 +102,9 @@ def _describe_holder(holder: Mapping[str, Any]) -> str:
     user = holder["user"] or f"uid {holder['uid']}"
     if holder["pid"] is None:
         return f"a process of user {user}"
-    marks = [
-        entry[8:] for entry in read(f"/proc/{holder['pid']}/environ").split("\0") if entry[:8] == "MNT_JOB="
-    ]
-    job = f", of job {marks[0]}" if marks else ""
-    return f"pid {holder['pid']} of user {user}{job}: {holder['command']}"
+    job = job_of(holder["pid"])
+    of_job = f", of job {job[0]}" if job else ""
+    return f"pid {holder['pid']} of user {user}{of_job}: {holder['command']}"
 
 
 # --- the files ---------------------------------------------------------------------------------------------
@@ -123,7 +121,7 @@ def _write_files(paths: JobPaths, spec: Mapping[str, Any], program: str) -> None
     except FileExistsError:
         raise Refused(f"job {spec['job']} exists here already", f"mnt status {spec['job']}") from None
     except OSError as error:
-        raise Refused(f"cannot make {paths.directory}: {error.strerror}") from error
+        raise Refused(f"cannot make {paths.directory}: {strerror(error)}") from error
     try:
         paths.make_local()
     except Refused:
@@ -159,7 +157,8 @@ def _spawn(paths: JobPaths, spec: Mapping[str, Any], environment: dict[str, str]
         supervisor = subprocess.Popen(
             [sys.executable, "-I", "-X", "utf8", paths.program, paths.spec, str(writing)],
             cwd="/",
-            env={**environment, **marks(spec["job"], spec["host"])},  # so that it can be found at once
+            # With the job's variables it can be found at once.
+            env={**environment, **job_variables(spec["job"], spec["host"])},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -25,7 +25,7 @@ from mnt.remote.job.procs import (
     read_processes,
     send_signal,
 )
-from mnt.remote.job.spec import marks
+from mnt.remote.job.spec import job_variables
 
 SUPERVISOR_EXTRA = 5.0  # seconds that a supervisor gets to end, in addition to its own deadlines
 LOOK_EVERY = 0.05
@@ -92,11 +92,11 @@ def _ask(paths: JobPaths, supervisor: Process, grace: float) -> int:
 def _end_rest(job: str, host: str, recorded: list[dict[str, int]], grace: float) -> Ending:
     """End the remaining processes of the job: found by environment, by the last record and by session."""
 
-    environment = marks(job, host)
+    environment = job_variables(job, host)
 
     def look() -> list[Process]:
-        marked = set(pids_with_environment(environment))
-        found = members(read_processes(), marked=marked, recorded=recorded)
+        carriers = set(pids_with_environment(environment))
+        found = members(read_processes(), carriers=carriers, recorded=recorded)
         return [process for process in found if process.pid != os.getpid()]
 
     def sweep(killing: bool) -> bool:

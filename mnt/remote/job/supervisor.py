@@ -41,7 +41,7 @@ from mnt.remote.job.procs import (
     read_processes,
 )
 from mnt.remote.job.remains.readers import remains_of
-from mnt.remote.job.spec import encode, first_rank, job_environment, marks
+from mnt.remote.job.spec import encode, first_rank, job_environment, job_variables
 from mnt.remote.job.verdict import reason_of, verdict
 
 GRACE = 10.0  # seconds between TERM and KILL, unless the spec or a stop request sets another time
@@ -289,8 +289,8 @@ class Supervisor:
 
     def _look(self) -> list[Process]:
         """All processes of this job, to end them: not only our descendants."""
-        marked = set(pids_with_environment(marks(self._spec["job"], self._spec["host"])))
-        return members(read_processes(), root=os.getpid(), marked=marked, recorded=self._recorded)
+        carriers = set(pids_with_environment(job_variables(self._spec["job"], self._spec["host"])))
+        return members(read_processes(), root=os.getpid(), carriers=carriers, recorded=self._recorded)
 
     def _sweep(self, killing: bool) -> bool:
         return kill_children(self._reap_all, SWEEP) if killing else self._reap_all()

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import random
 import selectors
 import socket
@@ -35,7 +34,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO
 
-from mnt.remote.common.files import read
+from mnt.remote.common.files import read, strerror
 from mnt.remote.common.netlink import ask, attributes
 
 _BACKLOG = 1024  # the kernel reduces it to net.core.somaxconn
@@ -184,7 +183,7 @@ def _connect(target: dict[str, Any], port: int, address: str, timeout: float) ->
         except socket.timeout:
             return "timeout", {}
         except OSError as error:
-            return _OUTCOMES.get(error.errno or 0) or _reason(error), {}
+            return _OUTCOMES.get(error.errno or 0) or strerror(error), {}
         information = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCPI_RTT + 4)
         measured = {
             "latency": struct.unpack_from("=I", information, _TCPI_RTT)[0] / 1e6,
@@ -212,7 +211,7 @@ def _about_route(address: str) -> dict[str, Any]:
     try:
         return {"route": interface_to(address), "ports": {}}
     except OSError as error:
-        return {"no_route": _reason(error), "ports": {}}
+        return {"no_route": strerror(error), "ports": {}}
 
 
 def interface_to(address: str) -> str:
@@ -228,8 +227,3 @@ def interface_to(address: str) -> str:
         raise OSError("the route leads to no interface")
     index: int = struct.unpack("=I", found[_RTA_OIF])[0]
     return socket.if_indextoname(index)
-
-
-def _reason(error: OSError) -> str:
-    """The kernel's text for an error; empty if it gives none."""
-    return os.strerror(error.errno) if error.errno else str(error)

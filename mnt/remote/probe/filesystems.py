@@ -13,6 +13,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 from typing import Any, Dict
 
+from mnt.remote.common.files import strerror
 from mnt.remote.probe.children import run_in_children
 
 Answer = Dict[str, Any]
@@ -50,9 +51,9 @@ def look(path: str, write: bool = False) -> Answer:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         kind, problem = ("dir" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else "other"), None
     except (FileNotFoundError, NotADirectoryError) as error:
-        kind, problem, code = "missing", error.strerror, _name(error)
+        kind, problem, code = "missing", strerror(error), _name(error)
     except OSError as error:
-        kind, problem, code = "unreadable", error.strerror, _name(error)
+        kind, problem, code = "unreadable", strerror(error), _name(error)
     return {
         "kind": kind,
         "real": os.path.realpath(path),

@@ -6,6 +6,7 @@ import os
 import re
 import time
 
+from mnt.remote.common.files import strerror
 from mnt.remote.probe.commands import find, run_all
 
 _KEPT = 200  # lines: the last
@@ -17,7 +18,7 @@ def kernel_log(wanted: str, deadline: float) -> dict[str, object]:
     try:
         lines, error = _from_kmsg(wanted.encode()), None
     except OSError as problem:
-        lines, error = _from_journal(wanted, deadline), problem.strerror
+        lines, error = _from_journal(wanted, deadline), strerror(problem)
     return {"lines": (lines or [])[-_KEPT:], "error": error if lines is None else None}
 
 

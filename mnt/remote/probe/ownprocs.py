@@ -6,6 +6,7 @@ import os
 
 from mnt.remote.common.files import entries, read
 from mnt.remote.common.procstat import stat_fields
+from mnt.remote.job.spec import job_of
 
 _COMPILERS = frozenset({"ninja", "nvcc", "cicc", "ptxas", "cudafe++", "cc1plus", "c++", "g++", "clang++"})
 
@@ -13,7 +14,7 @@ _COMPILERS = frozenset({"ninja", "nvcc", "cicc", "ptxas", "cudafe++", "cc1plus",
 def own_processes() -> dict[str, object]:
     """As `mnt.facts.system.OwnProcesses`."""
     zombies: dict[int, int] = {}
-    marked: dict[tuple[str, str], list[int]] = {}
+    pids_of: dict[tuple[str, str], list[int]] = {}
     commands: set[str] = set()
     pids = _own_pids()
     for pid in pids:
@@ -26,12 +27,12 @@ def own_processes() -> dict[str, object]:
             zombies[parent] = zombies.get(parent, 0) + 1
         else:
             commands.add(command)
-            job = _job(pid)
+            job = job_of(pid)
             if job:
-                marked.setdefault(job, []).append(pid)
+                pids_of.setdefault(job, []).append(pid)
     return {
         "zombies": [{"parent": pid, "command": _command(pid), "count": n} for pid, n in zombies.items()],
-        "leftovers": _unsupervised(marked, pids) if marked else [],
+        "leftovers": _unsupervised(pids_of, pids) if pids_of else [],
         "compiling": not commands.isdisjoint(_COMPILERS),
     }
 
@@ -52,22 +53,12 @@ def _own_pids() -> list[int]:
     return found
 
 
-def _job(pid: int) -> tuple[str, str] | None:
-    """(job, host) from the environment variables of `mnt.remote.job.spec.marks`."""
-    text = read(f"/proc/{pid}/environ")
-    if "MNT_JOB=" not in text:
-        return None
-    variables = dict(entry.partition("=")[::2] for entry in text.split("\0"))
-    job = variables.get("MNT_JOB")
-    return (job, variables.get("MNT_HOST", "")) if job else None
-
-
-def _unsupervised(marked: dict[tuple[str, str], list[int]], pids: list[int]) -> list[dict[str, object]]:
+def _unsupervised(pids_of: dict[tuple[str, str], list[int]], pids: list[int]) -> list[dict[str, object]]:
     """The jobs whose supervisor is gone: no process runs its program, `JobPaths.program`."""
     lines = [read(f"/proc/{pid}/cmdline") for pid in pids]
     return [
         {"job": job, "pids": sorted(members), "command": _command(min(members))}
-        for (job, host), members in sorted(marked.items())
+        for (job, host), members in sorted(pids_of.items())
         if not any(f"/{job}/{host}/supervisor.py\0" in line for line in lines)
     ]
 

@@ -126,7 +126,7 @@ def interpreter(boot: dict[str, Any]) -> dict[str, object]:
     return {
         "argv": boot.get("python", [sys.executable]),
         "configured": boot.get("configured", True),
-        "why": boot.get("why") or None,
+        "problem": boot.get("why") or None,
         "version": ".".join(str(part) for part in sys.version_info[:3]),
         "executable": sys.executable,
     }

@@ -1,9 +1,9 @@
-"""Write a file with a nonce to shared storage and keep it there, or look for a file that another host wrote.
+"""Write a file to shared storage and keep it there, or look for a file that another host wrote.
 
 Runs on a host: standard library only, Python 3.8 and newer.
 
 Arguments:
-    nonce: str          the content of the file, and a part of its name
+    content: str        of the file, and a part of its name
     deadline: float     seconds for all paths together; default 5
     write: {NAME: [directory, ..]}    write into the first directory that can be written to
     read: {NAME: file}                wait until these can be read
@@ -22,6 +22,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, BinaryIO
 
+from mnt.remote.common.files import strerror
 from mnt.remote.probe.children import run_in_children
 
 _INTERVAL = 0.05  # seconds between two attempts to read
@@ -30,11 +31,11 @@ _SPARE = 1.0  # seconds after the deadline for a child to report what it read la
 
 def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, Any]:
     """Write or read, depending on the arguments."""
-    nonce, deadline = args["nonce"], float(args.get("deadline", 5.0))
+    content, deadline = args["content"], float(args.get("deadline", 5.0))
     if "write" in args:
-        hold(args["write"], nonce, deadline, emit, stdin)
+        hold(args["write"], content, deadline, emit, stdin)
         return {}
-    jobs = {name: partial(look_for, path, nonce, deadline) for name, path in args["read"].items()}
+    jobs = {name: partial(look_for, path, content, deadline) for name, path in args["read"].items()}
     silent = {"delay": None, "error": f"no answer in {deadline:g} s"}
     answers = run_in_children(jobs, deadline + _SPARE)
     return {"seen": {name: answer or silent for name, answer in answers.items()}}
@@ -42,15 +43,15 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
 
 def hold(
     places: dict[str, list[str]],
-    nonce: str,
+    content: str,
     deadline: float,
     emit: Callable[[dict[str, Any]], None],
     stdin: BinaryIO,
 ) -> None:
     """Write the files, and remove them when standard input ends."""
-    name = f".mnt-visible-{nonce}"
+    name = f".mnt-visible-{content}"
     try:
-        writes = {place: partial(write, directories, name, nonce) for place, directories in places.items()}
+        writes = {place: partial(write, directories, name, content) for place, directories in places.items()}
         silent = {"file": None, "error": f"no answer in {deadline:g} s"}
         answers = run_in_children(writes, deadline)
         emit({"written": {place: answer or silent for place, answer in answers.items()}})
@@ -60,7 +61,7 @@ def hold(
         run_in_children(removals, deadline)
 
 
-def write(directories: Iterable[str], name: str, nonce: str) -> dict[str, str | None]:
+def write(directories: Iterable[str], name: str, content: str) -> dict[str, str | None]:
     """Write into the first directory that can be written to."""
     error = "no directory"
     for directory in directories:
@@ -68,10 +69,10 @@ def write(directories: Iterable[str], name: str, nonce: str) -> dict[str, str | 
         try:
             with open(path, "x", encoding="ascii") as file:
                 os.fchmod(file.fileno(), 0o644)  # despite the umask: the reader may be another user there
-                file.write(nonce)
+                file.write(content)
             return {"file": path, "error": None}
         except OSError as failure:
-            error = f"{directory}: {failure.strerror}"
+            error = f"{directory}: {strerror(failure)}"
     return {"file": None, "error": error}
 
 
@@ -81,17 +82,17 @@ def remove(directories: Iterable[str], name: str) -> None:
             os.unlink(os.path.join(os.path.expanduser(directory), name))
 
 
-def look_for(path: str, nonce: str, deadline: float) -> dict[str, float | str | None]:
-    """Read until the file contains the nonce: the seconds that it took, or the last problem."""
+def look_for(path: str, content: str, deadline: float) -> dict[str, float | str | None]:
+    """Read until the file has this content: the seconds that it took, or the last problem."""
     start = time.monotonic()
     while True:
         try:
             with open(path, encoding="ascii", errors="replace") as file:
-                if file.read(len(nonce) + 1) == nonce:
+                if file.read(len(content) + 1) == content:
                     return {"delay": time.monotonic() - start, "error": None}
             error = "its content is different"
         except OSError as failure:
-            error = failure.strerror or "it cannot be read"
+            error = strerror(failure)
         if time.monotonic() - start > deadline:
             return {"delay": None, "error": f"{error}: {path}"}
         time.sleep(_INTERVAL)

@@ -4,8 +4,8 @@ One run is one push: it reads lines of JSON from stdin, carries out each, and an
 registers how to undo it, and all are undone unless "commit" arrives: also if the input ends, which is how the
 head calls a push off, or if the connection drops.
 
-    open     (the program's arguments)               -> {"mark": [inode, blocks] | null, "in_use": [id]}
-    look     {"nonces": {host: nonce}, "likely": [host]}        -> {"sees": [host]}
+    open     (the program's arguments)               -> {"numbers": [inode, blocks] | null, "in_use": [id]}
+    look     {"beacons": {host: beacon}, "likely": [host]}        -> {"sees": [host]}
     survey   {"sha"}                                 -> {"current": id, "taken": [id], "holds": {id: intact}}
     stage    {"id", "manifest": bytes, "stream": bytes}, then both  -> {}
     copy     {"id", "source": id}                    -> {}
@@ -20,7 +20,7 @@ for hosts that share the workdir of another host: that host receives and switche
 
 The program answers when the input ends: {"current": id} after a commit; otherwise, after everything was
 undone, {"refused": {"message", "fix"}, "called_off": bool, "current": id}. The program's arguments are
-{"action": "push", "workdir", "keep", "nonce", "who"}, or {"action": "find", "workdir"}, which only
+{"action": "push", "workdir", "keep", "beacon", "who"}, or {"action": "find", "workdir"}, which only
 looks: see mnt/tasks/push.py.
 """
 
@@ -34,8 +34,10 @@ import threading
 import time
 from typing import IO, Any, Callable, Dict, Iterator
 
+from mnt.remote.common.files import strerror
 from mnt.remote.common.refusal import Refused
-from mnt.remote.push.releases import Entry, Releases, make_directories, parse_manifest, remove_tree, shown
+from mnt.remote.push.entries import Entry, parse_manifest, shown
+from mnt.remote.push.releases import Releases, make_directories, remove_tree
 from mnt.remote.push.unpack import (
     Contents,
     Window,
@@ -63,13 +65,13 @@ def main(args: dict[str, Any], emit: Emit, stdin: IO[bytes]) -> Answer:
         releases = Releases(args["workdir"], args.get("keep", ()))
         if args["action"] == "find":
             return _find(releases)
-        return _push(Push(releases, args["nonce"], args["who"], stdin), emit)
+        return _push(Push(releases, args["beacon"], args["who"], stdin), emit)
     except Refused as refusal:
         return _refusal(refusal, releases)
     except EOFError:
         return {**_refusal(Refused("the push was called off"), releases), "called_off": True}
     except OSError as error:
-        return _refusal(Refused(f"{_filename(error)}: {error.strerror}"), releases)
+        return _refusal(Refused(f"{_filename(error)}: {strerror(error)}"), releases)
 
 
 def _refusal(refusal: Refused, releases: Releases | None) -> Answer:
@@ -106,9 +108,9 @@ def _push(push: Push, emit: Emit) -> Answer:
 class Push:
     """One push to one workdir. As a context manager it undoes on exit what was not committed."""
 
-    def __init__(self, releases: Releases, nonce: str, who: str, stdin: IO[bytes]) -> None:
+    def __init__(self, releases: Releases, beacon: str, who: str, stdin: IO[bytes]) -> None:
         self._releases = releases
-        self._nonce = nonce
+        self._beacon = beacon
         self._who = who
         self._stdin = stdin
         self._committed = False
@@ -141,30 +143,30 @@ class Push:
     # --- which hosts share this workdir ---------------------------------------------------------------------
 
     def open(self) -> Answer:
-        """Make the workdir, and a nonce in it that is visible to all hosts that share it."""
+        """Make the workdir, and a beacon in it: a file that all hosts see that share it."""
         make_directories(self._releases.directory, self._undo.callback)
         if not os.access(self._releases.workdir, os.W_OK | os.X_OK):
             raise Refused(f"you may not write to {shown(self._releases.workdir)}")
-        path = self._nonce_path(self._nonce)
+        path = self._beacon_path(self._beacon)
         self._undo.callback(_remove_file, path)  # before the directory that contains it
         self._always.callback(_remove_file, path)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        return {"mark": _mark(self._releases.directory), "in_use": self._releases.in_use()}
+        return {"numbers": _numbers(self._releases.directory), "in_use": self._releases.in_use()}
 
-    def look(self, nonces: dict[str, str], likely: list[str]) -> Answer:
-        """Find the hosts whose nonces are in this workdir; wait for those of the `likely` ones.
+    def look(self, beacons: dict[str, str], likely: list[str]) -> Answer:
+        """Find the hosts whose beacons are in this workdir; wait for those of the `likely` ones.
 
         The names are looked up, not listed: an NFS client may show an old listing, but asks the server for a
         name that it has never looked up.
         """
-        sees = {host for host, nonce in nonces.items() if os.path.exists(self._nonce_path(nonce))}
-        missing = {host: self._nonce_path(nonces[host]) for host in likely if host not in sees}
+        sees = {host for host, beacon in beacons.items() if os.path.exists(self._beacon_path(beacon))}
+        missing = {host: self._beacon_path(beacons[host]) for host in likely if host not in sees}
         _wait_for(lambda: all(map(os.path.exists, missing.values())), _PATIENCE)
         sees.update(host for host, path in missing.items() if os.path.exists(path))
         return {"sees": sorted(sees)}
 
-    def _nonce_path(self, nonce: str) -> bytes:
-        return os.path.join(self._releases.directory, b".nonce-" + nonce.encode())
+    def _beacon_path(self, beacon: str) -> bytes:
+        return os.path.join(self._releases.directory, b".beacon-" + beacon.encode())
 
     # --- the release ----------------------------------------------------------------------------------------
 
@@ -214,7 +216,7 @@ class Push:
 
     def _make(self, id: str, document: bytes, entries: list[Entry], contents: Contents) -> None:
         releases = self._releases
-        incoming = os.path.join(releases.directory, b".incoming-%s-%s" % (id.encode(), self._nonce.encode()))
+        incoming = os.path.join(releases.directory, b".incoming-%s-%s" % (id.encode(), self._beacon.encode()))
         check_space(releases.directory, entries)
         self._undo.callback(remove_tree, incoming)
         write_tree(incoming, contents)
@@ -270,10 +272,10 @@ def _sheltered() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _mark(directory: bytes) -> list[int] | None:
+def _numbers(directory: bytes) -> list[int] | None:
     """Numbers that are the same on all hosts that share the directory: its inode, and the size of the disk.
 
-    None if nonces appear at once there, so that there is no need to wait for them.
+    None if beacons appear at once there, so that there is no need to wait for them.
     """
     found = os.stat(directory)
     if _file_system_type(found.st_dev) in _COHERENT:

@@ -4,6 +4,7 @@
     workdir/releases/<id>/                    the tree, with links to shared/
     workdir/releases/<id>.manifest.json       the entries of the tree; without it, it is not a release
     workdir/releases/.incoming-*, .removing-* incomplete; useless once the push has ended
+    workdir/releases/.beacon-*                the hosts that see it share the workdir
     workdir/releases/.lock                    held by the running push
     workdir/shared/<name>/                    outlives the releases
 
@@ -16,84 +17,22 @@ import contextlib
 import errno
 import fcntl
 import hashlib
-import json
 import os
 import re
 import shutil
 import stat
 import time
-from typing import Any, Callable, Iterable, Iterator, NamedTuple, Sequence
+from typing import Any, Callable, Iterable, Iterator, Sequence
 
 from mnt.remote.common.refusal import Refused
+from mnt.remote.push.entries import differs, parse_manifest, same_bytes, shown
 
 _ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")
 _MANIFEST = ".manifest.json"
-_BLOCK = 1 << 20
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # NFS mounted with `nolock`, FUSE
 _STALE = 24 * 3600.0  # seconds after which leftovers are removed if locks do not work
-_STALE_NONCE = 3600.0  # seconds; a push looks for nonces long before
-
-
-class Entry(NamedTuple):
-    """A line of a manifest, as in mnt/push/manifest.py, its names as bytes."""
-
-    path: bytes
-    kind: str
-    mode: int
-    size: int
-    value: str
-
-    @property
-    def target(self) -> bytes:
-        return self.value.encode("utf-8", "surrogateescape")
-
-
-def shown(path: bytes) -> str:
-    return path.decode("utf-8", "backslashreplace")
-
-
-def parse_manifest(document: bytes) -> list[Entry]:
-    """The entries of a manifest. Raises Refused if writing them could leave the tree.
-
-    Every entry must be in a directory of the manifest itself. Then nothing is ever written through a link,
-    wherever it points.
-    """
-    try:
-        rows = json.loads(document.decode("ascii"))
-        if rows["format"] != 1:
-            raise Refused(f"the manifest has format {rows['format']!r}; this mnt knows 1")
-        entries = [
-            Entry(path.encode("utf-8", "surrogateescape"), str(kind), int(mode), int(size), str(value))
-            for path, kind, mode, size, value in rows["entries"]
-        ]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Refused(f"the manifest cannot be read: {error}") from error
-    directories: set[bytes] = set()
-    seen: set[bytes] = set()
-    for entry in entries:
-        _check_entry(entry, directories, seen)
-        seen.add(entry.path)
-        if entry.kind == "dir":
-            directories.add(entry.path)
-    if b"" not in directories:
-        raise Refused("the manifest lacks the top directory")
-    return entries
-
-
-def _check_entry(entry: Entry, directories: set[bytes], seen: set[bytes]) -> None:
-    name = entry.path.rpartition(b"/")[2]
-    inside = entry.path == b"" or (
-        name not in (b"", b".", b"..")
-        and b"\0" not in name
-        and not entry.path.startswith(b"/")
-        and entry.path.rpartition(b"/")[0] in directories
-    )
-    if not inside:
-        raise Refused(f"{shown(entry.path)!r} is not in a directory of the tree")
-    if entry.path in seen:
-        raise Refused(f"{shown(entry.path)!r} occurs twice")
-    if entry.kind not in ("dir", "file", "link") or not 0 <= entry.mode <= 0o777 or entry.size < 0:
-        raise Refused(f"{shown(entry.path)!r}: a {entry.kind} of mode {entry.mode:o} is not allowed")
+_BEACONS = (b".beacon-", b".nonce-")  # the second of an older mnt
+_STALE_BEACON = 3600.0  # seconds; a push looks for beacons long before
 
 
 class Releases:
@@ -175,7 +114,7 @@ class Releases:
         entries = [entry for entry in parse_manifest(document) if not self.is_kept(entry.path)]
         top = self.path(release)
         try:
-            return all(differs(top, entry) is None and _same_bytes(top, entry) for entry in entries)
+            return all(differs(top, entry) is None and same_bytes(top, entry) for entry in entries)
         except OSError:
             return False
 
@@ -276,7 +215,7 @@ class Releases:
             if name.startswith((b".incoming-", b".removing-")):
                 if locked or _age(path) > _STALE:
                     remove_tree(path)
-            elif name.startswith(b".nonce-") and _age(path) > _STALE_NONCE:
+            elif name.startswith(_BEACONS) and _age(path) > _STALE_BEACON:
                 _attempt(os.unlink, path)
 
     def add(self, release: str, document: bytes, tree: bytes) -> None:
@@ -300,35 +239,6 @@ class Releases:
         for release in doomed:
             self.remove(release)
         return doomed
-
-
-def differs(top: bytes, entry: Entry) -> str | None:
-    """How the file at an entry's path differs from it, apart from the bytes of a file; None: it does not."""
-    try:
-        found = os.lstat(os.path.join(top, entry.path))
-    except FileNotFoundError:
-        return "is missing"
-    kinds: dict[int, str] = {stat.S_IFDIR: "dir", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
-    kind = kinds.get(stat.S_IFMT(found.st_mode), "special file")
-    if kind != entry.kind:
-        return f"is a {kind}, not a {entry.kind}"
-    if kind == "link":
-        return None if os.readlink(os.path.join(top, entry.path)) == entry.target else "points elsewhere"
-    if found.st_mode & 0o777 != entry.mode:
-        return f"has mode {found.st_mode & 0o777:o}, not {entry.mode:o}"
-    if kind == "file" and found.st_size != entry.size:
-        return f"has {found.st_size} bytes, not {entry.size}"
-    return None
-
-
-def _same_bytes(top: bytes, entry: Entry) -> bool:
-    if entry.kind != "file":
-        return True
-    digest = hashlib.sha256()
-    with open(os.path.join(top, entry.path), "rb", buffering=0) as file:
-        for block in iter(lambda: file.read(_BLOCK), b""):
-            digest.update(block)
-    return digest.hexdigest() == entry.value
 
 
 def make_directories(path: bytes, undo: Callable[..., Any]) -> None:

@@ -13,7 +13,7 @@ import tarfile
 from typing import IO, Iterator, Optional, Sequence, Tuple, cast
 
 from mnt.remote.common.refusal import Refused
-from mnt.remote.push.releases import Entry, differs, shown
+from mnt.remote.push.entries import Entry, differs, shown
 
 _BLOCK = 1 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT)

@@ -1,7 +1,7 @@
 """The trial of `--deep`, run on every host under torchrun: sums of ones, checked and timed.
 
 It is sent to the hosts, not imported by `mnt`, because it needs the host's torch. Its only argument is a
-mark, which precedes each line of JSON for `mnt`. It uses NCCL if there are GPUs, otherwise gloo.
+prefix, which precedes each line of JSON for `mnt`. It uses NCCL if there are GPUs, otherwise gloo.
 """
 
 from __future__ import annotations
