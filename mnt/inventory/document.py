@@ -137,7 +137,8 @@ class _Converter:
         self._count += 1
         if self._count > _MOST:
             message = f"the file has more than {_MOST} values, with those of aliases"
-            raise self._error(node, message, fix="remove aliases of aliases")
+            line = self._lines.get(location[:1])
+            raise InventoryError(message, file=self._file, line=line, fix="remove aliases of aliases")
         if not node.tag.startswith(_TAGS):
             raise self._error(node, f"the tag {node.tag!r} is not supported", fix="remove it")
         if isinstance(node, yaml.ScalarNode):

@@ -10,7 +10,8 @@ from typing import Any, TextIO
 
 import click
 
-from mnt.errors import MntError, OutputError, strerror
+from mnt.errors import MntError, OutputError
+from mnt.remote.common.files import strerror
 
 # CSI, OSC (to BEL or ST), other two-byte escapes, and the control characters that move a cursor.
 _ESCAPES = re.compile(

@@ -257,6 +257,9 @@ hosts:
 
 
 HOSTS = "hosts: [node1]\n"
+ALIASES = "x0: &x0 [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]\n" + "".join(
+    f"x{n}: &x{n} [{', '.join(10 * [f'*x{n - 1}'])}]\n" for n in range(1, 8)
+)
 
 
 @pytest.mark.parametrize(
@@ -401,6 +404,9 @@ HOSTS = "hosts: [node1]\n"
         (HOSTS + "cluster: !vault x", 2, "the tag '!vault' is not supported"),
         (HOSTS + "? [a]\n: b", 2, "a key must be plain text"),
         ("[" * 5000, None, "nested too deeply"),
+        (HOSTS + "env: " + "{a: " * 330 + "1" + "}" * 330, 2, "nested too deeply"),
+        (HOSTS + "env:\n" + "".join(f"  - {'[' * n}1{']' * n}\n" for n in (5, 40)), 4, "nested too deeply"),
+        (HOSTS + ALIASES, 8, "the file has more than 200000 values, with those of aliases"),
     ],
 )
 def test_errors_name_file_line_and_value(file: Path, text: str, line: int | None, message: str) -> None:
