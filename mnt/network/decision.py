@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mnt.facts.fleet import FleetFacts
-from mnt.network.env import environment
+from mnt.network.env import Variable, environment
 from mnt.network.hca import Hca, HostContext, RdmaProblem, choose_hcas
 from mnt.network.nic import NicChoice, NicProblem, choose
 from mnt.network.roce import RocePorts, gid_variables
-from mnt.network.variable import Variable
 
 # None: the host did not report its RDMA devices.
 Ports = tuple[Hca, ...] | RdmaProblem | None

@@ -81,16 +81,14 @@ def choose(
         interfaces: by host name; a host that is missing here is missing in the result.
     """
     known = [host for host in hosts if host.name in interfaces]
-    chosen: dict[str, NicChoice | NicProblem] = {}
-    while known:
-        found = _choose(inventory, known, interfaces)
-        master, *others = known
-        first = found[master.name]
-        if isinstance(first, NicChoice) or first.ambiguous or len(others) < 2:
-            return {**chosen, **found}
-        chosen[master.name] = first
-        known = others
-    return chosen
+    if not known:
+        return {}
+    found = _choose(inventory, known, interfaces)
+    master, *others = known
+    first = found[master.name]
+    if isinstance(first, NicChoice) or first.ambiguous or len(others) < 2:
+        return found
+    return {master.name: first, **choose(inventory, others, interfaces)}
 
 
 def _choose(

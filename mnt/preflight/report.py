@@ -1,9 +1,9 @@
-"""The result of a preflight: all findings, and the status of each host. Pure."""
+"""The result of a preflight: all findings, the status of each host, and the changes since the last. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -83,3 +83,28 @@ def run_checks(fleet: FleetFacts, network: NetworkDecision, checks: Sequence[Che
     """Run the checks on the facts and on the network decision; findings are in the order of the checks."""
     findings = tuple(finding for check in checks for finding in check.run(fleet, network))
     return Report(fleet, network, tuple(checks), findings)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Each finding lists only the hosts on which it is new, or gone."""
+
+    new: tuple[Finding, ...]
+    gone: tuple[Finding, ...]
+
+
+def changes(before: Report, after: Report) -> Changes:
+    """Compare by check, severity and host: a finding with other numbers in its text is the same finding."""
+    return Changes(_without(after.findings, before.findings), _without(before.findings, after.findings))
+
+
+def _without(findings: Sequence[Finding], others: Sequence[Finding]) -> tuple[Finding, ...]:
+    """`findings`, without what is also in `others`."""
+    known = {(each.check, each.severity, host) for each in others for host in each.hosts}
+    narrowed = (
+        replace(
+            each, hosts=tuple(host for host in each.hosts if (each.check, each.severity, host) not in known)
+        )
+        for each in findings
+    )
+    return tuple(each for each in narrowed if each.hosts)

@@ -52,7 +52,7 @@ def as_page(report: Report, *, written: str, seconds: float) -> str:
         seconds=seconds,
         cells={host: check_cells(report, host) for host in hosts},
         symbols=_SYMBOLS,
-        reach=_heat(report.fleet.reach, hosts) if report.fleet.reach else None,
+        reach=_heat(report.fleet.reach, hosts),
     )
 
 
