@@ -8,8 +8,7 @@ from mnt import ui
 from mnt.facts.trial import Trial
 from mnt.inventory.hostlist import fold
 from mnt.preflight.findings import Finding, Severity
-from mnt.preflight.output.table import family_table
-from mnt.preflight.report import Changes, Report
+from mnt.preflight.report import Changes, Report, family_table
 from mnt.run.fold import group
 from mnt.ui.console import clean
 

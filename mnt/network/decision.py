@@ -38,8 +38,7 @@ class NodeNetwork:
     def obstacle(self) -> tuple[str, str] | None:
         """Why the node cannot train, in one line, and the fix; None: it can."""
         if isinstance(self.nic, NicProblem):
-            listed = f" (found: {', '.join(self.nic.candidates)})" if self.nic.candidates else ""
-            return f"training NIC: {self.nic.message}{listed}", self.nic.fix
+            return f"training NIC: {self.nic}", self.nic.fix
         return None if self.problem is None else (f"RDMA: {self.problem}", self.problem.fix)
 
 

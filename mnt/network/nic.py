@@ -57,12 +57,21 @@ class NicChoice:
 
 
 @dataclass(frozen=True)
-class NicProblem:
-    """Why no NIC could be chosen."""
+class Obstacle:
+    """Why a host cannot train."""
 
     message: str
-    candidates: tuple[str, ...]  # NICs that may be the right one, as `name address`
+    candidates: tuple[str, ...]  # what was found instead: NICs as `name address`, RDMA devices, ports or GIDs
     fix: str
+
+    def __str__(self) -> str:
+        return self.message + (f" (found: {', '.join(self.candidates)})" if self.candidates else "")
+
+
+@dataclass(frozen=True)
+class NicProblem(Obstacle):
+    """Why no NIC could be chosen."""
+
     ambiguous: bool = False  # whether each of the candidates would work
     waits_for: str | None = None  # another host whose problem must be solved first
 

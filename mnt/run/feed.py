@@ -87,10 +87,6 @@ class Source:
             raise MntError(message, fix="free space in $TMPDIR")
         return os.pread(self._file, size, self._start + offset)
 
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
-
 
 class Feed:
     """The reader of a Source for one host. Iterating waits for data; `close`, in another thread, ends it.
@@ -110,4 +106,5 @@ class Feed:
 
     def close(self) -> None:
         self.closed = True
-        self._source._wake()
+        with self._source._changed:
+            self._source._changed.notify_all()

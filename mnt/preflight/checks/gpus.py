@@ -66,41 +66,30 @@ def gpu_count(host: Host, facts: HostFacts) -> Iterator[Problem]:
     devices = host.env.get("CUDA_VISIBLE_DEVICES")
     shown = count if devices is None else nvidia.visible(devices, count)
     bus = f"; {on_bus} on the PCI bus" if on_bus > count else ""
+    severity, expected = Severity.WARN, f"{host.gpus} (inventory: gpus)"
     if count < host.gpus:
         reason = f": {gpus.error}" if gpus.error else "" if gpus.tool else ": there is no nvidia-smi"
         repair = (
             "check nvidia-smi and `sudo dmesg | grep -i nvrm`" if gpus.tool else "install the NVIDIA driver"
         )
-        yield Problem(
-            message=f"only {count} of {host.gpus} GPUs are available{reason}{bus}",
-            found=f"{count}{reason}{bus}",
-            expected=f"{host.gpus} (inventory: gpus)",
-            fix=f"{repair}; or set `gpus` in the inventory to {count}",
-        )
+        message = f"only {count} of {host.gpus} GPUs are available{reason}{bus}"
+        found = f"{count}{reason}{bus}"
+        fix, severity = f"{repair}; or set `gpus` in the inventory to {count}", Severity.FAIL
     elif devices is not None and shown != host.gpus:
-        yield Problem(
-            message=f"CUDA_VISIBLE_DEVICES shows {shown} GPUs to jobs, but they would use {host.slots}",
-            found=f"CUDA_VISIBLE_DEVICES={devices} (inventory: env), {count} GPUs",
-            expected=f"{host.gpus} (inventory: gpus)",
-            fix=f"set `gpus` in the inventory to {shown}, or name {host.gpus} GPUs in CUDA_VISIBLE_DEVICES",
-            severity=Severity.FAIL if shown < host.gpus else Severity.WARN,
-        )
+        message = f"CUDA_VISIBLE_DEVICES shows {shown} GPUs to jobs, but they would use {host.slots}"
+        found = f"CUDA_VISIBLE_DEVICES={devices} (inventory: env), {count} GPUs"
+        fix = f"set `gpus` in the inventory to {shown}, or name {host.gpus} GPUs in CUDA_VISIBLE_DEVICES"
+        severity = Severity.FAIL if shown < host.gpus else Severity.WARN
     elif shown > host.gpus:
-        yield Problem(
-            message=f"{count} GPUs are available, but jobs would use {host.slots}",
-            found=str(count),
-            expected=f"{host.gpus} (inventory: gpus)",
-            fix=f"set `gpus` in the inventory to {count} to use all of them",
-            severity=Severity.WARN,
-        )
+        message, found = f"{count} GPUs are available, but jobs would use {host.slots}", str(count)
+        fix = f"set `gpus` in the inventory to {count} to use all of them"
     elif count < on_bus and host.gpus:
-        yield Problem(
-            message=f"nvidia-smi shows only {count} of the {on_bus} GPUs on the PCI bus",
-            found=f"{count}{bus}",
-            expected=f"all {on_bus} in nvidia-smi",
-            fix="find the driver's messages about the others: sudo dmesg | grep -i nvrm",
-            severity=Severity.WARN,
-        )
+        message = f"nvidia-smi shows only {count} of the {on_bus} GPUs on the PCI bus"
+        found, expected = f"{count}{bus}", f"all {on_bus} in nvidia-smi"
+        fix = "find the driver's messages about the others: sudo dmesg | grep -i nvrm"
+    else:
+        return
+    yield Problem(message, found, expected, fix, severity)
 
 
 @check("gpu-model", severity=Severity.WARN)
