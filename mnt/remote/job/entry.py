@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mnt.remote.common.refusal import Refused
-from mnt.remote.job.files import FINAL_STATES, JobPaths, read_json
+from mnt.remote.job.files import FINAL_STATES, JobPaths, read_json, read_state
 from mnt.remote.job.procs import Process, boot_id, find, pids_with_environment
 from mnt.remote.job.spec import marks
 
@@ -41,7 +41,7 @@ def describe(paths: JobPaths) -> dict[str, Any] | None:
     A job that is staged but not started is "pending"; one that should run but has no supervisor is "lost".
     """
     job = read_json(paths.about) or read_json(paths.spec)  # an older mnt wrote only the spec
-    state = read_json(paths.state)
+    state = read_state(paths)
     if not isinstance(job, dict):
         return None
     if not isinstance(state, dict):
@@ -50,7 +50,7 @@ def describe(paths: JobPaths) -> dict[str, Any] | None:
         state = {"state": "starting" if starting else "pending" if is_staged(paths) else "lost"}
     elif state.get("state") not in FINAL_STATES and living_supervisor(state) is None:
         # It may have written its final state after we read it.
-        state = read_json(paths.state) or state
+        state = read_state(paths) or state
         if state.get("state") not in FINAL_STATES:
             state["state"] = "lost"
     return {

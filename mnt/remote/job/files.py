@@ -55,6 +55,7 @@ class JobPaths(JobFiles):
         self.program = os.path.join(self.local, "supervisor.py")
         self.processes = os.path.join(self.local, "processes.json")
         self.stop_request = os.path.join(self.local, "stop.json")
+        self.unsaved_state = os.path.join(self.local, "state.json")
 
     def make_local(self) -> None:
         """Make the node-local directory, new and private. Raises Refused, also if another user owns it."""
@@ -94,6 +95,11 @@ class JobPaths(JobFiles):
         """This user's directory, and the job's directory in it."""
         of_job = os.path.dirname(self.local)
         return os.path.dirname(of_job), of_job
+
+
+def read_state(paths: JobPaths) -> Any:
+    """This node's state: the node-local one if the disk has no room for the other; None if there is none."""
+    return read_json(paths.unsaved_state) or read_json(paths.state)
 
 
 def remove_files(paths: JobPaths) -> None:

@@ -18,7 +18,7 @@ from mnt.remote.common.files import read, replace_file
 from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.entry import about, describe, is_staged, living_supervisor
-from mnt.remote.job.files import FINAL_STATES, JobPaths, read_json, remove_files, write_json
+from mnt.remote.job.files import FINAL_STATES, JobPaths, read_json, read_state, remove_files, write_json
 from mnt.remote.job.spec import SESSION_VARIABLES, marks
 from mnt.remote.job.stop import stop_node
 
@@ -196,7 +196,7 @@ def _hear(reading: int) -> dict[str, Any]:
 def _await_port(paths: JobPaths, deadline: float) -> None:
     """Wait until the supervisor sees the job listen, one of them has ended, or the deadline has passed."""
     while time.monotonic() < deadline:
-        state = read_json(paths.state) or {}
+        state = read_state(paths) or {}
         if state.get("listening") or state.get("state") in FINAL_STATES or living_supervisor(state) is None:
             return
         time.sleep(LOOK_EVERY)
