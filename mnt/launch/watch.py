@@ -119,9 +119,10 @@ class Watch:
         self._failed.wait()
         if self._over.wait(PEERS_FIRST):
             return
-        gone = self._away | {(entry["reason"] or {}).get("lost") for entry in self._entries.values()}
-        for host, entry in list(self._entries.items()):
-            if entry["state"] in ACTIVE and host not in gone:
+        lost = {(entry["reason"] or {}).get("lost") for entry in list(self._entries.values())}
+        # A host that another node has lost may answer us, with a supervisor that is frozen. It is asked last.
+        for host in sorted(self._entries, key=lost.__contains__):
+            if self._entries[host]["state"] in ACTIVE and host not in self._away:
                 self._tell(f"{host}: ending because another node failed")
                 try:
                     connection, jobs_dir = fleet.connection(host), self._jobs_dirs[host]

@@ -234,6 +234,19 @@ def test_ctrl_c_stops_the_job_everywhere(pushed: Mnt, lab: Lab) -> None:
     assert "node2: stopped" in said
 
 
+def test_a_frozen_supervisor_is_named_and_its_node_ended(pushed: Mnt, lab: Lab) -> None:
+    launch = start_attached(lab, "-n", "node[1-2]", "--grace", "1", "sleeper.py")
+    read_until(launch, "sleeping", 2)
+    frozen = lab.host("node2").exec(["pkill", "-STOP", "-f", "[s]upervisor.py"])
+    assert frozen.returncode == 0, frozen.stderr
+    said, _ = launch.communicate(timeout=PATIENCE)
+    assert launch.returncode == 1, said
+    assert "failed: node2: node1 lost contact with it" in said.splitlines()[-1]
+    job = json.loads(pushed("status", "--json").stdout)["jobs"][0]
+    assert (job["state"], job["culprit"]["host"]) == ("failed", "node2")
+    assert [node["state"] for node in job["nodes"]] == ["failed", "stopped"]
+
+
 def test_a_hang_up_detaches(pushed: Mnt, lab: Lab) -> None:
     launch = start_attached(lab, "-n", "node1", "sleeper.py")
     read_until(launch, "sleeping")
