@@ -272,6 +272,23 @@ def test_two_launches_on_one_port_the_second_names_the_port(pushed: Mnt, lab: La
     assert "cannot be reached" not in loser
 
 
+def test_a_job_whose_files_were_deleted_is_stopped_by_its_name(pushed: Mnt, lab: Lab) -> None:
+    job = pushed("launch", "--detach", "-n", "node[1-2]", "sleeper.py").stdout.strip()
+    for name in ("node1", "node2"):
+        lab.host(name).exec(["sh", "-c", f"rm -rf /home/mnt/.mnt/jobs/{job}"])
+    assert pushed("status", job).returncode == 2
+    done = pushed("stop", job, "--grace", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    (document,) = json.loads(done.stdout)["jobs"]
+    assert {host: each["status"] for host, each in document["hosts"].items()} == {
+        "node1": "stopped",
+        "node2": "stopped",
+    }
+    unknown = pushed("stop", job)
+    assert unknown.returncode == 2
+    assert "no job" in unknown.stderr
+
+
 def test_a_hang_up_detaches(pushed: Mnt, lab: Lab) -> None:
     launch = start_attached(lab, "-n", "node1", "sleeper.py")
     read_until(launch, "sleeping")

@@ -57,7 +57,7 @@ def stop_node(args: dict[str, Any]) -> dict[str, Any]:
         recorded += [identify(process) for process in members(read_processes(), root=supervisor.pid)]
         by_supervisor = _ask(paths, supervisor, grace)
     ending = _end_rest(args["job"], args["host"], recorded, grace)
-    port = _master_port(paths)
+    port = _master_port(paths, record)
     state = read_state(paths) or {}
     unsaved = os.path.exists(paths.unsaved_state)
     if staged and not ending.ended and is_staged(paths):  # no process of it ever ran here
@@ -145,7 +145,7 @@ def _write_state(paths: JobPaths, state: dict[str, Any]) -> None:
         write_json(paths.state, state)
 
 
-def _master_port(paths: JobPaths) -> int | None:
+def _master_port(paths: JobPaths, record: dict[str, Any]) -> int | None:
     spec = read_json(paths.spec) or {}
-    master = spec.get("master") or {}
-    return int(master["port"]) if "port" in master else None
+    port = (spec.get("master") or record).get("port")
+    return None if port is None else int(port)

@@ -261,7 +261,11 @@ class Supervisor:
         if recorded != self._recorded:
             self._recorded = recorded
             try:
-                record = {"supervisor": self._state["supervisor"], "processes": recorded}
+                record = {
+                    "supervisor": self._state["supervisor"],
+                    "processes": recorded,
+                    "port": self._spec["master"]["port"],
+                }
                 write_json(self._paths.processes, record)
             except OSError as error:
                 _log(f"cannot write {self._paths.processes}: {error}")
