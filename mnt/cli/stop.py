@@ -11,7 +11,7 @@ from mnt.cli.jobs import found_jobs
 from mnt.cli.options import Selection, grace_option, json_option, selection_options
 from mnt.errors import UsageError
 from mnt.launch.jobs import jobs_to_stop
-from mnt.launch.stop import stop_jobs
+from mnt.launch.stop import stop_jobs, stop_unlisted
 
 
 @click.command()
@@ -29,7 +29,12 @@ def stop(selection: Selection, as_json: bool, everything: bool, grace: float, jo
     if job is not None and everything:
         raise UsageError("--all and JOB exclude each other", fix="mnt stop JOB, or mnt stop --all")
     with found_jobs(selection, all_of_them=job is None) as found:
-        document = stop_jobs(found.hosts, jobs_to_stop(found.jobs, job, everything=everything), grace=grace)
+        document = None
+        if job is not None and job not in {each.job for each in found.jobs}:
+            document = stop_unlisted(found.hosts, job, grace=grace)
+        if document is None:
+            wanted = jobs_to_stop(found.jobs, job, everything=everything)
+            document = stop_jobs(found.hosts, wanted, grace=grace)
     document["ok"] = document["ok"] and found.complete
     if as_json:
         ui.document(document)

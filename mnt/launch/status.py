@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mnt.errors import HostError
-from mnt.launch.backends import backend_named
+from mnt.launch.backends import DEFAULT, backend_named
 from mnt.launch.backends.api import BackendState
-from mnt.launch.backends.local import this_machine
+from mnt.launch.backends.local import LocalBackend, this_machine
 from mnt.launch.jobs import Job, merge_jobs, record_of
 from mnt.tasks.job import Jobs, list_jobs, list_jobs_here
 
@@ -36,6 +36,12 @@ class JobHosts(ExitStack):
         """A fleet that includes the job's hosts."""
         return self._fleet(job.record.backend)
 
+    def fleets(self) -> Iterator[tuple[str, Fleet]]:
+        """This machine, and then the hosts of the inventory, each with the name of a backend for it."""
+        yield LocalBackend.name, self._fleet(LocalBackend.name)
+        if self._hosts:
+            yield DEFAULT, self._fleet(DEFAULT)
+
     def _fleet(self, backend_name: str) -> Fleet:
         if backend_name not in self._fleets:
             backend = backend_named(backend_name)
@@ -48,7 +54,7 @@ class JobHosts(ExitStack):
         jobs: list[Job] = []
         errors: dict[str, HostError] = {}
         if self._hosts:
-            results = self._fleet("ssh").run(_list_with_clock)
+            results = self._fleet(DEFAULT).run(_list_with_clock)
             errors = results.errors()
             jobs = merge_jobs(results.values_by_host(), unreachable=errors)
         try:

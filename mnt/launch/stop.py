@@ -37,6 +37,26 @@ def stop_jobs(hosts: JobHosts, jobs: Sequence[Job], *, grace: float) -> dict[str
     return {"ok": ok, "jobs": documents}
 
 
+def stop_unlisted(hosts: JobHosts, job: str, *, grace: float) -> dict[str, Any] | None:
+    """Stop a job that no host lists, because someone has deleted its directory: ask every host to stop it.
+
+    Returns the document of `mnt stop --json`, with the hosts on which it ran, and those that could not be
+    asked. None: it ran on no host that answered.
+    """
+    for backend, fleet in hosts.fleets():
+        targets = {host.name: (host.jobs_dir, job, host.name) for host in fleet.hosts}
+        outcomes = fleet.run_each(partial(stop_node, grace=grace), targets)
+        if any(answer["status"] != "none" for answer in outcomes.values_by_host().values()):
+            found = {
+                host: stop_document(outcome)
+                for host, outcome in outcomes.items()
+                if outcome.value is None or outcome.value["status"] != "none"
+            }
+            ok = all(host["status"] == "stopped" for host in found.values())
+            return {"ok": ok, "jobs": [{"job": job, "backend": backend, "hosts": found}]}
+    return None
+
+
 def stop_document(outcome: Outcome[Stopped] | None) -> dict[str, Any]:
     """The result on one node, as in the document. `outcome` is None if the host was not selected."""
     if outcome is None or outcome.value is None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mnt.errors import HostError
 from mnt.launch.jobs import ACTIVE, Job, merge_job
-from mnt.tasks.job import read_logs, stop_node
+from mnt.tasks.job import list_jobs, read_logs, stop_node
 
 if TYPE_CHECKING:
     from mnt.fleet import Fleet, HostConnection, Outcome
@@ -41,6 +42,7 @@ class Watch:
         self._grace = plan.grace  # seconds between TERM and KILL, if another node's failure ends a node
         self._entries: dict[str, JobEntry] = {}
         self._away: set[str] = set()
+        self._without: set[str] = set()  # hosts that answered that they have no files of this job
         self._failed = threading.Event()
         self._over = threading.Event()
         self._output_error: BaseException | None = None
@@ -75,8 +77,11 @@ class Watch:
         if not entries:
             error = next(iter(errors.values()))
             fix = f"the job may still run: mnt status {self._job} shows it once the hosts answer"
+            if error.host in self._without:
+                fix = f"its processes may still run: mnt stop {self._job} ends them"
             raise HostError(error.host, error.phase, error.reason, fix=fix)
-        return merge_job(entries, unreachable=errors.keys(), asked=self._jobs_dirs)
+        never_started = self._without - self._entries.keys()
+        return merge_job(entries, unreachable=errors.keys() - never_started, asked=self._jobs_dirs)
 
     def _follow_node(self, connection: HostConnection) -> None:
         host = connection.target.name
@@ -103,6 +108,7 @@ class Watch:
                 )
             except HostError as error:
                 if error.phase in ("command", "answer"):
+                    self._look_for_files(connection)
                     raise
                 self._reach_again(connection, error)
             else:
@@ -120,6 +126,14 @@ class Watch:
         if self._output_error is not None:
             raise self._output_error
 
+    def _look_for_files(self, connection: HostConnection) -> None:
+        """Find out whether the host has files of the job. Without, it never started there, or lost them."""
+        host = connection.target.name
+        with suppress(HostError):
+            jobs = list_jobs(connection, self._jobs_dirs[host], host)["jobs"]
+            if all(entry["job"] != self._job for entry in jobs):
+                self._without.add(host)
+
     def _changed(self, host: str, entry: JobEntry) -> None:
         self._entries[host] = entry
         if entry["state"] not in ACTIVE and entry["state"] != "finished":
@@ -130,9 +144,10 @@ class Watch:
         self._failed.wait()
         if self._over.wait(PEERS_FIRST):
             return
-        gone = self._away | {(entry["reason"] or {}).get("lost") for entry in self._entries.values()}
-        for host, entry in list(self._entries.items()):
-            if entry["state"] in ACTIVE and host not in gone:
+        lost = {(entry["reason"] or {}).get("lost") for entry in list(self._entries.values())}
+        # A host that another node has lost may answer us, with a supervisor that is frozen. It is asked last.
+        for host in sorted(self._entries, key=lost.__contains__):
+            if self._entries[host]["state"] in ACTIVE and host not in self._away:
                 self._tell(f"{host}: ending because another node failed")
                 try:
                     connection, jobs_dir = fleet.connection(host), self._jobs_dirs[host]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from faults import port_taken, power_off
+from faults import port_taken, power_off, write_file
 from waiting import PATIENCE, wait_for
 
 from mnt.errors import HostError
@@ -232,6 +232,61 @@ def test_ctrl_c_stops_the_job_everywhere(pushed: Mnt, lab: Lab) -> None:
     assert launch.returncode == 130, said
     assert "node1: stopped" in said
     assert "node2: stopped" in said
+
+
+def test_a_frozen_supervisor_is_named_and_its_node_ended(pushed: Mnt, lab: Lab) -> None:
+    launch = start_attached(lab, "-n", "node[1-2]", "--grace", "1", "sleeper.py")
+    read_until(launch, "sleeping", 2)
+    frozen = lab.host("node2").exec(["pkill", "-STOP", "-f", "[s]upervisor.py"])
+    assert frozen.returncode == 0, frozen.stderr
+    said, _ = launch.communicate(timeout=PATIENCE)
+    assert launch.returncode == 1, said
+    assert "failed: node2: node1 lost contact with it" in said.splitlines()[-1]
+    job = json.loads(pushed("status", "--json").stdout)["jobs"][0]
+    assert (job["state"], job["culprit"]["host"]) == ("failed", "node2")
+    assert [node["state"] for node in job["nodes"]] == ["failed", "stopped"]
+
+
+def test_a_master_that_ends_at_once_is_the_culprit_not_the_node_that_never_started(
+    pushed: Mnt, lab: Lab
+) -> None:
+    """Even if its failure looks like a consequence of another. The worker's part is taken back."""
+    write_file(lab.host("node1"), "/tmp/sitecustomize.py", "import os; print('SignalException'); os._exit(1)")
+    done = pushed(
+        "launch", "-n", "node[1-2]", "--env", "PYTHONPATH=/tmp", "--env", "PYTHONUNBUFFERED=1", "show.py"
+    )
+    lab.host("node1").exec(["rm", "/tmp/sitecustomize.py"])
+    assert done.returncode == 1, done.stderr
+    assert "failed: node1: SignalException" in done.stderr.splitlines()[-1]
+    job = json.loads(pushed("status", "--json").stdout)["jobs"][0]
+    assert job["culprit"]["host"] == "node1"
+    assert [node["state"] for node in job["nodes"]] == ["failed", "absent"]
+
+
+def test_two_launches_on_one_port_the_second_names_the_port(pushed: Mnt, lab: Lab) -> None:
+    launches = [start_attached(lab, "-n", "node[1-2]", "--no-preflight", "count.py") for _ in range(2)]
+    said = [launch.communicate(timeout=PATIENCE)[0] for launch in launches]
+    (loser,) = (text for text, launch in zip(said, launches, strict=True) if launch.returncode)
+    assert "node1: " in loser
+    assert "29500" in loser
+    assert "cannot be reached" not in loser
+
+
+def test_a_job_whose_files_were_deleted_is_stopped_by_its_name(pushed: Mnt, lab: Lab) -> None:
+    job = pushed("launch", "--detach", "-n", "node[1-2]", "sleeper.py").stdout.strip()
+    for name in ("node1", "node2"):
+        lab.host(name).exec(["sh", "-c", f"rm -rf /home/mnt/.mnt/jobs/{job}"])
+    assert pushed("status", job).returncode == 2
+    done = pushed("stop", job, "--grace", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    (document,) = json.loads(done.stdout)["jobs"]
+    assert {host: each["status"] for host, each in document["hosts"].items()} == {
+        "node1": "stopped",
+        "node2": "stopped",
+    }
+    unknown = pushed("stop", job)
+    assert unknown.returncode == 2
+    assert "no job" in unknown.stderr
 
 
 def test_a_hang_up_detaches(pushed: Mnt, lab: Lab) -> None:

@@ -481,7 +481,9 @@ def test_stop_of_a_job_whose_directory_was_deleted(host: JobHost) -> None:
     spec = host.spec()
     answer = host.start(spec)
     shutil.rmtree(os.path.join(host.jobs_dir, spec["job"]))
-    assert host.stop(spec["job"])["status"] == "stopped"
+    with socket.create_server(("127.0.0.1", spec["master"]["port"])):
+        stopped = host.stop(spec["job"])
+    assert (stopped["status"], stopped["port_free"]) == ("stopped", False)
     assert not alive(answer["pid"])
 
 

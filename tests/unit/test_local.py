@@ -6,6 +6,7 @@ import json
 import os
 import select
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 from local_jobs import LocalMnt, make_python
 from ports import free_port
-from waiting import PATIENCE, wait_for
+from waiting import PATIENCE, alive, wait_for
 
 HERE = socket.gethostname()
 
@@ -247,6 +248,35 @@ def test_a_hang_up_leaves_the_job_to_stop(mnt: LocalMnt) -> None:
     assert job["backend"] == "local"
     assert job["hosts"][HERE]["status"] == "stopped"
     assert job["hosts"][HERE]["port_free"]
+
+
+def test_a_job_whose_files_were_deleted_is_stopped_by_its_name(mnt: LocalMnt) -> None:
+    mnt.script(SLEEP)
+    job = mnt.launch("--detach", "train.py").stdout.strip()
+    assert len(pids := mnt.processes()) > 2
+    shutil.rmtree(mnt.home / ".mnt" / "jobs" / job)
+    stopped = mnt("stop", "--json", "--grace", "0.5", job)
+    assert stopped.returncode == 0, stopped.stderr
+    (document,) = json.loads(stopped.stdout)["jobs"]
+    assert (document["job"], document["backend"]) == (job, "local")
+    assert document["hosts"][HERE]["status"] == "stopped"
+    assert not any(map(alive, pids))
+    again = mnt("stop", job)
+    assert again.returncode == 2
+    assert "there are no jobs on the hosts" in again.stderr
+    assert not Path(f"/tmp/mnt-{os.getuid()}", job).exists()
+
+
+def test_a_job_whose_files_are_deleted_while_it_is_watched_is_no_success(mnt: LocalMnt) -> None:
+    mnt.script(SLEEP)
+    launch = mnt.attached("train.py")
+    read_until(launch, "sleeping")
+    (job,) = os.listdir(mnt.home / ".mnt" / "jobs")
+    shutil.rmtree(mnt.home / ".mnt" / "jobs")
+    said, _ = launch.communicate(timeout=PATIENCE)
+    assert launch.returncode == 1, said
+    assert f"fix: its processes may still run: mnt stop {job} ends them" in said
+    assert mnt("stop", job, "--grace", "0.5").returncode == 0
 
 
 def test_a_killed_launch_leaves_a_job_that_goes_on(mnt: LocalMnt) -> None:

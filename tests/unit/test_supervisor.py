@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from job_host import JobHost
@@ -309,6 +310,102 @@ def test_a_full_disk_or_lost_directory_does_not_end_the_job(host: JobHost) -> No
     away.rename(directory)
     assert host.ended(spec["job"])["state"] == "finished"
     wait_for(lambda: not alive(answer["pid"]))
+
+
+def on_a_full_disk(host: JobHost, spec: dict[str, Any], changes: dict[str, str] | None = None) -> Path:
+    """Stage and spawn; the supervisor's log is full. Gives the job's directory, to be closed and opened."""
+    host.jobs.append(spec["job"])
+    assert "refused" not in host.call("stage", changes, spec=spec)
+    directory = Path(host.jobs_dir) / spec["job"] / host.name
+    (directory / "supervisor.log").symlink_to("/dev/full")
+    names = {"job": spec["job"], "peer": None, "wait_for_port": False, "timeout": PATIENCE}
+    assert "refused" not in host.call("spawn", **names)
+    return directory
+
+
+def test_a_full_disk_hides_neither_the_job_nor_its_end(host: JobHost) -> None:
+    """Neither the state nor the log can be written: the state is in the node-local directory meanwhile."""
+    host.script(script("note('main')", WHEN_TOLD, LISTEN, "os.remove('go')", WHEN_TOLD))
+    spec = host.spec()
+    spec["argv"].append(str(spec["master"]["port"]))
+    directory = on_a_full_disk(host, spec)
+    main = host.word("main")
+    directory.chmod(0o500)
+    (host.directory / "go").touch()
+    wait_for(lambda: host.entry(spec["job"])["listening"])
+    assert host.entry(spec["job"])["state"] == "running"
+    wait_for(lambda: not (host.directory / "go").exists())
+    (host.directory / "go").touch()
+    wait_for(lambda: host.entry(spec["job"])["state"] == "finished")
+    assert not alive(main)
+    assert host.state(spec["job"])["ended"] is None
+    directory.chmod(0o700)  # there is space again
+    state = host.ended(spec["job"])
+    assert state["state"] == "finished"
+    wait_for(lambda: not alive(state["supervisor"]["pid"]))
+    assert not host.local(spec["job"]).exists()
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_stop_on_a_full_disk(host: JobHost, ended: bool) -> None:
+    """Stop ends the supervisor that waits for space, and saves the state if there is some."""
+    host.script(script("note('main')", "time.sleep(600)" if not ended else WHEN_TOLD))
+    spec = host.spec()
+    directory = on_a_full_disk(host, spec)
+    main = host.word("main")
+    directory.chmod(0o500)
+    if ended:
+        (host.directory / "go").touch()
+        wait_for(lambda: host.entry(spec["job"])["state"] == "finished")
+    with at_most(15):
+        answer = host.stop(spec["job"])
+    assert (answer["status"], answer["left"]) == ("none" if ended else "stopped", [])
+    assert not alive(main)
+    assert not host.local(spec["job"]).exists()
+    directory.chmod(0o700)
+
+
+def test_a_state_that_a_dead_supervisor_could_not_write_is_saved_by_stop(host: JobHost) -> None:
+    host.script(script("note('main')", WHEN_TOLD))
+    spec = host.spec()
+    directory = on_a_full_disk(host, spec)
+    directory.chmod(0o500)
+    (host.directory / "go").touch()
+    wait_for(lambda: host.entry(spec["job"])["state"] == "finished")
+    os.kill(host.state(spec["job"])["supervisor"]["pid"], signal.SIGKILL)
+    directory.chmod(0o700)
+    assert host.entry(spec["job"])["state"] == "finished"
+    assert host.stop(spec["job"])["status"] == "none"
+    assert not host.local(spec["job"]).exists()
+    assert host.entry(spec["job"])["state"] == "finished"
+
+
+def test_a_bug_of_the_supervisor_on_a_full_disk_leaves_nothing_running(host: JobHost) -> None:
+    host.script(script(STUBBORN_WORKER, "note('main'); time.sleep(600)"))
+    spec = host.spec()
+    told = host.directory / "go"
+    broken = {"            self._watch_port()": f'            1 / (not os.path.exists("{told}"))'}
+    directory = on_a_full_disk(host, spec, broken)
+    pids = [host.word("main"), host.word("worker")]
+    directory.chmod(0o500)
+    told.touch()
+    wait_for(lambda: host.entry(spec["job"])["state"] == "failed")
+    assert not any(alive(pid) for pid in pids)
+    directory.chmod(0o700)
+    message = host.ended(spec["job"])["failure"]["message"]
+    assert message == "the supervisor failed: ZeroDivisionError: division by zero"
+
+
+def test_a_log_that_cannot_be_made_is_a_job_that_never_started(host: JobHost) -> None:
+    host.script("")
+    spec = host.spec()
+    host.jobs.append(spec["job"])
+    assert "refused" not in host.call("stage", spec=spec)
+    log = Path(host.jobs_dir) / spec["job"] / host.name / "output.log"
+    log.symlink_to("/no/such/directory/log")
+    answer = host.call("spawn", job=spec["job"], peer=None, wait_for_port=False, timeout=PATIENCE)
+    assert answer["refused"]["message"] == f"cannot write {log}: No such file or directory"
+    assert os.listdir(host.jobs_dir) == []
 
 
 def test_a_bug_of_the_supervisor_leaves_nothing_running(host: JobHost) -> None:

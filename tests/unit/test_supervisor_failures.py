@@ -125,6 +125,7 @@ def test_of_two_culprits_the_first() -> None:
         (GLOO, True),
         ("torch.distributed.DistBackendError: NCCL error: ncclRemoteError: A call failed", True),
         ("torch.distributed.DistNetworkError: failed to recv, got 0 bytes", True),
+        ("torch.distributed.DistNetworkError: port: 29500, code: -98, name: EADDRINUSE", False),
         ("ConnectionResetError: [Errno 104] Connection reset by peer", False),  # reading data, perhaps
         ("BrokenPipeError: [Errno 32] Broken pipe", False),
         ("torch.OutOfMemoryError: CUDA out of memory.", False),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mnt.remote.common.refusal import Refused
-from mnt.remote.job.files import FINAL_STATES, JobPaths, read_json
+from mnt.remote.job.files import FINAL_STATES, JobPaths, read_json, read_state
 from mnt.remote.job.procs import Process, boot_id, find, pids_with_environment
 from mnt.remote.job.spec import job_variables
 
@@ -56,10 +56,11 @@ def describe(paths: JobPaths) -> dict[str, Any] | None:
     A job that is staged but not started is "pending"; one that should run but has no supervisor is "lost".
     Files whose contents are no job's count as missing.
     """
-    about = _read(paths.about, _ABOUT) or _read(paths.spec, _ABOUT)  # an older mnt wrote only the spec
+    about = _shaped(read_json(paths.about), _ABOUT)
+    about = about or _shaped(read_json(paths.spec), _ABOUT)  # an older mnt wrote only the spec
     if about is None or (about["job"], about["host"]) != (paths.job, paths.host):
         return None
-    state = _read(paths.state, _STATE)
+    state = _shaped(read_state(paths), _STATE)
     if state is None:
         # Its supervisor has not written one yet.
         starting = any(True for _ in pids_with_environment(job_variables(paths.job, paths.host)))
@@ -67,17 +68,17 @@ def describe(paths: JobPaths) -> dict[str, Any] | None:
         state["state"] = "starting" if starting else "pending" if is_staged(paths) else "lost"
     elif state["state"] not in FINAL_STATES and living_supervisor(state) is None:
         # It may have written its final state after we read it.
-        state = _read(paths.state, _STATE) or state
+        state = _shaped(read_state(paths), _STATE) or state
         if state["state"] not in FINAL_STATES:
             state["state"] = "lost"
     del state["supervisor"]
     return {**about, **state, "listening": bool(state["listening"])}
 
 
-def _read(path: str, shape: Any) -> Any:
-    """The part of a JSON file that has the shape; None if it has another one, or cannot be read."""
+def _shaped(value: Any, shape: Any) -> Any:
+    """The part of a value that has the shape; None if it has another one."""
     try:
-        return _take(read_json(path), shape)
+        return _take(value, shape)
     except ValueError:
         return None
 

@@ -21,8 +21,8 @@ VICTIM = re.compile(
     r"|gloo.*(?:Read|Write) error|Gloo connectFullMesh failed"
     r"|ncclRemoteError|NCCL communicator was aborted|remote process exited or there was a network error"
     r"|Watchdog caught collective operation timeout|collective operations have failed or timed out"
-    r"|DistStoreError|DistNetworkError|TCPStore.*(?:reset by peer|Broken pipe)|failed to recv, got 0 bytes"
-    r"|SignalException",
+    r"|DistStoreError|DistNetworkError(?!.*EADDRINUSE)|TCPStore.*(?:reset by peer|Broken pipe)"
+    r"|failed to recv, got 0 bytes|SignalException",
     re.IGNORECASE,
 )
 

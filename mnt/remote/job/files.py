@@ -56,6 +56,7 @@ class JobPaths(JobFiles):
         self.program = os.path.join(self.local, "supervisor.py")
         self.processes = os.path.join(self.local, "processes.json")
         self.stop_request = os.path.join(self.local, "stop.json")
+        self.unsaved_state = os.path.join(self.local, "state.json")
 
     def make_local(self) -> None:
         """Make the node-local directory, new and private. Raises Refused, also if another user owns it."""
@@ -97,6 +98,21 @@ class JobPaths(JobFiles):
         return os.path.dirname(of_job), of_job
 
 
+def read_spec(paths: JobPaths) -> dict[str, Any]:
+    """Raises Refused if there is none."""
+    spec = read_json(paths.spec)
+    if spec is None:
+        raise Refused(
+            f"{paths.spec} is missing or damaged", f"remove {paths.directory}, and start the job again"
+        )
+    return spec
+
+
+def read_state(paths: JobPaths) -> dict[str, Any] | None:
+    """This node's state: the node-local one if the disk has no room for the other; None if there is none."""
+    return read_json(paths.unsaved_state) or read_json(paths.state)
+
+
 def remove_files(paths: JobPaths) -> None:
     """Remove every trace of a job that did not start here."""
     paths.remove_local()
@@ -122,10 +138,11 @@ def write_json(path: str, document: Any) -> None:
     replace_file(path, json.dumps(document))
 
 
-def read_json(path: str) -> Any:
-    """The document in a file; None if it does not exist or cannot be read."""
+def read_json(path: str) -> dict[str, Any] | None:
+    """The JSON object in a file; None if it does not exist, cannot be read, or holds something else."""
     try:
         with open(path, encoding="utf-8") as file:
-            return json.load(file)
+            document = json.load(file)
     except (OSError, ValueError, RecursionError):
         return None
+    return document if isinstance(document, dict) else None

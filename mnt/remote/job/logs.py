@@ -10,7 +10,7 @@ from typing import Any
 
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job.entry import require
-from mnt.remote.job.files import FINAL_STATES, JobPaths, read_json
+from mnt.remote.job.files import FINAL_STATES, JobPaths, read_spec
 from mnt.remote.job.remains.readers import remains_of
 from mnt.remote.job.spec import first_rank, rank_count
 
@@ -42,7 +42,7 @@ def _streams(paths: JobPaths, rank: int | None, offset: int) -> list[_Stream]:
     """The log files to send. Raises Refused if the rank is not on this node."""
     if rank is None:
         return [_Stream("output", lambda: paths.output, offset)]
-    spec = read_json(paths.spec)
+    spec = read_spec(paths)
     first, count = first_rank(spec), rank_count(spec)
     if not first <= rank < first + count:
         raise Refused(f"rank {rank} is not on {spec['host']}: it has {first} to {first + count - 1}")

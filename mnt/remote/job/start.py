@@ -18,7 +18,7 @@ from mnt.remote.common.files import read, replace_file, strerror
 from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.entry import about, describe, is_staged, living_supervisor
-from mnt.remote.job.files import FINAL_STATES, JobPaths, read_json, remove_files, write_json
+from mnt.remote.job.files import FINAL_STATES, JobPaths, read_spec, read_state, remove_files, write_json
 from mnt.remote.job.spec import SESSION_VARIABLES, job_of, job_variables
 from mnt.remote.job.stop import stop_node
 
@@ -50,7 +50,7 @@ def spawn_node(args: dict[str, Any]) -> dict[str, Any]:
     paths = JobPaths(args["jobs_dir"], args["job"], args["host"])
     if not is_staged(paths):
         raise Refused(f"nothing is staged here for job {args['job']}", "start it again: mnt launch")
-    spec = {**read_json(paths.spec), "peer": args["peer"]}
+    spec = {**read_spec(paths), "peer": args["peer"]}
     with _nothing_left(paths):
         write_json(paths.spec, spec)
         started = _spawn(paths, spec, _session_environment())
@@ -195,7 +195,7 @@ def _hear(reading: int) -> dict[str, Any]:
 def _await_port(paths: JobPaths, deadline: float) -> None:
     """Wait until the supervisor sees the job listen, one of them has ended, or the deadline has passed."""
     while time.monotonic() < deadline:
-        state = read_json(paths.state) or {}
+        state = read_state(paths) or {}
         if state.get("listening") or state.get("state") in FINAL_STATES or living_supervisor(state) is None:
             return
         time.sleep(LOOK_EVERY)

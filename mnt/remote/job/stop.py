@@ -10,7 +10,15 @@ from typing import Any
 
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.entry import is_staged, living_supervisor
-from mnt.remote.job.files import FINAL_STATES, FORMAT, JobPaths, read_json, remove_files, write_json
+from mnt.remote.job.files import (
+    FINAL_STATES,
+    FORMAT,
+    JobPaths,
+    read_json,
+    read_state,
+    remove_files,
+    write_json,
+)
 from mnt.remote.job.procs import (
     SWEEP,
     Ending,
@@ -35,7 +43,7 @@ def stop_node(args: dict[str, Any]) -> dict[str, Any]:
     """See `mnt.tasks.job.stop_node`."""
     paths = JobPaths(args["jobs_dir"], args["job"], args["host"])
     grace = float(args["grace"])
-    before = read_json(paths.state) or {}
+    before = read_state(paths) or {}
     record = read_json(paths.processes) or {}
     recorded = _recorded(record)
     staged = is_staged(paths)
@@ -49,16 +57,19 @@ def stop_node(args: dict[str, Any]) -> dict[str, Any]:
         recorded += [identify(process) for process in members(read_processes(), root=supervisor.pid)]
         by_supervisor = _ask(paths, supervisor, grace)
     ending = _end_rest(args["job"], args["host"], recorded, grace)
-    port = _master_port(paths)
+    port = _master_port(paths, record)
+    state = read_state(paths) or {}
+    unsaved = os.path.exists(paths.unsaved_state)
     if staged and not ending.ended and is_staged(paths):  # no process of it ever ran here
         ran = False
         remove_files(paths)
     else:
         paths.remove_local()
 
-    state = read_json(paths.state) or {}
     if ran and state.get("state") not in FINAL_STATES:
         _write_end(paths, state, ending)
+    elif unsaved:
+        _write_state(paths, state)
     killed = by_supervisor + ending.ended
     return {
         "status": "left" if ending.left else "stopped" if ran or killed else "none",
@@ -86,7 +97,7 @@ def _ask(paths: JobPaths, supervisor: Process, grace: float) -> int:
             send_signal(supervisor, signal.SIGKILL)
             return 0
         time.sleep(LOOK_EVERY)
-    return int((read_json(paths.state) or {}).get("killed") or 0)
+    return int((read_state(paths) or {}).get("killed") or 0)
 
 
 def _end_rest(job: str, host: str, recorded: list[dict[str, int]], grace: float) -> Ending:
@@ -126,11 +137,16 @@ def _write_end(paths: JobPaths, state: dict[str, Any], ending: Ending) -> None:
         "killed": ending.ended,
         "left": ending.left,
     }
+    _write_state(paths, {"format": FORMAT, **state, **last})
+
+
+def _write_state(paths: JobPaths, state: dict[str, Any]) -> None:
     with contextlib.suppress(OSError):  # on a full disk the job has ended all the same, and shows as lost
-        write_json(paths.state, {"format": FORMAT, **state, **last})
+        write_json(paths.state, state)
 
 
-def _master_port(paths: JobPaths) -> int | None:
+def _master_port(paths: JobPaths, record: dict[str, Any]) -> int | None:
     spec = read_json(paths.spec) or {}
-    master = spec.get("master") or {}
-    return int(master["port"]) if "port" in master else None
+    master = spec.get("master")
+    port = (master if isinstance(master, dict) else record).get("port")
+    return port if isinstance(port, int) else None

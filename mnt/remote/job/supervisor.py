@@ -9,6 +9,7 @@ The handshake is one JSON object, `{"pid", "peer"}` or `{"refused": {"message", 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -54,6 +55,8 @@ _TICK_LISTENING = 0.1  # while we wait for the rendezvous port
 _TICK_ENDING = 0.05
 _RECORD_EVERY = 1.0  # seconds between two records of the job's processes; longer if that would take
 _RECORD_COST = 0.02  # more than this share of a processor
+_SAVE_FOR = 3600.0  # seconds after the end to try to write the final state, if the disk is full
+_SAVE_FOR_GONE = 30.0  # the same if the job's directory is gone
 
 
 class Supervisor:
@@ -96,7 +99,11 @@ class Supervisor:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self._save()
         self._link = self._make_link()
-        spec, output = self._spec, os.open(self._paths.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        spec = self._spec
+        try:
+            output = os.open(self._paths.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        except OSError as error:
+            raise Refused(f"cannot write {self._paths.output}: {strerror(error)}") from error
         try:
             self._child = subprocess.Popen(
                 [encode(argument) for argument in spec["argv"]],
@@ -141,7 +148,7 @@ class Supervisor:
                 self._save()
         if self._link is not None:
             self._link.close()
-        self._paths.remove_local()
+        self._leave()
 
     def ask_to_stop(self) -> None:
         """End the job in the next turn of the loop, as a TERM does."""
@@ -155,7 +162,7 @@ class Supervisor:
         failure = make_failure(f"the supervisor failed: {message}", time=time.time())
         self._state.update(state="failed", failure=failure, ended=time.time(), left=ending.left)
         self._save()
-        self._paths.remove_local()
+        self._leave()
 
     # --- the parts of a turn of the loop
 
@@ -163,6 +170,21 @@ class Supervisor:
         if self._state["ended"] is None:
             return False
         return self._link is None or self._stopping or self._link.settled(now)
+
+    def _leave(self) -> None:
+        """Remove the node-local directory, once the final state is written.
+
+        If it cannot be written in time, or someone asks to stop, it stays in that directory.
+        """
+        ended = time.monotonic()
+        while self._dirty and not (self._stopping or self._stop_asked):
+            exists = os.path.isdir(self._paths.directory)
+            if time.monotonic() - ended > (_SAVE_FOR if exists else _SAVE_FOR_GONE):
+                break
+            time.sleep(_TICK)
+            self._save()
+        if not self._dirty or not os.path.isdir(self._paths.directory):
+            self._paths.remove_local()
 
     def _timeout(self) -> float:
         if self._ending is not None and self._state["ended"] is None:
@@ -239,7 +261,11 @@ class Supervisor:
         if recorded != self._recorded:
             self._recorded = recorded
             try:
-                record = {"supervisor": self._state["supervisor"], "processes": recorded}
+                record = {
+                    "supervisor": self._state["supervisor"],
+                    "processes": recorded,
+                    "port": self._spec["master"]["port"],
+                }
                 write_json(self._paths.processes, record)
             except OSError as error:
                 _log(f"cannot write {self._paths.processes}: {error}")
@@ -333,13 +359,22 @@ class Supervisor:
             self._dirty = True
 
     def _save(self) -> None:
-        """Write the state. If the disk is full, the job goes on, and the next turn tries again."""
+        """Write the state. If the disk is full, the job goes on, and the next turn tries again.
+
+        Until then the state is in the node-local directory, see `read_state`.
+        """
+        unsaved = self._paths.unsaved_state
         try:
             write_json(self._paths.state, self._state)
         except OSError as error:
+            self._dirty = True
             _log(f"cannot write {self._paths.state}: {error}")
+            with contextlib.suppress(OSError):
+                write_json(unsaved, self._state)
         else:
             self._dirty = False
+            with contextlib.suppress(OSError):  # usually there is none
+                os.unlink(unsaved)
 
 
 def _as_child() -> None:
@@ -355,12 +390,17 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _log(message: str) -> None:
-    print(time.strftime("%Y-%m-%d %H:%M:%S"), message, file=sys.stderr, flush=True)
+    """Write to supervisor.log. The disk may be full; that must not end the job."""
+    with contextlib.suppress(OSError):
+        print(time.strftime("%Y-%m-%d %H:%M:%S"), message, file=sys.stderr, flush=True)
 
 
 def main(arguments: list[str]) -> int:
     """Supervise one node's part of a job. See the module's docstring."""
-    supervisor = Supervisor(read_json(arguments[0]))
+    spec = read_json(arguments[0])
+    if spec is None:
+        return 1
+    supervisor = Supervisor(spec)
     try:
         try:
             started = supervisor.start()
@@ -371,8 +411,11 @@ def main(arguments: list[str]) -> int:
             supervisor.ask_to_stop()
         supervisor.run()
     except Exception as error:  # noqa: BLE001  (after any error, nothing may be left running)
-        _log(traceback.format_exc())
-        supervisor.abandon(traceback.format_exception_only(type(error), error)[-1].strip())
+        trace = traceback.format_exc()
+        try:
+            supervisor.abandon(traceback.format_exception_only(type(error), error)[-1].strip())
+        finally:
+            _log(trace)
         return 1
     return 0
 
