@@ -19,7 +19,7 @@ from mnt.facts.host import HostFacts
 from mnt.facts.reach import TrainingNic
 from mnt.fleet import Fleet, Outcome
 from mnt.inventory.model import Host, Inventory
-from mnt.tasks.mesh import mesh
+from mnt.tasks.logins import mesh
 from mnt.tasks.probe import probe
 from mnt.tasks.program import NoPython
 

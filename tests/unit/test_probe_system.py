@@ -21,12 +21,10 @@ from waiting import HANG, PATIENCE, at_most, wait_for
 from mnt.facts.host import HostFacts
 from mnt.facts.system import Gpus, KernelLog
 from mnt.preflight.nvidia import xids
-from mnt.remote.common.procstat import stat_fields
+from mnt.remote.common.files import stat_fields
 from mnt.remote.probe import (
     artifacts,
-    commands,
-    kernellog,
-    logind,
+    children,
     memory,
     nvidia,
     ownprocs,
@@ -34,6 +32,7 @@ from mnt.remote.probe import (
     rdma,
     session,
 )
+from mnt.remote.probe.settings import logind
 
 DATA = Path(__file__).parents[1] / "data" / "nvidia-smi"
 
@@ -169,7 +168,7 @@ def test_a_bus_without_nvidia_and_no_bus_at_all(tmp_path: Path) -> None:
 
 def test_commands_run_side_by_side() -> None:
     with at_most(PATIENCE):
-        answers = commands.run_all(
+        answers = children.run_all(
             {
                 "slow": ["sh", "-c", "sleep 0.5; echo done"],
                 "too slow": ["sleep", str(HANG)],
@@ -220,7 +219,7 @@ def test_a_closed_kernel_log_is_looked_for_in_the_journal(
     line = "NVRM: Xid (PCI:0000:41:00): 79, pid=1, GPU has fallen off the bus."
     script = f"echo '{time.time() - 100:.6f} gpu01 kernel: {line}'"
     with fake_journal(tmp_path, monkeypatch, script):
-        answer = kernellog.kernel_log("NVRM: Xid", PATIENCE)
+        answer = nvidia.kernel_log("NVRM: Xid", PATIENCE)
     (xid,) = xids(log_of(answer).lines)
     assert (xid.code, xid.device) == (79, "0000:41:00")
     assert 100 <= xid.age < 100 + PATIENCE
@@ -240,7 +239,7 @@ def test_a_journal_that_tells_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, error: bool
 ) -> None:
     with fake_journal(tmp_path, monkeypatch, script):
-        answer = kernellog.kernel_log("NVRM: Xid", PATIENCE)
+        answer = nvidia.kernel_log("NVRM: Xid", PATIENCE)
     assert answer == {"lines": [], "error": "Operation not permitted" if error else None}
 
 
@@ -254,7 +253,7 @@ def test_a_line_of_the_real_kernel_log() -> None:
         os.close(os.open("/dev/kmsg", os.O_RDONLY))
     except OSError as error:
         pytest.skip(f"no kernel log here: {error}")
-    (line,) = log_of(kernellog.kernel_log(text, PATIENCE)).lines
+    (line,) = log_of(nvidia.kernel_log(text, PATIENCE)).lines
     assert line.text == text
     assert 0 <= line.age < PATIENCE
 
@@ -354,17 +353,17 @@ SHIPPED = "[Login]\n#KillUserProcesses=no\n#KillExcludeUsers=root\n#RemoveIPC=ye
     ],
 )
 def test_logind_conf(tmp_path: Path, files: dict[str, str], settings: dict[str, str]) -> None:
-    assert logind.logind("ubuntu", str(write(tmp_path, files)))["settings"] == settings
+    assert logind("ubuntu", str(write(tmp_path, files)))["settings"] == settings
 
 
 def test_what_the_shipped_file_tells_of_the_defaults(tmp_path: Path) -> None:
     root = write(tmp_path, {"usr/lib/systemd/logind.conf": SHIPPED, "var/lib/systemd/linger/ubuntu": ""})
     (root / "run/systemd/system").mkdir(parents=True)
-    found = logind.logind("ubuntu", str(root))
+    found = logind("ubuntu", str(root))
     assert found["defaults"] == {"KillUserProcesses": "no", "KillExcludeUsers": "root", "RemoveIPC": "yes"}
     assert (found["booted"], found["lingers"]) == (True, True)
-    assert not logind.logind("eve", str(root))["lingers"]
-    assert not logind.logind(None, str(root))["lingers"]
+    assert not logind("eve", str(root))["lingers"]
+    assert not logind(None, str(root))["lingers"]
 
 
 # --- processes -------------------------------------------------------------------------------------------

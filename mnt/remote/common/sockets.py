@@ -35,11 +35,11 @@ def parse_sockets(text: str, port: int) -> list[tuple[str, int, str]]:
         fields = line.split()
         address, _, local_port = fields[1].partition(":")
         if fields[3] == LISTEN and int(local_port, 16) == port:
-            found.append((_address(address), int(fields[7]), fields[9]))
+            found.append((numeric(address), int(fields[7]), fields[9]))
     return found
 
 
-def _address(text: str) -> str:
+def numeric(text: str) -> str:
     """`0100007F` as 127.0.0.1: 32-bit words in the host's byte order."""
     packed = b"".join(struct.pack("=I", int(text[i : i + 8], 16)) for i in range(0, len(text), 8))
     return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)

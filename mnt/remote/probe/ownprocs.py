@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-from mnt.remote.common.files import entries, read
-from mnt.remote.common.procstat import stat_fields
+from mnt.remote.common.files import entries, read, stat_fields
 from mnt.remote.job.spec import job_of
 
 _COMPILERS = frozenset({"ninja", "nvcc", "cicc", "ptxas", "cudafe++", "cc1plus", "c++", "g++", "clang++"})

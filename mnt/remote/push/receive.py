@@ -121,7 +121,8 @@ class Push:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        with _sheltered():
+        # When the head is gone, boot sends SIGTERM, and then leaves us some time to clean up.
+        with ignored(signal.SIGTERM):
             try:
                 self._undo.close()
             finally:
@@ -260,16 +261,17 @@ _STEPS: dict[str, Callable[..., Answer]] = {
 
 
 @contextlib.contextmanager
-def _sheltered() -> Iterator[None]:
-    """Ignore SIGTERM: when the head is gone, boot sends one, and then leaves us some time to clean up."""
+def ignored(*numbers: signal.Signals) -> Iterator[None]:
+    """Ignore these signals during the block. Only the main thread gets signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _numbers(directory: bytes) -> list[int] | None:

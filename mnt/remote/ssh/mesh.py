@@ -5,8 +5,7 @@ configuration and keys, as DeepSpeed, pdsh and mpirun do.
 
 Arguments:
     workers: [{"name": str, "address": str, "user": str | None, "port": int | None}, ..]
-    timeout: float     seconds for each login; default 10
-    at_once: int       simultaneous logins; default 16
+    timeout: float     seconds for each login
 
 Answer: {"results": {NAME: {"ok": bool, "error": str | None}}}
 """
@@ -24,15 +23,15 @@ from typing import Any, BinaryIO
 # remain available, P-256 first: it does not affect who may log in, and no secret is sent. Further host keys
 # of the worker are not requested: each would cost it a signature, and be added to the user's known_hosts.
 _CHEAP = ("-o", "KexAlgorithms=^ecdh-sha2-nistp256", "-o", "UpdateHostKeys=no")
+AT_ONCE = 16  # simultaneous logins
 _NOT_CHEAP = ("kex", "key exchange", "host key type", "configuration option")
 
 
 def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, Any]:
     """Log in to every worker, several at once."""
     workers = args["workers"]
-    timeout = float(args.get("timeout", 10.0))
-    with concurrent.futures.ThreadPoolExecutor(max_workers=int(args.get("at_once", 16))) as pool:
-        errors = pool.map(lambda worker: log_in(worker, timeout), workers)
+    with concurrent.futures.ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
+        errors = pool.map(lambda worker: log_in(worker, args["timeout"]), workers)
         results = {
             worker["name"]: {"ok": error is None, "error": error} for worker, error in zip(workers, errors)
         }
