@@ -23,15 +23,14 @@ from mnt.facts.system import Gpus, KernelLog
 from mnt.preflight.nvidia import xids
 from mnt.remote.common.files import stat_fields
 from mnt.remote.probe import (
-    artifacts,
     children,
     memory,
     nvidia,
-    ownprocs,
     probe,
     rdma,
     session,
 )
+from mnt.remote.probe.leftovers import locks, own_processes, release
 from mnt.remote.probe.settings import logind
 
 DATA = Path(__file__).parents[1] / "data" / "nvidia-smi"
@@ -383,7 +382,7 @@ WAIT = "print('up', flush=True); import sys; sys.stdin.read()"
 
 
 def leftovers() -> dict[str, list[int]]:
-    found = parsed(processes=ownprocs.own_processes()).processes
+    found = parsed(processes=own_processes()).processes
     assert found is not None
     return {left.job: list(left.pids) for left in found.leftovers}
 
@@ -407,7 +406,7 @@ def test_zombies_are_counted_by_their_parent() -> None:
         "    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)\n" + WAIT
     )
     with start(sys.executable, "-c", code) as parent:
-        zombies: Any = ownprocs.own_processes()["zombies"]
+        zombies: Any = own_processes()["zombies"]
         (found,) = (each for each in zombies if each["parent"] == parent.pid)
         assert found["count"] == 3
         assert found["command"].startswith(sys.executable)
@@ -420,7 +419,7 @@ def test_a_compiler_is_seen_by_its_name(tmp_path: Path) -> None:
     process = subprocess.Popen([compiler], stdin=subprocess.PIPE)
     try:
         wait_for(lambda: (stat_fields(process.pid) or ("", []))[0] == "cicc")
-        assert ownprocs.own_processes()["compiling"]
+        assert own_processes()["compiling"]
     finally:
         process.communicate()
 
@@ -443,26 +442,26 @@ def test_a_command_with_spaces_and_parentheses(tmp_path: Path) -> None:
 
 
 def test_a_release(tmp_path: Path) -> None:
-    assert artifacts.release(str(tmp_path)) == {"id": None, "whole": False}
+    assert release(str(tmp_path)) == {"id": None, "whole": False}
     (tmp_path / "current").symlink_to("releases/r1")
-    assert artifacts.release(str(tmp_path)) == {"id": "r1", "whole": False}
+    assert release(str(tmp_path)) == {"id": "r1", "whole": False}
     (tmp_path / "releases" / "r1").mkdir(parents=True)
-    assert artifacts.release(str(tmp_path)) == {"id": "r1", "whole": False}
+    assert release(str(tmp_path)) == {"id": "r1", "whole": False}
     (tmp_path / "releases" / "r1.manifest.json").write_text("{}")
-    assert artifacts.release(str(tmp_path)) == {"id": "r1", "whole": True}
+    assert release(str(tmp_path)) == {"id": "r1", "whole": True}
 
 
 @pytest.mark.parametrize("place", ["fused_adam/lock", "py311_cu130/fused_adam/lock"])
 def test_a_lock_of_a_build(tmp_path: Path, place: str) -> None:
     write(tmp_path, {place: "", "other/build.ninja": "", "readme": ""})
     os.utime(tmp_path / place, (time.time() - 600,) * 2)
-    (lock,) = artifacts.locks(str(tmp_path))
+    (lock,) = locks(str(tmp_path))
     assert lock["path"] == str(tmp_path / place)
     assert 600 <= lock["age"] < 600 + PATIENCE
 
 
 def test_no_extensions_were_ever_built(tmp_path: Path) -> None:
-    assert artifacts.locks(str(tmp_path / "nothing")) == []
+    assert locks(str(tmp_path / "nothing")) == []
 
 
 def test_rdma_software(tmp_path: Path) -> None:

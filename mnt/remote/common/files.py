@@ -62,3 +62,8 @@ def stat_fields(pid: int) -> tuple[str, list[bytes]] | None:
     # The command is in parentheses, and may contain spaces and parentheses: proc(5).
     end = text.rindex(b")")
     return text[text.index(b"(") + 1 : end].decode("utf-8", "replace"), text[end + 2 :].split()
+
+
+def command_line(pid: int) -> str:
+    """The words of a process with spaces between; empty if it has ended, or is a kernel thread."""
+    return read(f"/proc/{pid}/cmdline", 4096).rstrip("\0").replace("\0", " ")

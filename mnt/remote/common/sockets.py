@@ -8,7 +8,7 @@ import socket
 import struct
 from collections.abc import Iterable
 
-from mnt.remote.common.files import entries, read
+from mnt.remote.common.files import command_line, entries, read
 
 LISTEN = "0A"  # TCP_LISTEN of the kernel's net/tcp_states.h, as /proc/net/tcp prints it
 
@@ -57,8 +57,7 @@ def _owners(inodes: Iterable[str]) -> dict[str, tuple[int, str | None]]:
             except OSError:  # it has been closed
                 continue
             if inode and inode not in owners:
-                command = read(f"/proc/{pid}/cmdline", 4096).rstrip("\0").replace("\0", " ")
-                owners[inode] = (int(pid), command or None)
+                owners[inode] = (int(pid), command_line(int(pid)) or None)
     return owners
 
 

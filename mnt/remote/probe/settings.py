@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 
 from mnt.remote.common.files import entries, read
 
@@ -57,14 +58,8 @@ def conf_files(home: str | None, system: str = "/etc/nccl.conf") -> list[dict[st
     `$NCCL_CONF_FILE` is ignored: jobs do not get that variable from the session.
     """
     paths = [os.path.join(home, ".nccl.conf"), system] if home else [system]
-    found = ((path, _head(path)) for path in paths)
-    return [{"path": path, "text": text} for path, text in found if text is not None]
-
-
-def _head(path: str) -> str | None:
-    """The beginning of a file; None if it does not exist or cannot be read, not even by NCCL."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(MAX_BYTES)
-    except OSError:
-        return None
+    found: list[dict[str, object]] = []
+    for path in paths:
+        with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+            found.append({"path": path, "text": file.read(MAX_BYTES)})
+    return found  # without those that nobody can read, not even NCCL
