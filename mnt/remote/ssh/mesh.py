@@ -5,7 +5,7 @@ configuration and keys, as DeepSpeed, pdsh and mpirun do.
 
 Arguments:
     workers: [{"name": str, "address": str, "user": str | None, "port": int | None}, ..]
-    timeout: float     seconds for each login
+    timeout: float     seconds for each login; default 10
 
 Answer: {"results": {NAME: {"ok": bool, "error": str | None}}}
 """
@@ -29,9 +29,9 @@ _NOT_CHEAP = ("kex", "key exchange", "host key type", "configuration option")
 
 def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, Any]:
     """Log in to every worker, several at once."""
-    workers = args["workers"]
+    workers, timeout = args["workers"], float(args.get("timeout", 10.0))
     with concurrent.futures.ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
-        errors = pool.map(lambda worker: log_in(worker, args["timeout"]), workers)
+        errors = pool.map(lambda worker: log_in(worker, timeout), workers)
         results = {
             worker["name"]: {"ok": error is None, "error": error} for worker, error in zip(workers, errors)
         }
