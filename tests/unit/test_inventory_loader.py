@@ -406,7 +406,7 @@ ALIASES = "x0: &x0 [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]\n" + "".join(
         ("[" * 5000, None, "nested too deeply"),
         (HOSTS + "env: " + "{a: " * 330 + "1" + "}" * 330, 2, "nested too deeply"),
         (HOSTS + "env:\n" + "".join(f"  - {'[' * n}1{']' * n}\n" for n in (5, 40)), 4, "nested too deeply"),
-        (HOSTS + ALIASES, 8, "the file has more than 200000 values, with those of aliases"),
+        (HOSTS + ALIASES, 7, "the file has more than 200000 values, with those of aliases"),
     ],
 )
 def test_errors_name_file_line_and_value(file: Path, text: str, line: int | None, message: str) -> None:

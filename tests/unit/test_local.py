@@ -384,7 +384,7 @@ def test_output_that_cannot_be_written_is_no_success(mnt: LocalMnt, words: tuple
             (mnt.cwd / "go").touch()
         _, said = launch.communicate(timeout=PATIENCE)
     assert launch.returncode == 1, said
-    assert "the output cannot be written: no space left on device" in said
+    assert "the output cannot be written: No space left on device" in said
     assert "Traceback" not in said
     (job,) = mnt.jobs()
     assert f"the job goes on: mnt logs -f {job['job']}" in said or "--json" in words

@@ -34,11 +34,13 @@ class Options:
     timeout: float
 
 
+class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Shows the defaults, and the description as it is written."""
+
+
 def command_line(engine: str, description: str) -> argparse.ArgumentParser:
     """The parser of a script. `engine` names its directory in `outputs`."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter, allow_abbrev=False
-    )
+    parser = argparse.ArgumentParser(description=description, formatter_class=_Help, allow_abbrev=False)
     model = parser.add_argument_group("model and data")
     model.add_argument("--config", default="tiny", help="a model in train/configs, or a config.json")
     model.add_argument("--data", type=Path, default=TRAIN / "data" / "opticks.txt", help="a UTF-8 text file")
