@@ -18,12 +18,13 @@ import subprocess
 from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO
 
+AT_ONCE = 16  # simultaneous logins
+
 # The post-quantum key exchange that OpenSSH prefers since 9.0 costs each side 80 ms of CPU, its curve25519 5
 # ms, OpenSSL's P-256 almost nothing. For a master that logs in to 255 workers the difference is seconds. All
 # remain available, P-256 first: it does not affect who may log in, and no secret is sent. Further host keys
 # of the worker are not requested: each would cost it a signature, and be added to the user's known_hosts.
 _CHEAP = ("-o", "KexAlgorithms=^ecdh-sha2-nistp256", "-o", "UpdateHostKeys=no")
-AT_ONCE = 16  # simultaneous logins
 _NOT_CHEAP = ("kex", "key exchange", "host key type", "configuration option")
 
 
