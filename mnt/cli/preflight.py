@@ -14,9 +14,8 @@ from mnt.cli.preflight_view import show_changes, show_report
 from mnt.errors import UsageError
 from mnt.fleet import Fleet
 from mnt.preflight.output import listing
-from mnt.preflight.output.changes import changes
 from mnt.preflight.registry import Check, Needs, select
-from mnt.preflight.report import Report
+from mnt.preflight.report import Report, changes
 from mnt.remote.common.files import strerror
 
 _FILE = click.Path(dir_okay=False, path_type=pathlib.Path)

@@ -8,9 +8,8 @@ from mnt import ui
 from mnt.facts.trial import Trial
 from mnt.inventory.hostlist import fold
 from mnt.preflight.findings import Finding, Severity
-from mnt.preflight.output.changes import Changes
-from mnt.preflight.output.table import family_table
-from mnt.preflight.report import Report
+from mnt.preflight.report import Changes, Report, family_table
+from mnt.run.fold import group
 from mnt.ui.console import clean
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red", "info": "cyan", "unknown": "bright_black"}
@@ -83,11 +82,8 @@ def _show_trial(trial: Trial) -> None:
         ui.plain(
             f"    {each.bytes / 2**20:>9.3f} MiB  {1000 * each.seconds:>9.2f} ms  {each.bandwidth:>8.3f} GB/s"
         )
-    hosts_by_lines: dict[tuple[str, ...], list[str]] = {}
-    for host, lines in trial.nccl_lines.items():
-        hosts_by_lines.setdefault(lines, []).append(host)
-    for lines, hosts in hosts_by_lines.items():
-        ui.plain(clean(f"    {fold(hosts)}: {'; '.join(lines)}"))
+    for hosts in group(trial.nccl_lines):
+        ui.plain(clean(f"    {fold(hosts)}: {'; '.join(trial.nccl_lines[hosts[0]])}"))
 
 
 def _show_finding(finding: Finding) -> None:

@@ -13,10 +13,9 @@ from mnt.fleet import Fleet, HostConnection, Timeouts
 from mnt.fleet.processes import OpenSshConnection
 from mnt.inventory.hostlist import fold
 from mnt.run import failed, feed
-from mnt.run import outdir as files
 from mnt.run.command import from_script, from_words
 from mnt.run.fold import Answer, diff, group
-from mnt.run.session import Outputs
+from mnt.run.outputs import Outputs, prepare
 from mnt.run.session import run as run_everywhere
 from mnt.run.summary import HostRun, RunSummary
 from mnt.tasks.wrapper import Command
@@ -89,7 +88,7 @@ def run(
     names = [host.name for host in selection.hosts]
     command = _command(words, script, sudo)
     keep = as_json or fold or diff
-    directory = None if outdir is None else files.prepare(outdir, names)
+    directory = None if outdir is None else prepare(outdir, names)
     out, err = (ui.HostLines(names, stream, prefix=not no_prefix) for stream in (sys.stdout, sys.stderr))
     outputs = Outputs(live=None if keep else (out, err), keep=keep, directory=directory)
     stdin = feed.Source(0) if feed.is_given(0) else None

@@ -10,7 +10,7 @@ from mnt.errors import HostError
 from mnt.facts.host import HostFacts, Interface
 from mnt.facts.reach import Reach
 from mnt.facts.trial import Trial
-from mnt.facts.visibility import Visibility
+from mnt.tasks.visible import Seen
 
 if TYPE_CHECKING:
     from mnt.inventory.model import Host, Inventory
@@ -19,22 +19,31 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
+class Visibility:
+    """Whether the hosts see a file that one of them wrote to a storage path."""
+
+    writer: str  # the host that wrote the file
+    error: str | None = None  # why it could not write the file
+    sightings: Mapping[str, Seen] = field(default_factory=dict)  # by reading host
+
+
+@dataclass(frozen=True)
 class FleetFacts:
     """The input of every check.
 
     Every selected host has an entry in either `facts` or `errors`. `mesh` maps each worker to the reason why
-    the master could not log in to it, or to None if it could; `mesh` itself is None if this was not tried, or
-    if the master did not answer. `visibility` has an entry for each storage path that at least two hosts
-    could test; it is None if this was not tried.
+    the master could not log in to it, or to None if it could; it is empty if this was not tried, or if the
+    master did not answer. `visibility` has an entry for each storage path that at least two hosts could test;
+    it is empty if this was not tried.
     """
 
     inventory: Inventory
     hosts: Sequence[Host]  # in rank order; the first is the master
     facts: Mapping[str, HostFacts]
     errors: Mapping[str, HostError] = field(default_factory=dict)
-    mesh: Mapping[str, str | None] | None = None
-    visibility: Mapping[str, Visibility] | None = None
-    reach: Reach | None = None  # None: not tried, or fewer than two hosts could take part
+    mesh: Mapping[str, str | None] = field(default_factory=dict)
+    visibility: Mapping[str, Visibility] = field(default_factory=dict)
+    reach: Reach = field(default_factory=Reach)  # empty: not tried, or fewer than two hosts could take part
     trial: Trial | None = None  # of `--deep`
 
     @property

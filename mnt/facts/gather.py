@@ -6,20 +6,14 @@ take part in each trip.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from mnt.errors import HostError
 from mnt.facts.fleet import FleetFacts
-from mnt.facts.gather_reach import gather_reach
-from mnt.facts.gather_visibility import Exchange, gather_visibility
 from mnt.facts.host import HostFacts
-from mnt.facts.reach import TrainingNic
 from mnt.fleet import Fleet, Outcome
 from mnt.inventory.model import Host, Inventory
-from mnt.tasks.logins import mesh
 from mnt.tasks.probe import probe
 from mnt.tasks.program import NoPython
 
@@ -64,48 +58,6 @@ def gather_facts(
     )
 
 
-def gather_further(
-    fleet: Fleet,
-    facts: FleetFacts,
-    *,
-    logins: bool,
-    exchanges: Sequence[Exchange] | None,
-    nics: Mapping[str, TrainingNic] | None,
-    progress: Progress,
-) -> FleetFacts:
-    """Ask the questions that depend on the probe's result, and return the facts with the answers added.
-
-    The logins run in parallel with the other trips, because they keep only the master busy. The other trips
-    run one after the other, because each keeps all hosts busy.
-
-    Args:
-        logins: log in from the master to every worker that answered.
-        exchanges: write and read these files on shared storage; None: do not.
-        nics: connect these hosts to each other; None: do not.
-        progress: is called with a few words about the current step.
-    """
-    if len(facts.facts) < 2:
-        return facts
-    progress("the hosts test each other")
-
-    def others_in_turn() -> FleetFacts:
-        found = facts
-        if exchanges is not None:
-            found = replace(found, visibility=gather_visibility(fleet, exchanges))
-        if nics is not None:
-            found = replace(found, reach=gather_reach(fleet, nics, facts.master.name, facts.master_port))
-        return found
-
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        try:
-            tried = pool.submit(_gather_mesh, fleet, facts) if logins else None
-            others = pool.submit(others_in_turn)
-            return replace(others.result(), mesh=tried.result() if tried else None)
-        except BaseException:
-            fleet.close()  # this also ends the trips that still run
-            raise
-
-
 def _probe_arguments(
     inventory: Inventory, host: Host, packages: Sequence[str], paths: Collection[str]
 ) -> dict[str, Any]:
@@ -135,19 +87,3 @@ def _facts(outcome: Outcome[dict[str, Any]]) -> HostFacts:
         raise outcome.error
     assert outcome.value is not None
     return HostFacts.parse(outcome.host, outcome.value)
-
-
-def _gather_mesh(fleet: Fleet, facts: FleetFacts) -> dict[str, str | None] | None:
-    """The results of the master's logins to the workers that answered; None if the master cannot be asked."""
-    master = facts.master
-    workers = [worker for worker, _ in facts.answers() if worker != master]
-    if master.name not in facts.facts or facts.facts[master.name].python is None:
-        return None
-    outcome = fleet.run_each(mesh, {master.name: (workers,)})[master.name]
-    if outcome.value is None:
-        # The master answered the probe a moment ago, so its logins are what fails.
-        return {worker.name: str(outcome.error) for worker in workers}
-    return {
-        name: None if login["ok"] else login["error"] or "no reason given"
-        for name, login in outcome.value.items()
-    }

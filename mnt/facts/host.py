@@ -49,11 +49,10 @@ class Interface:
 
 @dataclass(frozen=True)
 class OsRelease:
-    """The values of os-release(5): `debian`, `12`, `Debian GNU/Linux 12 (bookworm)`."""
+    """The values of os-release(5): `debian`, `12`."""
 
     id: str
     version: str | None = None
-    name: str | None = None
 
 
 @dataclass(frozen=True)

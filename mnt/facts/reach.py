@@ -46,6 +46,6 @@ class Reach:
     tried, because there are too many hosts or one of the two took no part.
     """
 
-    nics: Mapping[str, TrainingNic]  # by host
-    pairs: Mapping[str, Mapping[str, Reached]]  # by source, then by target
+    nics: Mapping[str, TrainingNic] = field(default_factory=dict)  # by host
+    pairs: Mapping[str, Mapping[str, Reached]] = field(default_factory=dict)  # by source, then by target
     errors: Mapping[str, str] = field(default_factory=dict)

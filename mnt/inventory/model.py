@@ -51,7 +51,7 @@ Subsystem = (
 class Tuning(Section, frozen=True):
     """Settings of NCCL beyond those that `mnt` computes. None or (): NCCL's default.
 
-    Limits and words are those of NCCL 2.30; mnt.network.tuning has the variables.
+    Limits and words are those of NCCL 2.30; mnt.network.env has the variables.
     """
 
     socket_nthreads: Annotated[int, Meta(ge=1, le=16)] | None = None

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mnt.facts.fleet import FleetFacts
-from mnt.network.env import environment
+from mnt.network.env import Variable, environment
 from mnt.network.hca import Hca, HostContext, RdmaProblem, choose_hcas
 from mnt.network.nic import NicChoice, NicProblem, choose
 from mnt.network.roce import RocePorts, gid_variables
-from mnt.network.variable import Variable
 
 # None: the host did not report its RDMA devices.
 Ports = tuple[Hca, ...] | RdmaProblem | None
@@ -39,8 +38,7 @@ class NodeNetwork:
     def obstacle(self) -> tuple[str, str] | None:
         """Why the node cannot train, in one line, and the fix; None: it can."""
         if isinstance(self.nic, NicProblem):
-            listed = f" (found: {', '.join(self.nic.candidates)})" if self.nic.candidates else ""
-            return f"training NIC: {self.nic.message}{listed}", self.nic.fix
+            return f"training NIC: {self.nic}", self.nic.fix
         return None if self.problem is None else (f"RDMA: {self.problem}", self.problem.fix)
 
 

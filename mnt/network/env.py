@@ -8,15 +8,42 @@ names.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from mnt.inventory.model import Host, Rdma
+from mnt.inventory.model import Host, Rdma, Tuning
 from mnt.network.hca import Hca
 from mnt.network.nic import NicChoice
-from mnt.network.tuning import tuning_variables
-from mnt.network.variable import Variable
 
 # Prefixes of the variables of the communication libraries.
 _PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_", "TP_", "UCX_")
+
+# Key of `network.tuning` -> variable, and the only mode in which it has an effect; None: both modes.
+# NCCL ignores a misspelt level, and reduces a value that is too high with a warning at most. So the values
+# are checked when the inventory is read.
+VARIABLES: dict[str, tuple[str, str | None]] = {
+    "socket_nthreads": ("NCCL_SOCKET_NTHREADS", "tcp"),
+    "nsocks_perthread": ("NCCL_NSOCKS_PERTHREAD", "tcp"),
+    "buffer_size": ("NCCL_BUFFSIZE", None),
+    "p2p_level": ("NCCL_P2P_LEVEL", None),
+    "cross_nic": ("NCCL_CROSS_NIC", None),
+    "topo_file": ("NCCL_TOPO_FILE", None),
+    "debug": ("NCCL_DEBUG", None),
+    "debug_subsys": ("NCCL_DEBUG_SUBSYS", None),
+    "ib_timeout": ("NCCL_IB_TIMEOUT", "rdma"),
+    "ib_retry_count": ("NCCL_IB_RETRY_CNT", "rdma"),
+    "ib_traffic_class": ("NCCL_IB_TC", "rdma"),
+    "ib_service_level": ("NCCL_IB_SL", "rdma"),
+    "ib_qps_per_connection": ("NCCL_IB_QPS_PER_CONNECTION", "rdma"),
+}
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A name, its value, and why it has that value."""
+
+    name: str
+    value: str
+    reason: str
 
 
 def environment(
@@ -42,7 +69,7 @@ def environment(
         yield from gids
         if host.rdma.gdr_level is not None:
             yield Variable("NCCL_NET_GDR_LEVEL", host.rdma.gdr_level, "inventory: network.rdma.gdr_level")
-    yield from tuning_variables(host.tuning, mode)
+    yield from _tuning(host.tuning, mode)
 
 
 def with_inventory(variables: Iterable[Variable], env: Mapping[str, str]) -> list[Variable]:
@@ -73,3 +100,12 @@ def _devices(hcas: Sequence[Hca], rdma: Rdma) -> Iterator[Variable]:
     elif rdma.devices:
         reason = "inventory: network.rdma.devices; the host did not report its devices"
         yield Variable("NCCL_IB_HCA", "=" + ",".join(rdma.devices), reason)
+
+
+def _tuning(tuning: Tuning, mode: str) -> Iterator[Variable]:
+    """The variables that the inventory sets, without those that have no effect in this mode (tcp or rdma)."""
+    for key, (name, only) in VARIABLES.items():
+        value = getattr(tuning, key)
+        if value not in (None, ()) and only in (None, mode):
+            text = ",".join(value) if isinstance(value, tuple) else str(value)
+            yield Variable(name, text, f"inventory: network.tuning.{key}")

@@ -15,7 +15,7 @@ from mnt.facts.host import Interface
 from mnt.facts.rdma import ETHERNET, INFINIBAND, Device, Gid, Port, RdmaFacts
 from mnt.inventory.model import Host
 from mnt.network import gid
-from mnt.network.nic import NicChoice
+from mnt.network.nic import NicChoice, Obstacle
 
 _Ports = list[tuple[Device, str, Port]]  # device, label, port
 
@@ -30,16 +30,8 @@ class Hca:
     reason: str
 
 
-@dataclass(frozen=True)
-class RdmaProblem:
+class RdmaProblem(Obstacle):
     """Why a host cannot train over RDMA."""
-
-    message: str
-    candidates: tuple[str, ...]  # the devices, ports or GIDs that were found instead
-    fix: str
-
-    def __str__(self) -> str:
-        return self.message + (f" (found: {', '.join(self.candidates)})" if self.candidates else "")
 
 
 class _Unfit(Exception):

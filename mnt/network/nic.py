@@ -57,12 +57,21 @@ class NicChoice:
 
 
 @dataclass(frozen=True)
-class NicProblem:
-    """Why no NIC could be chosen."""
+class Obstacle:
+    """Why a host cannot train."""
 
     message: str
-    candidates: tuple[str, ...]  # NICs that may be the right one, as `name address`
+    candidates: tuple[str, ...]  # what was found instead: NICs as `name address`, RDMA devices, ports or GIDs
     fix: str
+
+    def __str__(self) -> str:
+        return self.message + (f" (found: {', '.join(self.candidates)})" if self.candidates else "")
+
+
+@dataclass(frozen=True)
+class NicProblem(Obstacle):
+    """Why no NIC could be chosen."""
+
     ambiguous: bool = False  # whether each of the candidates would work
     waits_for: str | None = None  # another host whose problem must be solved first
 
@@ -81,16 +90,14 @@ def choose(
         interfaces: by host name; a host that is missing here is missing in the result.
     """
     known = [host for host in hosts if host.name in interfaces]
-    chosen: dict[str, NicChoice | NicProblem] = {}
-    while known:
-        found = _choose(inventory, known, interfaces)
-        master, *others = known
-        first = found[master.name]
-        if isinstance(first, NicChoice) or first.ambiguous or len(others) < 2:
-            return {**chosen, **found}
-        chosen[master.name] = first
-        known = others
-    return chosen
+    if not known:
+        return {}
+    found = _choose(inventory, known, interfaces)
+    master, *others = known
+    first = found[master.name]
+    if isinstance(first, NicChoice) or first.ambiguous or len(others) < 2:
+        return found
+    return {master.name: first, **choose(inventory, others, interfaces)}
 
 
 def _choose(

@@ -14,12 +14,11 @@ from mnt.facts.trial import Trial
 from mnt.inventory.model import Host
 from mnt.network.conflicts import Conflict, conflicts
 from mnt.network.decision import NetworkDecision, NodeNetwork
-from mnt.network.env import with_inventory
+from mnt.network.env import Variable, with_inventory
 from mnt.network.expected import Expected, expect
 from mnt.network.hca import Hca
 from mnt.network.nic import NicChoice
 from mnt.network.used import Used, differences, read_used
-from mnt.network.variable import Variable
 
 
 @dataclass(frozen=True)
@@ -102,13 +101,20 @@ class NetworkOverview:
 
     def document(self) -> dict[str, Any]:
         """The JSON document of `mnt net --json`."""
-        return {
+        document = {
             "ok": self.ok,
             "mode": self.decision.mode,
             "reason": self.decision.reason,
             "hosts": {host.name: self._host_document(host.name) for host in self.fleet.hosts},
-            **({"deep": _trial_document(self.fleet.trial)} if self.fleet.trial else {}),
         }
+        if trial := self.fleet.trial:
+            document["deep"] = {
+                "ok": trial.problem is None,
+                "problem": _problem(trial.problem),
+                "backend": trial.backend,
+                "world_size": trial.world_size,
+            }
+        return document
 
     def _host_document(self, name: str) -> dict[str, Any]:
         if name in self.errors:
@@ -157,15 +163,6 @@ def _node(
         used=used,
         differences=different,
     )
-
-
-def _trial_document(trial: Trial) -> dict[str, Any]:
-    return {
-        "ok": trial.problem is None,
-        "problem": _problem(trial.problem),
-        "backend": trial.backend,
-        "world_size": trial.world_size,
-    }
 
 
 def _problem(problem: tuple[str, str | None] | None) -> dict[str, str | None] | None:

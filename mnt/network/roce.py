@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mnt.network import gid
+from mnt.network.env import Variable
 from mnt.network.hca import Hca, RdmaProblem
 from mnt.network.nic import NicChoice
-from mnt.network.variable import Variable
 
 
 @dataclass(frozen=True)
@@ -39,19 +39,15 @@ def gid_variables(
     old = min(versions, default=gid.FINDS_GIDS) < gid.FINDS_GIDS
     automatic = [node for node in nodes.values() if node.gid_index == "auto"]
     ports = [(hca.port.gids, hca.gid) for node in automatic for hca in node.hcas if hca.gid]
-    found = None if old or not ports else gid.address_range(ports, _preferred(automatic, subnet))
+    networks = dict.fromkeys(str(node.nic.network) for node in automatic)
+    preferred = [*([subnet] if subnet else []), *networks]
+    found = None if old or not ports else gid.address_range(ports, preferred)
     return {
         name: _by_index(node, old)
         if old or node.gid_index != "auto" or found is None
         else list(_by_range(node, found))
         for name, node in nodes.items()
     }
-
-
-def _preferred(nodes: Sequence[RocePorts], subnet: str | None) -> list[str]:
-    """The networks to try first: the training subnet, and the networks of the nodes' NICs."""
-    networks = [str(node.nic.network) for node in nodes]
-    return list(dict.fromkeys([subnet, *networks] if subnet else networks))
 
 
 def _by_range(node: RocePorts, address_range: str) -> Iterator[Variable]:

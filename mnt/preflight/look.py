@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mnt.facts.fleet import FleetFacts
-from mnt.facts.gather import Progress, gather_facts, gather_further
+from mnt.facts.gather import Progress, gather_facts
+from mnt.facts.gather_further import gather_further
 from mnt.fleet import Fleet
 from mnt.inventory.model import Host, Inventory
 from mnt.network.decision import NetworkDecision, decide
@@ -37,8 +38,8 @@ def look(
             fleet,
             facts,
             logins=Needs.MESH in needs,
-            exchanges=list(exchanges(facts)) if Needs.VISIBILITY in needs else None,
-            nics=training_nics(facts, network) if Needs.REACH in needs else None,
+            exchanges=list(exchanges(facts)) if Needs.VISIBILITY in needs else [],
+            nics=training_nics(facts, network) if Needs.REACH in needs else {},
             progress=progress,
         )
     return run_checks(facts, network, checks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -98,3 +99,22 @@ def active_links(gpus: Gpus) -> dict[str, int]:
 def label(row: Row) -> str:
     """`GPU 3`, for people."""
     return f"GPU {row.get('index', '?')}"
+
+
+def fabric(row: Row) -> str | None:
+    """The state of the NVLink fabric: `Completed, Success`; None: the GPU has no fabric."""
+    state, status = value(row, "fabric.state"), value(row, "fabric.status")
+    if state is None or state == "Not Supported":
+        return None
+    return f"{state}, {status or 'Success'}" if state == "Completed" else state
+
+
+def visible(devices: str, count: int) -> int:
+    """How many of `count` GPUs CUDA_VISIBLE_DEVICES shows.
+
+    The first index that does not exist hides itself and all entries after it (CUDA C++ Programming Guide 13,
+    CUDA Environment Variables). Names (GPU-.., MIG-..) are assumed to exist.
+    """
+    words = [word.strip() for word in devices.split(",")] if devices.strip() else []
+    exist = (not re.fullmatch(r"-?\d+", word) or 0 <= int(word) < count for word in words)
+    return sum(1 for _ in itertools.takewhile(bool, exist))

@@ -48,11 +48,11 @@ _KNOWN: dict[Needs, Callable[[FleetFacts], Iterable[str]]] = {
     Needs.ANSWER: lambda fleet: fleet.facts,
     Needs.PROBE: lambda fleet: (name for name, facts in fleet.facts.items() if facts.python),
     Needs.PACKAGES: lambda fleet: (name for name, facts in fleet.facts.items() if facts.trains_with),
-    Needs.MESH: lambda fleet: fleet.mesh or (),
+    Needs.MESH: lambda fleet: fleet.mesh,
     Needs.VISIBILITY: lambda fleet: (
-        host for test in (fleet.visibility or {}).values() for host in (test.writer, *test.sightings)
+        host for test in fleet.visibility.values() for host in (test.writer, *test.sightings)
     ),
-    Needs.REACH: lambda fleet: fleet.reach.nics if fleet.reach else (),
+    Needs.REACH: lambda fleet: fleet.reach.nics,
     Needs.TRIAL: lambda fleet: fleet.trial.hosts if fleet.trial and fleet.trial.obstacle is None else (),
 }
 
@@ -65,7 +65,7 @@ class Check:
     severity: Severity  # the severity of its findings, unless a problem has its own
     needs: Needs
     judge: NetworkJudge
-    family: str  # the name of its module, or of the package that contains the module
+    family: str  # the name of its module
     summary: str  # the first paragraph of the docstring
     details: str  # the other paragraphs; may be empty
 
@@ -144,7 +144,7 @@ def _register(
 ) -> Callable[[AnyJudge], AnyJudge]:
     def register(judge: AnyJudge) -> AnyJudge:
         assert id not in _REGISTERED, f"two checks are named {id}"
-        family = judge.__module__.removeprefix(f"{families.__name__}.").partition(".")[0]
+        family = judge.__module__.removeprefix(f"{families.__name__}.")
         summary, _, details = inspect.cleandoc(judge.__doc__ or "").partition("\n\n")
         summary = " ".join(summary.split())
         _REGISTERED[id] = Check(id, severity, needs, adapt(judge), family, summary, details.strip())
@@ -156,7 +156,7 @@ def _register(
 @cache
 def all_checks() -> tuple[Check, ...]:
     """Every check, family by family, in the order of `mnt.preflight.checks.ORDER`."""
-    for module in pkgutil.walk_packages(families.__path__, f"{families.__name__}."):
+    for module in pkgutil.iter_modules(families.__path__, f"{families.__name__}."):
         importlib.import_module(module.name)
     return tuple(sorted(_REGISTERED.values(), key=lambda item: families.ORDER.index(item.family)))
 

@@ -1,15 +1,16 @@
-"""The result of a preflight: all findings, and the status of each host. Pure."""
+"""The result of a preflight: findings, each host's status, a table, and changes since the last one. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import msgspec
 
 from mnt.facts.fleet import FleetFacts
+from mnt.inventory.hostlist import fold
 from mnt.network.decision import NetworkDecision
 from mnt.preflight.findings import Finding, Severity
 from mnt.preflight.registry import Check
@@ -83,3 +84,64 @@ def run_checks(fleet: FleetFacts, network: NetworkDecision, checks: Sequence[Che
     """Run the checks on the facts and on the network decision; findings are in the order of the checks."""
     findings = tuple(finding for check in checks for finding in check.run(fleet, network))
     return Report(fleet, network, tuple(checks), findings)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The result of some checks on a host."""
+
+    text: str  # `ok`, `-` (not judged), or the ids of the checks that found something
+    status: str  # ok, warn, fail or unknown
+
+
+def family_table(report: Report) -> list[tuple[str, list[Cell]]]:
+    """Rows of (hostlist, one cell per family), in rank order. Hosts with equal cells share a row."""
+    rows: dict[tuple[Cell, ...], list[str]] = {}
+    for host in report.fleet.hosts:
+        cells = tuple(_cell(report, host.name, checks) for checks in report.families.values())
+        rows.setdefault(cells, []).append(host.name)
+    return [(fold(hosts), list(cells)) for cells, hosts in rows.items()]
+
+
+def check_cells(report: Report, host: str) -> list[tuple[Check, Cell]]:
+    """One cell per check, family by family."""
+    return [(check, _cell(report, host, [check])) for check in report.checks]
+
+
+def _cell(report: Report, host: str, checks: Sequence[Check]) -> Cell:
+    ids = {check.id for check in checks}
+    found = [
+        finding
+        for finding in report.by_host.get(host, ())
+        if finding.check in ids and finding.severity is not Severity.INFO
+    ]
+    if found:
+        return Cell(", ".join(dict.fromkeys(finding.check for finding in found)), found[0].severity.value)
+    if any(host in report.judged[id] for id in ids):
+        return Cell("ok", "ok")
+    return Cell("-", "unknown")
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Each finding lists only the hosts on which it is new, or gone."""
+
+    new: tuple[Finding, ...]
+    gone: tuple[Finding, ...]
+
+
+def changes(before: Report, after: Report) -> Changes:
+    """Compare by check, severity and host: a finding with other numbers in its text is the same finding."""
+    return Changes(_without(after.findings, before.findings), _without(before.findings, after.findings))
+
+
+def _without(findings: Sequence[Finding], others: Sequence[Finding]) -> tuple[Finding, ...]:
+    """`findings`, without what is also in `others`."""
+    known = {(each.check, each.severity, host) for each in others for host in each.hosts}
+    narrowed = (
+        replace(
+            each, hosts=tuple(host for host in each.hosts if (each.check, each.severity, host) not in known)
+        )
+        for each in findings
+    )
+    return tuple(each for each in narrowed if each.hosts)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from mnt.facts.fleet import FleetFacts
-from mnt.facts.gather_visibility import Exchange
+from mnt.facts.gather_further import Exchange
 from mnt.facts.reach import TrainingNic
 from mnt.inventory.model import Mount
 from mnt.network.decision import NetworkDecision

@@ -57,24 +57,17 @@ class Source:
                 data = os.read(descriptor, _READ)
             except OSError:  # treated as the end: a terminal that is gone
                 data = b""
-            failure = self._keep(data)
+            try:
+                self._copy.write(data)
+                self._copy.flush()
+            except OSError as error:
+                self._failure = error
             with self._changed:
-                self._failure = failure
                 self._size += len(data)
-                self._ended = not data or failure is not None
+                self._ended = not data or self._failure is not None
                 self._changed.notify_all()
             if self._ended:
                 return
-
-    def _keep(self, data: bytes) -> OSError | None:
-        """Append data to the copy; the error if that fails."""
-        written = 0
-        try:
-            while written < len(data):
-                written += os.pwrite(self._file, data[written:], self._size + written)
-        except OSError as error:
-            return error
-        return None
 
     def _piece(self, offset: int, feed: Feed) -> bytes:
         """The data at an offset; waits for it. Empty at the end of the data, or if `feed` is closed.
@@ -93,10 +86,6 @@ class Source:
             message = f"standard input cannot be copied: {strerror(self._failure)}"
             raise MntError(message, fix="free space in $TMPDIR")
         return os.pread(self._file, size, self._start + offset)
-
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
 
 
 class Feed:
@@ -117,4 +106,5 @@ class Feed:
 
     def close(self) -> None:
         self.closed = True
-        self._source._wake()
+        with self._source._changed:
+            self._source._changed.notify_all()

@@ -2,86 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
-from pathlib import Path
 
 from mnt.fleet import Fleet, HostConnection, Outcome, raise_output_error
-from mnt.run import outdir
-from mnt.run.capture import Capture
 from mnt.run.feed import Feed, Source
+from mnt.run.outputs import Outputs
 from mnt.run.summary import HostRun, RunSummary
-from mnt.tasks.command import Sink, run_command
+from mnt.tasks.command import run_command
 from mnt.tasks.wrapper import Command
-from mnt.ui import HostLines
-
-# Takes pieces of stdout, and of stderr.
-Writers = tuple[Callable[[bytes], object], Callable[[bytes], object]]
-
-
-class Outputs:
-    """The destinations of the hosts' output.
-
-    Args:
-        live: show stdout and stderr of all hosts immediately, on these.
-        keep: keep it for the summary.
-        directory: also write it to files there.
-    """
-
-    def __init__(
-        self, *, live: tuple[HostLines, HostLines] | None, keep: bool, directory: Path | None = None
-    ) -> None:
-        self._live = live
-        self._keep = keep
-        self._directory = directory
-        self._gates: dict[str, _Gate] = {}
-        self.kept: dict[str, Capture] = {}
-
-    def open(self, host: str, opened: ExitStack) -> Sink:
-        """The sink of a host that was reached; `opened` closes its files. Raises OSError."""
-        writers: list[Writers] = []
-        if self._live is not None:
-            out, err = self._live
-            writers.append((partial(out.feed, host), partial(err.feed, host)))
-        if self._keep:
-            kept = self.kept[host] = Capture()
-            writers.append((kept.stdout, kept.stderr))
-        if self._directory is not None:
-            stdout, stderr = outdir.create(self._directory, host, opened)
-            writers.append((stdout.write, stderr.write))
-        gate = self._gates[host] = _Gate(writers)
-        return gate
-
-    def close(self) -> None:
-        """Show incomplete last lines. Further output, which a host that was given up may send, is ignored."""
-        for gate in list(self._gates.values()):
-            gate.close()
-        for lines in self._live or ():
-            lines.close()
-
-
-class _Gate:
-    """A sink that passes a host's output on, until it is closed."""
-
-    def __init__(self, writers: list[Writers]) -> None:
-        self._writers = writers
-        self._lock = threading.Lock()
-
-    def stdout(self, data: bytes) -> None:
-        with self._lock:
-            for write, _ in self._writers:
-                write(data)
-
-    def stderr(self, data: bytes) -> None:
-        with self._lock:
-            for _, write in self._writers:
-                write(data)
-
-    def close(self) -> None:
-        with self._lock:
-            self._writers = []
 
 
 class _Enough(Exception):

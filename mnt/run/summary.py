@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mnt.errors import HostError
-from mnt.run.capture import Capture, Stored
+from mnt.run.outputs import Capture, Stored
 
 _UNREACHED = ("resolve", "connect", "banner", "key exchange", "host key", "authentication", "channel")
 

@@ -4,9 +4,8 @@ Results go to stdout, all other messages to stderr. Text from hosts is shown unc
 escapes are removed. It is not processed as markup and not wrapped.
 """
 
-from mnt.ui.console import document, error, failure, info, note, plain, success, warn
+from mnt.ui.console import StatusLine, document, error, failure, info, note, plain, success, warn
 from mnt.ui.hostlines import HostLines, block
-from mnt.ui.statusline import StatusLine
 from mnt.ui.table import Cell, fits, table
 
 __all__ = [

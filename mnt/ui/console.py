@@ -1,4 +1,4 @@
-"""One-line messages and JSON documents."""
+"""One-line messages, JSON documents, and the line with the current activity."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from mnt.remote.common.files import strerror
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 )
+_ERASE_LINE = "\r\x1b[K"
 
 
 def clean(text: str) -> str:
@@ -99,3 +100,18 @@ def error(problem: MntError) -> None:
     _write(f"mnt: {clean(problem.message)}", sys.stderr, fg="red")
     if problem.fix:
         _write(f"  fix: {clean(problem.fix)}", sys.stderr)
+
+
+class StatusLine:
+    """Shows changing texts in one line of stderr while the `with` block runs; on a terminal only."""
+
+    def __enter__(self) -> StatusLine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.show("")
+
+    def show(self, text: str) -> None:
+        """Replace the shown text; `text` must not be wider than the terminal."""
+        if sys.stderr.isatty():
+            put(sys.stderr, _ERASE_LINE + clean(text))

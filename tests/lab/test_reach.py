@@ -14,7 +14,7 @@ import yaml
 from lab_fleets import fleet_of, hosts_of
 from waiting import at_most, wait_for
 
-from mnt.facts.gather_reach import gather_reach
+from mnt.facts.gather_further import gather_reach
 from mnt.inventory import loader
 from mnt.lab.lab import Lab
 from mnt.preflight.look import first_look

@@ -23,8 +23,8 @@ from watching import running
 from mnt.fleet import Fleet
 from mnt.inventory import loader
 from mnt.lab.lab import Lab, LabHost
-from mnt.run.capture import Capture
 from mnt.run.command import from_words
+from mnt.run.outputs import Capture
 from mnt.tasks.command import run_command
 
 Mnt = Callable[..., subprocess.CompletedProcess[str]]

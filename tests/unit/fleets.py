@@ -51,7 +51,7 @@ def healthy(number: int) -> HostFacts:
     """A host with torch, without GPUs; its NIC has an address in 10.0.0.0/24."""
     return HostFacts(
         hostname=f"node{number}",
-        os=OsRelease("debian", "12", "Debian GNU/Linux 12 (bookworm)"),
+        os=OsRelease("debian", "12"),
         login=Account(1000, "ubuntu", "/home/ubuntu", "/bin/bash"),
         python=python(),
         packages={"torch": "2.13.0+cpu", "transformers": "5.1.0"},
@@ -101,7 +101,7 @@ def make_fleet(
             errors[name] = change
         else:
             facts[name] = replace(healthy(number), **{**(everywhere or {}), **change})
-    return FleetFacts(cluster, hosts, facts, errors, mesh)
+    return FleetFacts(cluster, hosts, facts, errors, mesh or {})
 
 
 def judged(fleet: FleetFacts, checks: Sequence[Check] | None = None) -> Report:

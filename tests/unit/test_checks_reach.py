@@ -10,7 +10,7 @@ import pytest
 from fleets import findings, healthy, make_fleet, nic, only_finding, texts
 
 from mnt.facts.fleet import FleetFacts
-from mnt.facts.gather_reach import ALL_PAIRS, peers
+from mnt.facts.gather_further import ALL_PAIRS, peers
 from mnt.facts.host import Interface, Traffic
 from mnt.facts.reach import Reach, Reached, TrainingNic
 from mnt.network.decision import decide

@@ -9,9 +9,8 @@ import pytest
 from fleets import findings, make_fleet, only_finding
 from msgspec import structs
 
-from mnt.facts.fleet import FleetFacts
+from mnt.facts.fleet import FleetFacts, Visibility
 from mnt.facts.host import Mounted, MountPoint, PathFacts, Space
-from mnt.facts.visibility import Visibility
 from mnt.inventory.model import Mount, RequiredPath
 from mnt.preflight.findings import Severity
 from mnt.preflight.trips import hosts_to_test

@@ -16,10 +16,8 @@ from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import HostFacts, Interface
 from mnt.inventory.model import Host, Inventory, Network, Tuning
 from mnt.network.decision import decide
-from mnt.network.env import with_inventory
+from mnt.network.env import VARIABLES, Variable, with_inventory
 from mnt.network.overview import NetworkOverview, network_overview
-from mnt.network.tuning import VARIABLES
-from mnt.network.variable import Variable
 from mnt.preflight.registry import select
 from mnt.preflight.report import run_checks
 

@@ -19,11 +19,10 @@ from mnt.errors import HostError
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import Listener
 from mnt.facts.reach import Reach, Reached, TrainingNic
-from mnt.preflight.output.changes import changes
 from mnt.preflight.output.junit import as_junit
 from mnt.preflight.output.page import as_page
 from mnt.preflight.registry import all_checks
-from mnt.preflight.report import Report
+from mnt.preflight.report import Report, changes
 
 EVIL = '<script>document.title="owned"</script><b>&"\'\x1b[31m\x00\ud800'
 DOWN = HostError("node3", "connect", "timed out", fix="switch it on")

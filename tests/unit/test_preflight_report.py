@@ -15,9 +15,8 @@ from mnt.errors import HostError, UsageError
 from mnt.facts.host import Gpus, Listener
 from mnt.preflight.findings import Severity
 from mnt.preflight.output import listing
-from mnt.preflight.output.table import family_table
 from mnt.preflight.registry import Needs, all_checks, select
-from mnt.preflight.report import Report
+from mnt.preflight.report import Report, family_table
 
 CHECKS_PAGE = Path(__file__).parents[2] / "docs" / "checks.md"
 DOWN = HostError("node3", "connect", "timed out", fix="switch it on")

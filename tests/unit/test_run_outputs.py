@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from mnt.errors import UsageError
-from mnt.run.capture import Capture
-from mnt.run.outdir import create, prepare
+from mnt.run.outputs import Capture, create, prepare
 from mnt.ui import HostLines
 from mnt.ui.hostlines import block
 

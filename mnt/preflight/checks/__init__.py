@@ -1,6 +1,6 @@
 """The checks: pure functions over `FleetFacts` that yield a `Problem` for each fault.
 
-Each family of checks is one module, or one package. The id and the docstring of a check are part of the
+Each family of checks is one module. The id and the docstring of a check are part of the
 interface: docs/checks.md is generated from them.
 """
 

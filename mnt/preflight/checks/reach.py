@@ -26,8 +26,6 @@ def nic_reach(fleet: FleetFacts) -> Iterator[Problem]:
     a distance of 1, 2, 4, .. in rank order on both sides, and the master tries all.
     """
     reach = fleet.reach
-    if reach is None:
-        return
     for host, error in reach.errors.items():
         yield Problem(
             hosts=(host,),
@@ -48,8 +46,6 @@ def route(fleet: FleetFacts) -> Iterator[Problem]:
     without a source address, because NCCL and gloo connect without one.
     """
     reach = fleet.reach
-    if reach is None:
-        return
     for host, targets in reach.pairs.items():
         chosen = reach.nics[host].name
         strays: dict[str, list[str]] = {}
@@ -76,8 +72,6 @@ def mtu(fleet: FleetFacts) -> Iterator[Problem]:
     never arrive are a failure: small packets do arrive, so connections are established and then hang.
     """
     reach = fleet.reach
-    if reach is None:
-        return
     yield from by_majority(
         Subject(
             name="the MTU of the training NIC",

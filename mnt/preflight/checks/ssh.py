@@ -53,7 +53,7 @@ def ssh_mesh(fleet: FleetFacts) -> Iterator[Problem]:
 
     DeepSpeed's own launcher, pdsh and mpirun need these logins to start the workers.
     """
-    mesh = fleet.mesh or {}
+    mesh = fleet.mesh
     failed = {worker: error for worker, error in mesh.items() if error is not None}
     master = fleet.master.name
     expected = f"a login from {master} without a prompt"

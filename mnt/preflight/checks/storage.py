@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from mnt.facts.fleet import FleetFacts
+from mnt.facts.fleet import FleetFacts, Visibility
 from mnt.facts.host import HostFacts, PathFacts
-from mnt.facts.visibility import Visibility
 from mnt.inventory.model import Host, RequiredPath
 from mnt.preflight import mounts
 from mnt.preflight.findings import Problem, Severity
@@ -137,7 +136,7 @@ def storage_visible(fleet: FleetFacts) -> Iterator[Problem]:
     servers that look the same. Hosts on which `storage-mount` fails take no part, and read-only storage is
     left out. The writer removes the file, even if it loses the connection.
     """
-    for path, test in (fleet.visibility or {}).items():
+    for path, test in fleet.visibility.items():
         yield from _judge_visibility(path, test)
 
 

@@ -12,9 +12,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from mnt.facts.reach import Reach, Reached
 from mnt.inventory.hostlist import fold
-from mnt.preflight.output.table import check_cells
 from mnt.preflight.reachability import NOTHING, grade
-from mnt.preflight.report import Report
+from mnt.preflight.report import Report, check_cells
 
 _SYMBOLS = {"ok": "✓", "warn": "!", "fail": "✕", "unknown": "·"}
 _SLOW, _SLOWER = 3.0, 10.0  # times the median latency
@@ -52,7 +51,7 @@ def as_page(report: Report, *, written: str, seconds: float) -> str:
         seconds=seconds,
         cells={host: check_cells(report, host) for host in hosts},
         symbols=_SYMBOLS,
-        reach=_heat(report.fleet.reach, hosts) if report.fleet.reach else None,
+        reach=_heat(report.fleet.reach, hosts),
     )
 
 

@@ -96,7 +96,6 @@ def os_release(text: str) -> dict[str, str | None]:
     return {
         "id": values.get("ID", "linux"),
         "version": values.get("VERSION_ID"),
-        "name": values.get("PRETTY_NAME") or values.get("NAME"),
     }
 
 

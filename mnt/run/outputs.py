@@ -1,0 +1,163 @@
+"""The destinations of the hosts' output: live lines, memory, and files.
+
+The output of a host is kept until it can be compared with that of the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from mnt.errors import UsageError
+from mnt.remote.common.files import strerror
+from mnt.tasks.command import Sink
+from mnt.ui import HostLines
+
+_IN_MEMORY = 1 << 18  # bytes of a stream; the rest is on disk, in a file without a name
+_READ = 1 << 16  # bytes
+_SUFFIXES = (".out", ".err")  # of the files in --outdir: HOST.out and HOST.err
+
+# Takes pieces of stdout, and of stderr.
+Writers = tuple[Callable[[bytes], object], Callable[[bytes], object]]
+
+
+class Stored:
+    """One stream. `digest` compares streams without reading them again."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY, prefix="mnt-")  # noqa: SIM115
+        self._hash = hashlib.sha256()
+        self.size = 0
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._hash.update(data)
+        self.size += len(data)
+
+    @property
+    def digest(self) -> bytes:
+        return self._hash.digest()
+
+    def pieces(self) -> Iterator[bytes]:
+        """The whole stream. Nothing may be written afterwards."""
+        self._file.seek(0)
+        while data := self._file.read(_READ):
+            yield data
+
+    def read(self) -> bytes:
+        return b"".join(self.pieces())
+
+
+class Capture:
+    """A sink that keeps both streams."""
+
+    def __init__(self) -> None:
+        self.out = Stored()
+        self.err = Stored()
+
+    def stdout(self, data: bytes) -> None:
+        self.out.write(data)
+
+    def stderr(self, data: bytes) -> None:
+        self.err.write(data)
+
+    @property
+    def digest(self) -> bytes:
+        """Two hosts with equal digests have equal output on both streams."""
+        return self.out.digest + self.err.digest
+
+
+def prepare(directory: str, hosts: Iterable[str]) -> Path:
+    """Create the directory, and remove these hosts' files of an earlier run. Raises UsageError."""
+    path = Path(directory)
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for host in hosts:
+            for suffix in _SUFFIXES:
+                (path / f"{host}{suffix}").unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(f"--outdir {directory}: {strerror(error)}") from None
+    return path
+
+
+def create(directory: Path, host: str, opened: contextlib.ExitStack) -> list[BinaryIO]:
+    """Create both files of a host that was reached: for stdout and for stderr; `opened` closes them.
+
+    A host's name in the inventory is a valid file name. Only the user can read the files; an existing link is
+    not followed. Raises OSError.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    return [
+        opened.enter_context(open(os.open(directory / f"{host}{suffix}", flags, 0o600), "wb", buffering=0))
+        for suffix in _SUFFIXES
+    ]
+
+
+class Outputs:
+    """The destinations of the hosts' output.
+
+    Args:
+        live: show stdout and stderr of all hosts immediately, on these.
+        keep: keep it for the summary.
+        directory: also write it to files there.
+    """
+
+    def __init__(
+        self, *, live: tuple[HostLines, HostLines] | None, keep: bool, directory: Path | None = None
+    ) -> None:
+        self._live = live
+        self._keep = keep
+        self._directory = directory
+        self._gates: dict[str, _Gate] = {}
+        self.kept: dict[str, Capture] = {}
+
+    def open(self, host: str, opened: contextlib.ExitStack) -> Sink:
+        """The sink of a host that was reached; `opened` closes its files. Raises OSError."""
+        writers: list[Writers] = []
+        if self._live is not None:
+            out, err = self._live
+            writers.append((partial(out.feed, host), partial(err.feed, host)))
+        if self._keep:
+            kept = self.kept[host] = Capture()
+            writers.append((kept.stdout, kept.stderr))
+        if self._directory is not None:
+            stdout, stderr = create(self._directory, host, opened)
+            writers.append((stdout.write, stderr.write))
+        gate = self._gates[host] = _Gate(writers)
+        return gate
+
+    def close(self) -> None:
+        """Show incomplete last lines. Further output, which a host that was given up may send, is ignored."""
+        for gate in list(self._gates.values()):
+            gate.close()
+        for lines in self._live or ():
+            lines.close()
+
+
+class _Gate:
+    """A sink that passes a host's output on, until it is closed."""
+
+    def __init__(self, writers: list[Writers]) -> None:
+        self._writers = writers
+        self._lock = threading.Lock()
+
+    def stdout(self, data: bytes) -> None:
+        with self._lock:
+            for write, _ in self._writers:
+                write(data)
+
+    def stderr(self, data: bytes) -> None:
+        with self._lock:
+            for _, write in self._writers:
+                write(data)
+
+    def close(self) -> None:
+        with self._lock:
+            self._writers = []
