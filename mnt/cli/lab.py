@@ -11,8 +11,7 @@ from mnt import ui
 from mnt.cli.options import json_option
 from mnt.errors import UsageError
 from mnt.lab import spec, store, system
-from mnt.lab.describe import describe_labs
-from mnt.lab.lab import Lab
+from mnt.lab.lab import Lab, describe_labs
 from mnt.lab.lab import down as take_down
 
 name_option = click.option(

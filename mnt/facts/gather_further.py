@@ -18,7 +18,7 @@ from mnt.facts.fleet import FleetFacts, Visibility
 from mnt.facts.gather import Progress
 from mnt.facts.reach import Reach, Reached, TrainingNic
 from mnt.fleet import Fleet
-from mnt.tasks.mesh import mesh
+from mnt.tasks.logins import mesh
 from mnt.tasks.reach import Listening, Meeting, Target, reach
 from mnt.tasks.visible import Seen, Written, await_files, write_files
 

@@ -61,10 +61,6 @@ class Fleet:
     def hosts(self) -> tuple[Host, ...]:
         return tuple(self._hosts.values())
 
-    def host(self, name: str) -> Host:
-        """Raises KeyError."""
-        return self._hosts[name]
-
     def connection(self, name: str) -> HostConnection:
         """The host's connection, open or not. Raises KeyError."""
         return self._connections[name]

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from mnt.lab.spec import USER, LabSpec
+from mnt.remote.probe.filesystems import parse_mounts
 
 SHARED = "/shared"  # the directory common to all hosts
 HOME = f"/home/{USER}"
@@ -72,23 +73,23 @@ def known_hosts(lab: LabSpec, host_keys: Mapping[str, str]) -> str:
     )
 
 
-def bind_mounts(mountinfo: str, hidden: Iterable[str]) -> tuple[list[str], list[str]]:
+def bind_mounts(mounts: str, hidden: Iterable[str]) -> tuple[list[str], list[str]]:
     """The machine's mounts that hosts see read-only: their overlay of `/` does not include other mounts.
 
     Args:
-        mountinfo: /proc/self/mountinfo (proc(5)).
+        mounts: /proc/self/mounts (proc(5)).
         hidden: paths of which each host has its own version; mounts on or below them are left out.
 
     Returns:
         The outermost mount points, to be bound recursively; and all mount points.
     """
     own = [PurePosixPath(path) for path in hidden]
-    points = []
-    for line in mountinfo.splitlines():
-        point = PurePosixPath(_unescape(line.split(" ")[4]))
-        if point != PurePosixPath("/") and not any(point.is_relative_to(path) for path in own):
-            points.append(point)
-    points = list(dict.fromkeys(points))
+    found = dict.fromkeys(PurePosixPath(mount["point"]) for mount in parse_mounts(mounts))
+    points = [
+        point
+        for point in found
+        if point != PurePosixPath("/") and not any(point.is_relative_to(path) for path in own)
+    ]
     outermost = [point for point in points if not any(other in point.parents for other in points)]
     return [str(point) for point in outermost], [str(point) for point in points]
 
@@ -126,10 +127,3 @@ def inventory(lab: LabSpec, directory: str, cache: str) -> str:
 
 def _without_user(table: str) -> str:
     return "".join(f"{line}\n" for line in table.splitlines() if not line.startswith(f"{USER}:"))
-
-
-def _unescape(text: str) -> str:
-    r"""Undo the kernel's \040 for a space, and the like."""
-    for octal, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        text = text.replace(octal, character)
-    return text

@@ -72,7 +72,7 @@ def lay(tree: Path, lab: LabSpec, *, login: KeyPair, host_keys: Mapping[str, Key
 
 
 def _start_files(tree: Path, lab: LabSpec) -> None:
-    outermost, everything = files.bind_mounts(Path("/proc/self/mountinfo").read_text(), _HIDDEN)
+    outermost, everything = files.bind_mounts(Path("/proc/self/mounts").read_text(), _HIDDEN)
     _write(tree / "binds", "".join(f"{path}\n" for path in outermost))
     _write(tree / "readonly", "".join(f"{path}\n" for path in everything))
     _write(tree / "nodes", "".join(f"{host.name}\n" for host in lab.hosts))

@@ -15,9 +15,9 @@ from mnt.errors import MntError
 from mnt.push.manifest import Manifest, changed, read_steadily
 from mnt.push.tree import Entry
 from mnt.remote.common.files import strerror
+from mnt.remote.push.unpack import TAR_TYPES
 
 _CHUNK = 1 << 18  # bytes
-_TYPES = {"dir": tarfile.DIRTYPE, "file": tarfile.REGTYPE, "link": tarfile.SYMTYPE}
 
 
 class Spool:
@@ -65,7 +65,7 @@ def spooled(root: Path, manifest: Manifest) -> Iterator[Spool]:
 
 def _write_member(file: IO[bytes], root: Path, entry: Entry) -> None:
     member = tarfile.TarInfo(entry.path)
-    member.type = _TYPES[entry.kind]
+    member.type = TAR_TYPES[entry.kind]
     member.mode = entry.mode
     member.size = entry.size
     if entry.kind == "link":

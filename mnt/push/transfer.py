@@ -8,8 +8,7 @@ import os
 import platform
 import secrets
 import signal
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import datetime, timezone
 from itertools import chain
 from pathlib import Path
@@ -22,6 +21,7 @@ from mnt.push.plan import Delivery, Survey, choose_release, deliver, in_the_way,
 from mnt.push.result import HostResult, PushResult
 from mnt.push.session import Frame, HostStep, Progress, Session, StepFailed
 from mnt.push.stream import spooled
+from mnt.remote.push.receive import ignored
 
 _RECEIVED = ("stage", "switch", "commit", "prune")  # the steps after which a host has the whole stream
 
@@ -145,7 +145,7 @@ class _Push:
 
     def _commit(self) -> None:
         """Make the switch final. After this, an interrupt only ends the waiting."""
-        with _uninterrupted():
+        with ignored(signal.SIGINT, signal.SIGTERM):
             self._session.tell(dict.fromkeys(self._hosts, HostStep("commit")))
         with contextlib.suppress(KeyboardInterrupt):
             self._session.hear(self._hosts, patient=True)
@@ -217,17 +217,3 @@ def _who() -> str:
     except (KeyError, OSError):  # an uid without a name
         user = f"uid {os.getuid()}"
     return f"{user}@{platform.node()}, pid {os.getpid()}, since {datetime.now(timezone.utc):%H:%M:%S} UTC"
-
-
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Ignore interrupts during a short piece of work. Only the main thread gets interrupts."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

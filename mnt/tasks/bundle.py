@@ -17,17 +17,6 @@ T = TypeVar("T")
 _PACKAGE = "mnt.remote"
 _IMPORT = re.compile(rf"^from {_PACKAGE}\.([\w.]+) import (\([^)]*\)|.+)", re.MULTILINE)
 
-_LOADER = """\
-import sys, types
-
-def _load(name, source):
-    module = types.ModuleType(name)
-    sys.modules[name] = module
-    exec(compile(source, name.replace(".", "/") + ".py", "exec"), module.__dict__)
-
-"""
-
-
 _reading = threading.Lock()
 
 
@@ -46,9 +35,9 @@ def _once(read: Callable[[str], T]) -> Callable[[str], T]:
 @_once
 def script_source(name: str) -> str:
     """The program as a script that does not need `mnt`; its exit code is what `main(arguments)` returns."""
-    loads = [f"_load({full_name!r}, {source!r})\n" for full_name, source in program_modules(name)]
+    load = f"_load({program_modules(name)!r})\n"
     run = f"sys.exit(sys.modules[{f'{_PACKAGE}.{name}'!r}].main(sys.argv[1:]))\n"
-    return "".join([_LOADER, *loads, run])
+    return _read("boot.boot") + load + run  # boot.py for its `_load`
 
 
 @_once

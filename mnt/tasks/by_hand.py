@@ -15,7 +15,7 @@ from paramiko import Transport
 from mnt.errors import MntError
 from mnt.fleet import HostConnection
 from mnt.inventory.model import Host, Ssh
-from mnt.tasks import mesh as mesh_task
+from mnt.tasks import logins
 from mnt.tasks.program import run_program
 
 
@@ -32,7 +32,7 @@ def probe(connection: Connection, args: str = "{}") -> None:
 def mesh(connection: Connection, workers: str) -> None:
     """Print whether the host can log in to WORKERS (addresses with commas between) unattended."""
     hosts = [Host(name=address, address=address) for address in workers.split(",")]
-    _print_answer(connection, lambda host: mesh_task.mesh(host, hosts))
+    _print_answer(connection, lambda host: logins.mesh(host, hosts))
 
 
 def program(connection: Connection, name: str, args: str = "{}", timeout: float = 60.0) -> None:

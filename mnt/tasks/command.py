@@ -181,14 +181,10 @@ def _not_started(
     connection: HostConnection, running: RunningCommand, streams: Streams, command: Command
 ) -> HostError:
     """The error if the login shell, or sudo, did not run the command."""
-    if command.sudo:
-        return _sudo_refused(running.host, streams.noise)
-    return runs_nothing(connection, running.exit_code, streams.noise)
-
-
-def _sudo_refused(host: str, output: str) -> HostError:
-    lines = output.strip().splitlines()
+    if not command.sudo:
+        return runs_nothing(connection, running.exit_code, streams.noise)
+    lines = streams.noise.strip().splitlines()
     if lines and "password" in lines[-1]:
         fix = "a NOPASSWD rule in the host's sudoers(5), for the user who logs in"
-        return HostError(host, "command", "sudo wants a password", fix=fix)
-    return HostError(host, "command", f"sudo refuses: {lines[-1] if lines else 'no message'}")
+        return HostError(running.host, "command", "sudo wants a password", fix=fix)
+    return HostError(running.host, "command", f"sudo refuses: {lines[-1] if lines else 'no message'}")

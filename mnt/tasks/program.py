@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import queue
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -105,6 +107,41 @@ def run_program(
         raise runs_nothing(connection, silent.exit_code, silent.output) from None
     except BadFrame as error:
         raise HostError(host, "answer", f"{name}: {error}") from None
+
+
+@contextlib.contextmanager
+def held(connection: HostConnection, name: str, args: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Run a program of `mnt/remote/` while the block runs; yields the first frame that it emits.
+
+    The program ends with its standard input: at the end of the block, or if the connection is lost.
+
+    Raises HostError if the program fails before that frame.
+    """
+    done = threading.Event()
+    heard: queue.SimpleQueue[dict[str, Any] | HostError] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            run_program(connection, name, args, stdin=_until(done), timeout=None, on_frame=heard.put)
+        except HostError as error:
+            heard.put(error)
+
+    holder = threading.Thread(target=run)
+    holder.start()
+    try:
+        first = heard.get()
+        if isinstance(first, HostError):
+            raise first
+        yield first
+    finally:
+        done.set()
+        holder.join()
+
+
+def _until(done: threading.Event) -> Iterator[bytes]:
+    """An empty stream that ends when `done` is set."""
+    done.wait()
+    yield from ()
 
 
 class _Error(TypedDict):

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from typing import TypedDict
 
 from mnt.fleet import HostConnection
-from mnt.tasks.held import held
-from mnt.tasks.program import run_program
+from mnt.tasks.program import held, run_program
 from mnt.tasks.shape import shaped
 
 

@@ -6,7 +6,6 @@ import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from importlib import resources
 
 from mnt.errors import HostError, NeverStarted
 from mnt.facts.fleet import FleetFacts
@@ -21,7 +20,8 @@ from mnt.launch.plan import LaunchPlan
 from mnt.launch.staging import take_back
 from mnt.launch.watch import Watch
 from mnt.network.decision import NetworkDecision
-from mnt.tasks.held import held
+from mnt.tasks.bundle import script_source
+from mnt.tasks.program import held
 from mnt.trial.output import read_trial
 from mnt.trial.plan import SCRIPT, able_hosts, plan_trial
 
@@ -58,7 +58,7 @@ def _staged(fleet: Fleet, hosts: Sequence[Host]) -> Iterator[dict[str, str]]:
 
     Raises HostError.
     """
-    text = resources.files("mnt.remote.trial").joinpath(SCRIPT).read_text(encoding="utf-8")
+    text = script_source("trial.allreduce")
     with ExitStack() as stack:
 
         def stage(connection: HostConnection) -> str:

@@ -15,8 +15,7 @@ from mnt.fleet import Fleet, HostConnection, Results
 from mnt.fleet.login.destination import Destination
 from mnt.fleet.login.hostkeys import KnownHosts
 from mnt.inventory.model import Host
-from mnt.tasks.authorize import Account, Authorized, Peer, authorize
-from mnt.tasks.mesh import PeerLogin, mesh
+from mnt.tasks.logins import Account, Authorized, Peer, PeerLogin, authorize, mesh
 from mnt.trust.identity import Identity
 
 AskPassword = Callable[[str, Sequence[str], str], str | None]  # (user, hosts, reason) -> password

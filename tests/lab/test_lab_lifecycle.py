@@ -243,7 +243,7 @@ def test_bad_words_on_the_command_line(lab_support: None, run_mnt: Run) -> None:
 def test_root_is_needed() -> None:
     """What root may import an ordinary user may not, so the rights are dropped after importing."""
     script = (
-        "import os, sys, mnt.cli, mnt.cli.lab, mnt.lab.lab, mnt.lab.describe, mnt.ui;"
+        "import os, sys, mnt.cli, mnt.cli.lab, mnt.lab.lab, mnt.ui;"
         "os.setgid(65534); os.setuid(65534); sys.argv = ['mnt', 'lab', *sys.argv[1:]]; mnt.cli.main()"
     )
     for words in (("up",), ("status",), ("down",), ("exec", "node1", "true")):

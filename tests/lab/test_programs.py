@@ -25,7 +25,7 @@ from mnt.fleet import Timeouts
 from mnt.inventory import loader
 from mnt.lab.lab import Lab, LabHost
 from mnt.tasks import bootstrap, bundle
-from mnt.tasks.mesh import mesh
+from mnt.tasks.logins import mesh
 from mnt.tasks.program import NoPython, ProgramError, run_program
 
 MakeLab = Callable[..., Lab]

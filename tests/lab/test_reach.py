@@ -20,7 +20,7 @@ from mnt.lab.lab import Lab
 from mnt.preflight.look import first_look
 from mnt.preflight.reachability import grade
 from mnt.preflight.trips import training_nics
-from mnt.tasks.held import held
+from mnt.tasks.program import held
 
 MakeLab = Callable[..., Lab]
 RunMnt = Callable[..., subprocess.CompletedProcess[str]]

@@ -25,7 +25,7 @@ from mnt.errors import HostError, UsageError
 from mnt.fleet import Fleet, HostConnection, Timeouts
 from mnt.lab.lab import Lab, LabHost, LabRequest, down
 from mnt.tasks.job import list_jobs, stop_node
-from mnt.tasks.mesh import mesh
+from mnt.tasks.logins import mesh
 from mnt.tasks.program import run_program
 
 MakeLab = Callable[..., Lab]

@@ -21,24 +21,24 @@ def lab(**request: object) -> spec.LabSpec:
     )
 
 
-def mountinfo(*points: str) -> str:
-    return "".join(f"{i} 1 0:{i} / {point} rw - ext4 /dev/x rw\n" for i, point in enumerate(points, 30))
+def mounts(*points: str) -> str:
+    return "".join(f"/dev/x {point} ext4 rw 0 0\n" for point in points)
 
 
 def test_mounts_below_the_root_are_bound_once_and_all_protected() -> None:
-    text = mountinfo("/", "/srv", "/srv/data", "/srv/data/deep", "/boot", "/srv")
+    text = mounts("/", "/srv", "/srv/data", "/srv/data/deep", "/boot", "/srv")
     outermost, everything = files.bind_mounts(text, HIDDEN)
     assert outermost == ["/srv", "/boot"]
     assert everything == ["/srv", "/srv/data", "/srv/data/deep", "/boot"]
 
 
 def test_what_a_host_has_for_itself_is_not_bound() -> None:
-    text = mountinfo("/", "/proc", "/dev/shm", "/home", "/home/alice/nfs", "/etc/hosts", "/tmp/x", "/runtime")
+    text = mounts("/", "/proc", "/dev/shm", "/home", "/home/alice/nfs", "/etc/hosts", "/tmp/x", "/runtime")
     assert files.bind_mounts(text, HIDDEN) == (["/runtime"], ["/runtime"])
 
 
 def test_mount_points_with_spaces() -> None:
-    assert files.bind_mounts(mountinfo("/", r"/srv/my\040disk"), HIDDEN)[0] == ["/srv/my disk"]
+    assert files.bind_mounts(mounts("/", r"/srv/my\040disk"), HIDDEN)[0] == ["/srv/my disk"]
 
 
 def test_the_user_is_added_to_the_machines_and_replaces_one_of_that_name() -> None:

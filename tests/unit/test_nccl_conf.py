@@ -8,34 +8,34 @@ import pytest
 
 from mnt.facts.host import HostFacts
 from mnt.facts.nccl import ConfFile, effective, settings
-from mnt.remote.probe import nccl
+from mnt.remote.probe.settings import MAX_BYTES, conf_files
 
 
 def test_the_users_file_comes_before_the_systems(tmp_path: Path) -> None:
     system = tmp_path / "nccl.conf"
     system.write_text("NCCL_DEBUG=WARN\n")
-    assert nccl.conf_files(str(tmp_path), str(system)) == [{"path": str(system), "text": "NCCL_DEBUG=WARN\n"}]
+    assert conf_files(str(tmp_path), str(system)) == [{"path": str(system), "text": "NCCL_DEBUG=WARN\n"}]
     (tmp_path / ".nccl.conf").write_text("NCCL_DEBUG=INFO\n")
-    assert [file["path"] for file in nccl.conf_files(str(tmp_path), str(system))] == [
+    assert [file["path"] for file in conf_files(str(tmp_path), str(system))] == [
         str(tmp_path / ".nccl.conf"),
         str(system),
     ]
 
 
 def test_no_file_and_no_home(tmp_path: Path) -> None:
-    assert nccl.conf_files(str(tmp_path), str(tmp_path / "none")) == []
-    assert nccl.conf_files("", str(tmp_path / "none")) == []
+    assert conf_files(str(tmp_path), str(tmp_path / "none")) == []
+    assert conf_files("", str(tmp_path / "none")) == []
 
 
 def test_only_the_beginning_of_a_long_file_travels(tmp_path: Path) -> None:
     (tmp_path / ".nccl.conf").write_text("#" * 100_000)
-    (file,) = nccl.conf_files(str(tmp_path), str(tmp_path / "none"))
-    assert file["text"] == "#" * nccl.MAX_BYTES
+    (file,) = conf_files(str(tmp_path), str(tmp_path / "none"))
+    assert file["text"] == "#" * MAX_BYTES
 
 
 def test_bytes_that_are_no_text_do_no_harm(tmp_path: Path) -> None:
     (tmp_path / ".nccl.conf").write_bytes(b"NCCL_DEBUG=\xff\n")
-    (file,) = nccl.conf_files(str(tmp_path), str(tmp_path / "none"))
+    (file,) = conf_files(str(tmp_path), str(tmp_path / "none"))
     assert file["text"] == "NCCL_DEBUG=�\n"
 
 

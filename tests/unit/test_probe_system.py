@@ -21,19 +21,17 @@ from waiting import HANG, PATIENCE, at_most, wait_for
 from mnt.facts.host import HostFacts
 from mnt.facts.system import Gpus, KernelLog
 from mnt.preflight.nvidia import xids
-from mnt.remote.common.procstat import stat_fields
+from mnt.remote.common.files import stat_fields
 from mnt.remote.probe import (
-    artifacts,
-    commands,
-    kernellog,
-    logind,
+    children,
     memory,
     nvidia,
-    ownprocs,
     probe,
     rdma,
     session,
 )
+from mnt.remote.probe.leftovers import locks, own_processes, release
+from mnt.remote.probe.settings import logind
 
 DATA = Path(__file__).parents[1] / "data" / "nvidia-smi"
 
@@ -169,7 +167,7 @@ def test_a_bus_without_nvidia_and_no_bus_at_all(tmp_path: Path) -> None:
 
 def test_commands_run_side_by_side() -> None:
     with at_most(PATIENCE):
-        answers = commands.run_all(
+        answers = children.run_all(
             {
                 "slow": ["sh", "-c", "sleep 0.5; echo done"],
                 "too slow": ["sleep", str(HANG)],
@@ -220,7 +218,7 @@ def test_a_closed_kernel_log_is_looked_for_in_the_journal(
     line = "NVRM: Xid (PCI:0000:41:00): 79, pid=1, GPU has fallen off the bus."
     script = f"echo '{time.time() - 100:.6f} gpu01 kernel: {line}'"
     with fake_journal(tmp_path, monkeypatch, script):
-        answer = kernellog.kernel_log("NVRM: Xid", PATIENCE)
+        answer = nvidia.kernel_log("NVRM: Xid", PATIENCE)
     (xid,) = xids(log_of(answer).lines)
     assert (xid.code, xid.device) == (79, "0000:41:00")
     assert 100 <= xid.age < 100 + PATIENCE
@@ -240,7 +238,7 @@ def test_a_journal_that_tells_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, error: bool
 ) -> None:
     with fake_journal(tmp_path, monkeypatch, script):
-        answer = kernellog.kernel_log("NVRM: Xid", PATIENCE)
+        answer = nvidia.kernel_log("NVRM: Xid", PATIENCE)
     assert answer == {"lines": [], "error": "Operation not permitted" if error else None}
 
 
@@ -254,7 +252,7 @@ def test_a_line_of_the_real_kernel_log() -> None:
         os.close(os.open("/dev/kmsg", os.O_RDONLY))
     except OSError as error:
         pytest.skip(f"no kernel log here: {error}")
-    (line,) = log_of(kernellog.kernel_log(text, PATIENCE)).lines
+    (line,) = log_of(nvidia.kernel_log(text, PATIENCE)).lines
     assert line.text == text
     assert 0 <= line.age < PATIENCE
 
@@ -354,17 +352,17 @@ SHIPPED = "[Login]\n#KillUserProcesses=no\n#KillExcludeUsers=root\n#RemoveIPC=ye
     ],
 )
 def test_logind_conf(tmp_path: Path, files: dict[str, str], settings: dict[str, str]) -> None:
-    assert logind.logind("ubuntu", str(write(tmp_path, files)))["settings"] == settings
+    assert logind("ubuntu", str(write(tmp_path, files)))["settings"] == settings
 
 
 def test_what_the_shipped_file_tells_of_the_defaults(tmp_path: Path) -> None:
     root = write(tmp_path, {"usr/lib/systemd/logind.conf": SHIPPED, "var/lib/systemd/linger/ubuntu": ""})
     (root / "run/systemd/system").mkdir(parents=True)
-    found = logind.logind("ubuntu", str(root))
+    found = logind("ubuntu", str(root))
     assert found["defaults"] == {"KillUserProcesses": "no", "KillExcludeUsers": "root", "RemoveIPC": "yes"}
     assert (found["booted"], found["lingers"]) == (True, True)
-    assert not logind.logind("eve", str(root))["lingers"]
-    assert not logind.logind(None, str(root))["lingers"]
+    assert not logind("eve", str(root))["lingers"]
+    assert not logind(None, str(root))["lingers"]
 
 
 # --- processes -------------------------------------------------------------------------------------------
@@ -384,7 +382,7 @@ WAIT = "print('up', flush=True); import sys; sys.stdin.read()"
 
 
 def leftovers() -> dict[str, list[int]]:
-    found = parsed(processes=ownprocs.own_processes()).processes
+    found = parsed(processes=own_processes()).processes
     assert found is not None
     return {left.job: list(left.pids) for left in found.leftovers}
 
@@ -408,7 +406,7 @@ def test_zombies_are_counted_by_their_parent() -> None:
         "    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)\n" + WAIT
     )
     with start(sys.executable, "-c", code) as parent:
-        zombies: Any = ownprocs.own_processes()["zombies"]
+        zombies: Any = own_processes()["zombies"]
         (found,) = (each for each in zombies if each["parent"] == parent.pid)
         assert found["count"] == 3
         assert found["command"].startswith(sys.executable)
@@ -421,7 +419,7 @@ def test_a_compiler_is_seen_by_its_name(tmp_path: Path) -> None:
     process = subprocess.Popen([compiler], stdin=subprocess.PIPE)
     try:
         wait_for(lambda: (stat_fields(process.pid) or ("", []))[0] == "cicc")
-        assert ownprocs.own_processes()["compiling"]
+        assert own_processes()["compiling"]
     finally:
         process.communicate()
 
@@ -444,26 +442,26 @@ def test_a_command_with_spaces_and_parentheses(tmp_path: Path) -> None:
 
 
 def test_a_release(tmp_path: Path) -> None:
-    assert artifacts.release(str(tmp_path)) == {"id": None, "whole": False}
+    assert release(str(tmp_path)) == {"id": None, "whole": False}
     (tmp_path / "current").symlink_to("releases/r1")
-    assert artifacts.release(str(tmp_path)) == {"id": "r1", "whole": False}
+    assert release(str(tmp_path)) == {"id": "r1", "whole": False}
     (tmp_path / "releases" / "r1").mkdir(parents=True)
-    assert artifacts.release(str(tmp_path)) == {"id": "r1", "whole": False}
+    assert release(str(tmp_path)) == {"id": "r1", "whole": False}
     (tmp_path / "releases" / "r1.manifest.json").write_text("{}")
-    assert artifacts.release(str(tmp_path)) == {"id": "r1", "whole": True}
+    assert release(str(tmp_path)) == {"id": "r1", "whole": True}
 
 
 @pytest.mark.parametrize("place", ["fused_adam/lock", "py311_cu130/fused_adam/lock"])
 def test_a_lock_of_a_build(tmp_path: Path, place: str) -> None:
     write(tmp_path, {place: "", "other/build.ninja": "", "readme": ""})
     os.utime(tmp_path / place, (time.time() - 600,) * 2)
-    (lock,) = artifacts.locks(str(tmp_path))
+    (lock,) = locks(str(tmp_path))
     assert lock["path"] == str(tmp_path / place)
     assert 600 <= lock["age"] < 600 + PATIENCE
 
 
 def test_no_extensions_were_ever_built(tmp_path: Path) -> None:
-    assert artifacts.locks(str(tmp_path / "nothing")) == []
+    assert locks(str(tmp_path / "nothing")) == []
 
 
 def test_rdma_software(tmp_path: Path) -> None:

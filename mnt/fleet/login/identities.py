@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import paramiko
 from paramiko.agent import AgentKey, AgentSSH
@@ -132,29 +131,18 @@ class Identities:
         return list(agent.get_keys())
 
 
-if TYPE_CHECKING:
-
-    class _Agent(AgentSSH):
-        """Members that are used here, but missing in the stubs."""
-
-        def _connect(self, conn: socket.socket) -> None: ...
-        def _send_message(self, msg: object) -> tuple[int, paramiko.Message]: ...
-
-else:
-    _Agent = AgentSSH
-
-
-class _SharedAgent(_Agent):
+class _SharedAgent(AgentSSH):
     """An agent for several threads: one question at a time, because paramiko's agent mixes up the answers."""
 
     def __init__(self, connection: socket.socket) -> None:
         super().__init__()
         self._one_at_a_time = threading.Lock()
-        self._connect(connection)
+        self._connect(connection)  # type: ignore[attr-defined]  # missing in the stubs, as the next
 
     def _send_message(self, msg: object) -> tuple[int, paramiko.Message]:
         with self._one_at_a_time:
-            return super()._send_message(msg)
+            answer: tuple[int, paramiko.Message] = super()._send_message(msg)  # type: ignore[misc]
+            return answer
 
 
 @cache  # each passphrase is asked for only once per process

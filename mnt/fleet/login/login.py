@@ -114,17 +114,14 @@ class Login:
         return transport
 
     def _show(self, via: HostTransport | None, algorithms: Sequence[str]) -> HostKey | None:
-        with self._transport_to(via) as transport:
+        with self._transport_to(via) as transport, contextlib.closing(transport):
             try:
                 self._exchange_keys(transport, algorithms)
             except LoginFailure as failure:
-                if not (isinstance(failure.__cause__, IncompatiblePeer) and "host key" in failure.message):
-                    raise
-                transport.close()
-                return None
-            key = _shown(transport)
-            transport.close()
-            return key
+                if isinstance(failure.__cause__, IncompatiblePeer) and "host key" in failure.message:
+                    return None
+                raise
+            return _shown(transport)
 
     @contextlib.contextmanager
     def _transport_to(self, via: HostTransport | None) -> Iterator[HostTransport]:

@@ -7,8 +7,7 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import paramiko
 from paramiko import common
@@ -18,19 +17,6 @@ from mnt.fleet.wire.timeouts import Timeouts
 
 # Paramiko logs each failure with a traceback, which Python prints if there is no handler.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
-
-if TYPE_CHECKING:
-
-    class _Transport(paramiko.Transport):
-        """Members that are used here, but missing in the stubs."""
-
-        _channel_handler_table: dict[int, Callable[[Any, paramiko.Message], None]]
-
-        def _check_banner(self) -> None: ...
-        def _send_message(self, data: paramiko.Message) -> None: ...
-
-else:
-    _Transport = paramiko.Transport
 
 _UNANSWERED = 3  # questions without an answer, after which the host counts as lost
 _LOOK_EVERY = 1.0  # seconds between looks whether it was closed; paramiko looks ten times a second
@@ -50,7 +36,7 @@ class _Packetizer(Packetizer):
             super().close()
 
 
-class HostTransport(_Transport):
+class HostTransport(paramiko.Transport):
     """An SSH transport over a connected socket, or a channel through a gateway.
 
     Paramiko does banner, key exchange and everything later in one thread; `banner_read` is set after the
@@ -80,7 +66,7 @@ class HostTransport(_Transport):
 
     def _check_banner(self) -> None:
         try:
-            super()._check_banner()
+            super()._check_banner()  # type: ignore[misc]  # missing in the stubs
         except paramiko.SSHException as error:
             self.banner_error = error.__context__ or error
             raise
@@ -101,7 +87,7 @@ class HostTransport(_Transport):
             return  # another thread is sending, which is as good; waiting for it would stop this check
         try:
             if self.clear_to_send.is_set():  # not during a new key exchange
-                self._send_message(_question())
+                self._send_message(_question())  # type: ignore[attr-defined]
         finally:
             self.clear_to_send_lock.release()
 
@@ -134,7 +120,7 @@ def _on_channel_request(channel: Any, message: paramiko.Message) -> None:
     channel._handle_request(message)
 
 
-HostTransport._channel_handler_table = {
-    **_Transport._channel_handler_table,
+HostTransport._channel_handler_table = {  # type: ignore[attr-defined]
+    **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]
     common.MSG_CHANNEL_REQUEST: _on_channel_request,
 }

@@ -1,4 +1,4 @@
-"""Small files to read, and files to replace in one step. Runs on a host: Python 3.8, standard library."""
+"""Small files to read, also those of /proc, and files to replace. Runs on a host: Python 3.8."""
 
 from __future__ import annotations
 
@@ -50,3 +50,20 @@ def entries(directory: str) -> list[str]:
         return os.listdir(directory)
     except OSError:
         return []
+
+
+def stat_fields(pid: int) -> tuple[str, list[bytes]] | None:
+    """(command, the fields after it, beginning with the state) of /proc/PID/stat. None: no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            text = file.read()
+    except OSError:
+        return None
+    # The command is in parentheses, and may contain spaces and parentheses: proc(5).
+    end = text.rindex(b")")
+    return text[text.index(b"(") + 1 : end].decode("utf-8", "replace"), text[end + 2 :].split()
+
+
+def command_line(pid: int) -> str:
+    """The words of a process with spaces between; empty if it has ended, or is a kernel thread."""
+    return read(f"/proc/{pid}/cmdline", 4096).rstrip("\0").replace("\0", " ")

@@ -8,7 +8,7 @@ import socket
 import struct
 from collections.abc import Iterable
 
-from mnt.remote.common.files import entries, read
+from mnt.remote.common.files import command_line, entries, read
 
 LISTEN = "0A"  # TCP_LISTEN of the kernel's net/tcp_states.h, as /proc/net/tcp prints it
 
@@ -35,11 +35,11 @@ def parse_sockets(text: str, port: int) -> list[tuple[str, int, str]]:
         fields = line.split()
         address, _, local_port = fields[1].partition(":")
         if fields[3] == LISTEN and int(local_port, 16) == port:
-            found.append((_address(address), int(fields[7]), fields[9]))
+            found.append((numeric(address), int(fields[7]), fields[9]))
     return found
 
 
-def _address(text: str) -> str:
+def numeric(text: str) -> str:
     """`0100007F` as 127.0.0.1: 32-bit words in the host's byte order."""
     packed = b"".join(struct.pack("=I", int(text[i : i + 8], 16)) for i in range(0, len(text), 8))
     return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
@@ -57,8 +57,7 @@ def _owners(inodes: Iterable[str]) -> dict[str, tuple[int, str | None]]:
             except OSError:  # it has been closed
                 continue
             if inode and inode not in owners:
-                command = read(f"/proc/{pid}/cmdline", 4096).rstrip("\0").replace("\0", " ")
-                owners[inode] = (int(pid), command or None)
+                owners[inode] = (int(pid), command_line(int(pid)) or None)
     return owners
 
 

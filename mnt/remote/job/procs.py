@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from mnt.remote.common.files import read
-from mnt.remote.common.procstat import stat_fields
+from mnt.remote.common.files import read, stat_fields
 
 
 class Process(NamedTuple):

@@ -33,16 +33,14 @@ from typing import Any, BinaryIO
 from mnt.remote.common.files import read, strerror
 from mnt.remote.common.sockets import listeners
 from mnt.remote.probe import rdma
-from mnt.remote.probe.artifacts import artifacts
 from mnt.remote.probe.distributions import nccl_library, packages, torch_cuda
 from mnt.remote.probe.filesystems import describe_mounts, look_at, parse_mounts
 from mnt.remote.probe.interfaces import interfaces
-from mnt.remote.probe.logind import logind
+from mnt.remote.probe.leftovers import artifacts, own_processes
 from mnt.remote.probe.memory import memory
-from mnt.remote.probe.nccl import conf_files
 from mnt.remote.probe.nvidia import gpus
-from mnt.remote.probe.ownprocs import own_processes
 from mnt.remote.probe.session import session
+from mnt.remote.probe.settings import conf_files, logind
 
 EXTENSIONS = "~/.cache/torch_extensions"  # torch's default
 

@@ -7,8 +7,7 @@ import re
 import resource
 import time
 
-from mnt.remote.common.files import read
-from mnt.remote.common.procstat import stat_fields
+from mnt.remote.common.files import read, stat_fields
 
 _CAP_IPC_LOCK = 1 << 14  # linux/capability.h: it allows locking any amount of memory
 
@@ -48,7 +47,6 @@ def _beginnings() -> dict[str, float | None]:
     sshd makes the login shell the leader of a session, and that shell executes the `sh` of boot.sh. The time
     until that starts Python is, apart from a round trip, the time of the shell's start-up files.
     """
-    now = _uptime()
     leader = os.getsid(0)
     shell = stat_fields(leader)
     pid = os.getpid()
@@ -61,13 +59,10 @@ def _beginnings() -> dict[str, float | None]:
     if process is None or shell is None or parent != leader or shell[0] != "sh":
         return {"shell_seconds": None, "python_seconds": None}
     began, started = _start(shell[1]), _start(process[1])
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)
     return {"shell_seconds": started - began, "python_seconds": now - started}
 
 
 def _start(fields: list[bytes]) -> float:
     """When a process was started, in seconds since boot."""
     return int(fields[19]) / os.sysconf("SC_CLK_TCK")
-
-
-def _uptime() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)

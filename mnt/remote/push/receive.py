@@ -65,7 +65,7 @@ def main(args: dict[str, Any], emit: Emit, stdin: IO[bytes]) -> Answer:
         releases = Releases(args["workdir"], args.get("keep", ()))
         if args["action"] == "find":
             return _find(releases)
-        return _push(Push(releases, args["beacon"], args["who"], stdin), emit)
+        return Push(releases, args["beacon"], args["who"], stdin).run(emit)
     except Refused as refusal:
         return _refusal(refusal, releases)
     except EOFError:
@@ -94,19 +94,8 @@ def _find(releases: Releases) -> Answer:
     }
 
 
-def _push(push: Push, emit: Emit) -> Answer:
-    with push:
-        emit({"step": "open", **push.open()})
-        while True:
-            command = push.next_command()
-            if command is None:
-                return {"current": push.current()}
-            step = command.pop("do")
-            emit({"step": step, **_STEPS[step](push, **command)})
-
-
 class Push:
-    """One push to one workdir. As a context manager it undoes on exit what was not committed."""
+    """One push to one workdir."""
 
     def __init__(self, releases: Releases, beacon: str, who: str, stdin: IO[bytes]) -> None:
         self._releases = releases
@@ -117,15 +106,20 @@ class Push:
         self._undo = contextlib.ExitStack()  # undoes each step, the last one first
         self._always = contextlib.ExitStack()  # runs at the end in any case
 
-    def __enter__(self) -> Push:
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        with _sheltered():
-            try:
+    def run(self, emit: Emit) -> Answer:
+        """Carry out the commands of the input; at the end, undo what was not committed."""
+        try:
+            emit({"step": "open", **self.open()})
+            while True:
+                command = self.next_command()
+                if command is None:
+                    return {"current": self._releases.current()}
+                step = command.pop("do")
+                emit({"step": step, **_STEPS[step](self, **command)})
+        finally:
+            # When the head is gone, boot sends SIGTERM, and then leaves us some time to clean up.
+            with ignored(signal.SIGTERM), self._always:
                 self._undo.close()
-            finally:
-                self._always.close()
 
     def next_command(self) -> dict[str, Any] | None:
         """None: the input has ended after a commit. Raises EOFError if it ends without one."""
@@ -136,9 +130,6 @@ class Push:
             raise EOFError
         command: dict[str, Any] = json.loads(line.decode())
         return command
-
-    def current(self) -> str | None:
-        return self._releases.current()
 
     # --- which hosts share this workdir ---------------------------------------------------------------------
 
@@ -260,16 +251,17 @@ _STEPS: dict[str, Callable[..., Answer]] = {
 
 
 @contextlib.contextmanager
-def _sheltered() -> Iterator[None]:
-    """Ignore SIGTERM: when the head is gone, boot sends one, and then leaves us some time to clean up."""
+def ignored(*numbers: signal.Signals) -> Iterator[None]:
+    """Ignore these signals during the block. Only the main thread gets signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _numbers(directory: bytes) -> list[int] | None:

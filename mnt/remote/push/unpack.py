@@ -99,14 +99,14 @@ def from_tar(entries: Sequence[Entry], stream: Window) -> Contents:
         raise Refused(f"the stream is damaged: {error}") from error
 
 
-_TAR_TYPES = {"dir": tarfile.DIRTYPE, "file": tarfile.REGTYPE, "link": tarfile.SYMTYPE}
+TAR_TYPES = {"dir": tarfile.DIRTYPE, "file": tarfile.REGTYPE, "link": tarfile.SYMTYPE}
 
 
 def _expect(member: tarfile.TarInfo | None, entry: Entry) -> tarfile.TarInfo:
     if member is None:
         raise Refused(f"the stream lacks {shown(entry.path)!r}")
     name = member.name.encode("utf-8", "surrogateescape")
-    if name != entry.path or member.type != _TAR_TYPES[entry.kind] or member.size != entry.size:
+    if name != entry.path or member.type != TAR_TYPES[entry.kind] or member.size != entry.size:
         raise Refused(
             f"the stream contains {shown(name)!r} (type {shown(member.type)}, {member.size} bytes) where the "
             f"manifest has {shown(entry.path)!r} ({entry.kind}, {entry.size} bytes)"

@@ -7,9 +7,9 @@ correct already is not changed.
 
 Nodes that share one home do the same to the same files: each file is replaced in one step, by the same text.
 
-Arguments: those of `mnt.tasks.authorize.authorize`; empty `peers`: nothing is written about any node.
+Arguments: those of `mnt.tasks.logins.authorize`; empty `peers`: nothing is written about any node.
 
-Answer: `mnt.tasks.authorize.Account`; or {"refused": {"message": str, "fix": str}}, and nothing has changed.
+Answer: `mnt.tasks.logins.Account`; or {"refused": {"message": str, "fix": str}}, and nothing has changed.
 """
 
 from __future__ import annotations

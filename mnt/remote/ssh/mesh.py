@@ -6,7 +6,6 @@ configuration and keys, as DeepSpeed, pdsh and mpirun do.
 Arguments:
     workers: [{"name": str, "address": str, "user": str | None, "port": int | None}, ..]
     timeout: float     seconds for each login; default 10
-    at_once: int       simultaneous logins; default 16
 
 Answer: {"results": {NAME: {"ok": bool, "error": str | None}}}
 """
@@ -19,6 +18,8 @@ import subprocess
 from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO
 
+AT_ONCE = 16  # simultaneous logins
+
 # The post-quantum key exchange that OpenSSH prefers since 9.0 costs each side 80 ms of CPU, its curve25519 5
 # ms, OpenSSL's P-256 almost nothing. For a master that logs in to 255 workers the difference is seconds. All
 # remain available, P-256 first: it does not affect who may log in, and no secret is sent. Further host keys
@@ -29,9 +30,8 @@ _NOT_CHEAP = ("kex", "key exchange", "host key type", "configuration option")
 
 def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, Any]:
     """Log in to every worker, several at once."""
-    workers = args["workers"]
-    timeout = float(args.get("timeout", 10.0))
-    with concurrent.futures.ThreadPoolExecutor(max_workers=int(args.get("at_once", 16))) as pool:
+    workers, timeout = args["workers"], float(args.get("timeout", 10.0))
+    with concurrent.futures.ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
         errors = pool.map(lambda worker: log_in(worker, timeout), workers)
         results = {
             worker["name"]: {"ok": error is None, "error": error} for worker, error in zip(workers, errors)

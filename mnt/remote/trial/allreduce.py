@@ -10,16 +10,18 @@ import datetime
 import ipaddress
 import json
 import os
-import struct
 import sys
 import time
 from collections.abc import Container
-from typing import Any
+from typing import Any, NoReturn
+
+from mnt.remote.common.files import entries, read
+from mnt.remote.common.sockets import LISTEN, numeric
 
 BYTES = {"gloo": (1 << 12, 1 << 20, 1 << 24), "nccl": (1 << 12, 1 << 20, 1 << 24, 1 << 28)}
 ROUNDS = 5
 PATIENCE = datetime.timedelta(seconds=60)
-ESTABLISHED, LISTEN = "01", "0A"  # of the kernel's net/tcp_states.h, as /proc/net/tcp prints them
+ESTABLISHED = "01"  # TCP_ESTABLISHED of the kernel's net/tcp_states.h, as /proc/net/tcp prints it
 
 
 def say(**fields: Any) -> None:
@@ -44,32 +46,26 @@ def connections(table: str, own: Container[str], rendezvous: int) -> set[tuple[s
 
 
 def _address(text: str) -> str:
-    """`0100007F` as 127.0.0.1: 32-bit words in the host's byte order. Mapped IPv4 becomes IPv4."""
-    packed = b"".join(struct.pack("=I", int(text[i : i + 8], 16)) for i in range(0, len(text), 8))
-    address = ipaddress.ip_address(packed)
+    """`0100007F` as 127.0.0.1. Mapped IPv4 becomes IPv4."""
+    address = ipaddress.ip_address(numeric(text))
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def say_sockets() -> None:
     """Print the addresses on which this process listens or is connected."""
     links = []
-    for descriptor in os.listdir("/proc/self/fd"):
+    for descriptor in entries("/proc/self/fd"):
         try:
             links.append(os.readlink(f"/proc/self/fd/{descriptor}"))
         except OSError:  # the descriptor of the listing itself
             continue
     own = {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
-    found: set[tuple[str, str]] = set()
-    for name in ("tcp", "tcp6"):
-        try:
-            with open(f"/proc/net/{name}") as file:
-                found |= connections(file.read(), own, int(os.environ["MASTER_PORT"]))
-        except OSError:  # a kernel without IPv6
-            continue
-    say(event="sockets", connections=sorted(found))
+    rendezvous = int(os.environ["MASTER_PORT"])
+    found = [connections(read(f"/proc/net/{name}"), own, rendezvous) for name in ("tcp", "tcp6")]
+    say(event="sockets", connections=sorted(set().union(*found)))
 
 
-def main() -> None:
+def main(arguments: list[str]) -> NoReturn:
     start = time.monotonic()
     import torch
     import torch.distributed as dist
@@ -108,10 +104,4 @@ def main() -> None:
     dist.barrier()
     dist.destroy_process_group()
     say(event="done", world=world)
-
-
-if __name__ == "__main__":
-    main()
-    # gloo's threads sometimes abort an ordinary exit of the interpreter.
-    sys.stdout.flush()
-    os._exit(0)
+    os._exit(0)  # gloo's threads sometimes abort an ordinary exit of the interpreter

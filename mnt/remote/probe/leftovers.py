@@ -1,18 +1,52 @@
-"""Problematic processes of the user who logs in. Runs on a host: Python 3.8."""
+"""What earlier pushes, builds and jobs have left: files and processes. Runs on a host: Python 3.8."""
 
 from __future__ import annotations
 
 import os
+import time
 
-from mnt.remote.common.files import entries, read
-from mnt.remote.common.procstat import stat_fields
+from mnt.remote.common.files import command_line, entries, read, stat_fields
 from mnt.remote.job.spec import job_of
 
 _COMPILERS = frozenset({"ninja", "nvcc", "cicc", "ptxas", "cudafe++", "cc1plus", "c++", "g++", "clang++"})
 
 
+def artifacts(workdir: str, extensions: str) -> dict[str, object]:
+    """As `mnt.facts.system.Artifacts`. It may hang: run it in a child with a deadline."""
+    return {"release": release(workdir), "locks": locks(extensions)}
+
+
+def release(workdir: str) -> dict[str, object]:
+    """The release that `current` points to, and whether it is complete; see `mnt.remote.push.releases`."""
+    directory = os.path.expanduser(workdir)
+    try:
+        target = os.readlink(os.path.join(directory, "current"))
+    except OSError:
+        return {"id": None, "whole": False}
+    tree = os.path.join(directory, target)
+    return {
+        "id": os.path.basename(target),
+        "whole": os.path.isdir(tree) and os.path.exists(tree + ".manifest.json"),
+    }
+
+
+def locks(extensions: str) -> list[dict[str, object]]:
+    """The locks of torch's JIT builds: in $TORCH_EXTENSIONS_DIR/NAME, by default one directory deeper."""
+    top = os.path.expanduser(extensions)
+    found: list[dict[str, object]] = []
+    for first in entries(top):
+        builds = [first, *(os.path.join(first, second) for second in entries(os.path.join(top, first)))]
+        for build in builds:
+            path = os.path.join(top, build, "lock")
+            try:
+                found.append({"path": path, "age": time.time() - os.stat(path).st_mtime})
+            except OSError:  # there is no lock
+                continue
+    return found
+
+
 def own_processes() -> dict[str, object]:
-    """As `mnt.facts.system.OwnProcesses`."""
+    """Problematic processes of the user who logs in, as `mnt.facts.system.OwnProcesses`."""
     zombies: dict[int, int] = {}
     pids_of: dict[tuple[str, str], list[int]] = {}
     commands: set[str] = set()
@@ -31,7 +65,7 @@ def own_processes() -> dict[str, object]:
             if job:
                 pids_of.setdefault(job, []).append(pid)
     return {
-        "zombies": [{"parent": pid, "command": _command(pid), "count": n} for pid, n in zombies.items()],
+        "zombies": [{"parent": pid, "command": command_line(pid), "count": n} for pid, n in zombies.items()],
         "leftovers": _unsupervised(pids_of, pids) if pids_of else [],
         "compiling": not commands.isdisjoint(_COMPILERS),
     }
@@ -57,11 +91,7 @@ def _unsupervised(pids_of: dict[tuple[str, str], list[int]], pids: list[int]) ->
     """The jobs whose supervisor is gone: no process runs its program, `JobPaths.program`."""
     lines = [read(f"/proc/{pid}/cmdline") for pid in pids]
     return [
-        {"job": job, "pids": sorted(members), "command": _command(min(members))}
+        {"job": job, "pids": sorted(members), "command": command_line(min(members))}
         for (job, host), members in sorted(pids_of.items())
         if not any(f"/{job}/{host}/supervisor.py\0" in line for line in lines)
     ]
-
-
-def _command(pid: int) -> str:
-    return read(f"/proc/{pid}/cmdline", 4096).rstrip("\0").replace("\0", " ")

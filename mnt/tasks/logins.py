@@ -1,11 +1,13 @@
-"""Set who may log in to an account on one host, with `mnt/remote/ssh/authorize.py` there."""
+"""Logins to and from one host: who may log in to the account, and whether the host can log in to others."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
 from mnt.fleet import HostConnection
+from mnt.inventory.model import Host
+from mnt.remote.ssh.mesh import AT_ONCE
 from mnt.tasks.program import run_program
 from mnt.tasks.shape import granted, shaped
 
@@ -57,3 +59,34 @@ def authorize(
     }
     answer = run_program(connection, "ssh.authorize", args)
     return shaped(connection.target.name, granted(connection.target.name, answer), Account)
+
+
+class PeerLogin(TypedDict):
+    """Whether a host can log in to another; if not, the line in which its ssh reports why."""
+
+    ok: bool
+    error: str | None
+
+
+def mesh(
+    connection: HostConnection, workers: Iterable[Host], *, timeout: float = 10.0
+) -> dict[str, PeerLogin]:
+    """By name of the worker, whether this host can log in to it without being asked anything.
+
+    It uses the host's own ssh, with its user's configuration, keys and known hosts, and the user and port of
+    the inventory, if set there. Logins run in parallel, each within `timeout` seconds.
+
+    Raises HostError if this host itself cannot be reached.
+    """
+    wanted = [
+        {"name": host.name, "address": host.address, "user": host.ssh.user, "port": host.ssh.port}
+        for host in workers
+    ]
+    rounds = 1 + len(wanted) // AT_ONCE
+    answer = run_program(
+        connection,
+        "ssh.mesh",
+        {"workers": wanted, "timeout": timeout},
+        timeout=30.0 + rounds * 2 * timeout,
+    )
+    return shaped(connection.target.name, answer.get("results"), dict[str, PeerLogin], "results")
