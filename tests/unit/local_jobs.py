@@ -95,7 +95,7 @@ class LocalMnt:
         self.home.mkdir()
         self.cwd.mkdir()
         self.port = free_port()
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("MNT_")}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("MNT_", "PYTHON"))}
         self.env = {**kept, "HOME": str(self.home), "MNT_LAB_DIR": str(self.labs), "MINE": "no"}
 
     @property

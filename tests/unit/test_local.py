@@ -482,7 +482,7 @@ def test_the_current_directory_was_removed(mnt: LocalMnt) -> None:
 
 def test_a_callback_that_raises_ends_the_watching(mnt: LocalMnt) -> None:
     mnt.script(WAIT)
-    script = mnt.api_script().replace('print(text, end="")', "[][0]")
+    script = mnt.api_script().replace('print(text, end="", flush=True)', "[][0]")
     done = subprocess.run(
         [mnt.python, "-c", script],
         cwd=mnt.cwd,
