@@ -6,7 +6,6 @@ import importlib
 import os
 import signal
 import sys
-from types import FrameType
 
 import click
 
@@ -63,10 +62,6 @@ def cli() -> None:
     """
 
 
-def _terminate(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
 def _use_streams() -> None:
     """Prepare the standard streams: writing waits for a slow reader, and a closed stream becomes /dev/null.
 
@@ -92,7 +87,7 @@ def _check_directory() -> None:
 
 def main() -> None:
     """Run the command line. Exit with a code of docs/architecture.md, or with the exit code of a job."""
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C
     _use_streams()
     try:
         _check_directory()

@@ -45,7 +45,7 @@ def guarded(on_interrupt: Callable[[], object]) -> Iterator[HangUpGuard]:
     before = {signum: signal.getsignal(signum) for signum in (signal.SIGHUP, signal.SIGTERM)}
     if before[signal.SIGHUP] != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, guard)
-    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C
     try:
         yield guard
     except HangUp:
@@ -57,11 +57,6 @@ def guarded(on_interrupt: Callable[[], object]) -> Iterator[HangUpGuard]:
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
-
-
-def interrupt(signum: int, frame: FrameType | None) -> None:
-    """Handle SIGTERM like Ctrl-C."""
-    raise KeyboardInterrupt
 
 
 def _leave_terminal() -> None:
