@@ -6,10 +6,9 @@ import time
 
 from mnt import ui
 from mnt.facts.trial import Trial
-from mnt.inventory.hostlist import fold
+from mnt.inventory.hostlist import fold, group
 from mnt.preflight.findings import Finding, Severity
 from mnt.preflight.report import Changes, Report, family_table
-from mnt.run.fold import group
 from mnt.ui.console import clean
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red", "info": "cyan", "unknown": "bright_black"}

@@ -11,10 +11,10 @@ from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
 from mnt.fleet import Fleet, HostConnection, Timeouts
 from mnt.fleet.processes import OpenSshConnection
-from mnt.inventory.hostlist import fold
+from mnt.inventory.hostlist import fold, group
 from mnt.run import failed, feed
 from mnt.run.command import from_script, from_words
-from mnt.run.fold import Answer, diff, group
+from mnt.run.differences import Answer, diff
 from mnt.run.outputs import Outputs, prepare
 from mnt.run.session import run as run_everywhere
 from mnt.run.summary import HostRun, RunSummary

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from ClusterShell.RangeSet import RangeSet, RangeSetException
 
@@ -64,6 +64,14 @@ def fold(hosts: Sequence[str]) -> str:
         else:
             runs.append([host])
     return ",".join(map(_fold_run, runs))
+
+
+def group(answers: Mapping[str, Hashable]) -> list[tuple[str, ...]]:
+    """Groups of hosts with equal answers, in the order of the hosts."""
+    groups: dict[Hashable, list[str]] = {}
+    for host, answer in answers.items():
+        groups.setdefault(answer, []).append(host)
+    return [tuple(hosts) for hosts in groups.values()]
 
 
 def select(

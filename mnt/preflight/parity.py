@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from mnt.facts.fleet import FleetFacts
-from mnt.inventory.hostlist import fold
+from mnt.inventory.hostlist import fold, group
 from mnt.preflight.findings import Problem, Severity
 
 ABSENT = "not installed"
@@ -90,19 +90,16 @@ def by_majority(
             )
 
 
-def _groups(subject: Subject, values: Mapping[str, str | None]) -> list[tuple[str, list[str]]]:
+def _groups(subject: Subject, values: Mapping[str, str | None]) -> list[tuple[str, tuple[str, ...]]]:
     """(value, hosts that have it), the largest group first; among equals, the group with the first host."""
-    hosts: dict[str | None, list[str]] = {}
-    for host, value in values.items():
-        hosts.setdefault(None if value is None else subject.normalize(value), []).append(host)
-    groups = [
-        (Counter(values[host] or ABSENT for host in names).most_common(1)[0][0], names)
-        for names in hosts.values()
+    normal = {host: None if value is None else subject.normalize(value) for host, value in values.items()}
+    return [
+        (Counter(values[host] or ABSENT for host in hosts).most_common(1)[0][0], hosts)
+        for hosts in sorted(group(normal), key=len, reverse=True)
     ]
-    return sorted(groups, key=lambda group: len(group[1]), reverse=True)
 
 
-def _tie(subject: Subject, groups: list[tuple[str, list[str]]], severity: Severity | None) -> Problem:
+def _tie(subject: Subject, groups: list[tuple[str, tuple[str, ...]]], severity: Severity | None) -> Problem:
     listed = "; ".join(f"{found} on {fold(hosts)}" for found, hosts in groups)
     example = next(found for found, _ in groups if found != ABSENT)
     pin = f'require: {{{subject.pin}: "{subject.pin_value(example)}"}}'

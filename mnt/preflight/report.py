@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from mnt.facts.fleet import FleetFacts
-from mnt.inventory.hostlist import fold
+from mnt.inventory.hostlist import fold, group
 from mnt.network.decision import NetworkDecision
 from mnt.preflight.findings import Finding, Severity
 from mnt.preflight.registry import Check
@@ -96,11 +96,11 @@ class Cell:
 
 def family_table(report: Report) -> list[tuple[str, list[Cell]]]:
     """Rows of (hostlist, one cell per family), in rank order. Hosts with equal cells share a row."""
-    rows: dict[tuple[Cell, ...], list[str]] = {}
-    for host in report.fleet.hosts:
-        cells = tuple(_cell(report, host.name, checks) for checks in report.families.values())
-        rows.setdefault(cells, []).append(host.name)
-    return [(fold(hosts), list(cells)) for cells, hosts in rows.items()]
+    rows = {
+        host.name: tuple(_cell(report, host.name, checks) for checks in report.families.values())
+        for host in report.fleet.hosts
+    }
+    return [(fold(hosts), list(rows[hosts[0]])) for hosts in group(rows)]
 
 
 def check_cells(report: Report, host: str) -> list[tuple[Check, Cell]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -124,6 +126,20 @@ def test_what_is_folded_expands_to_the_same(hosts: list[str]) -> None:
 @given(st.permutations([f"rack{r}n{n}" for r in (1, 2) for n in (1, 2, 3)]))
 def test_any_order_of_a_rack_survives_folding(hosts: list[str]) -> None:
     assert hostlist.names(hostlist.fold(hosts)) == hosts
+
+
+@pytest.mark.parametrize(
+    ("answers", "groups"),
+    [
+        ({"a": 1}, [("a",)]),
+        ({"a": 1, "b": 2, "c": 1}, [("a", "c"), ("b",)]),
+        ({"a": 1, "b": 2, "c": 2}, [("a",), ("b", "c")]),
+        ({"a": 1, "b": 2}, [("a",), ("b",)]),
+        ({"a": (0, b"x"), "b": (1, b"x")}, [("a",), ("b",)]),
+    ],
+)
+def test_groups_hosts_with_equal_answers(answers: dict[str, Hashable], groups: list[tuple[str, ...]]) -> None:
+    assert hostlist.group(answers) == groups
 
 
 @pytest.fixture

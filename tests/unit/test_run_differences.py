@@ -1,27 +1,10 @@
-"""Hosts with one answer together, and what sets others apart."""
+"""What sets the answers of two groups of hosts apart."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-
 import pytest
 
-from mnt.run.fold import Answer, diff, group
-
-
-@pytest.mark.parametrize(
-    ("answers", "groups"),
-    [
-        ({"a": 1}, [("a",)]),
-        ({"a": 1, "b": 2, "c": 1}, [("a", "c"), ("b",)]),
-        ({"a": 1, "b": 2, "c": 2}, [("a",), ("b", "c")]),
-        ({"a": 1, "b": 2}, [("a",), ("b",)]),
-        ({"a": (0, b"x"), "b": (1, b"x")}, [("a",), ("b",)]),
-    ],
-)
-def test_groups(answers: dict[str, Hashable], groups: list[tuple[str, ...]]) -> None:
-    assert group(answers) == groups
-
+from mnt.run.differences import Answer, diff
 
 USUAL = Answer("node[1-3]", 0, b"one\ntwo\n", b"")
 

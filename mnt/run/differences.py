@@ -1,21 +1,13 @@
-"""Group hosts with the same answer, and show the differences between groups."""
+"""The differences between the answers of two groups of hosts. Pure."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 # The run time of difflib grows with the square of the number of differing lines.
 _MOST_LINES = 10_000
-
-
-def group(answers: Mapping[str, Hashable]) -> list[tuple[str, ...]]:
-    """Groups of hosts with equal answers, in the order of the hosts."""
-    groups: dict[Hashable, list[str]] = {}
-    for host, answer in answers.items():
-        groups.setdefault(answer, []).append(host)
-    return [tuple(hosts) for hosts in groups.values()]
 
 
 @dataclass(frozen=True)
