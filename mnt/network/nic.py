@@ -90,21 +90,25 @@ def choose(
         interfaces: by host name; a host that is missing here is missing in the result.
     """
     known = [host for host in hosts if host.name in interfaces]
-    if not known:
-        return {}
-    found = _choose(inventory, known, interfaces)
-    master, *others = known
-    first = found[master.name]
-    if isinstance(first, NicChoice) or first.ambiguous or len(others) < 2:
-        return found
-    return {master.name: first, **choose(inventory, others, interfaces)}
+    shared = _shared_addresses(interfaces.values())
+    usable = {host.name: _usable(_not_excluded(host, interfaces[host.name]), shared) for host in known}
+    found: dict[str, NicChoice | NicProblem] = {}
+    while known:
+        found |= _choose(inventory, known, interfaces, usable)
+        first = found[known[0].name]
+        if isinstance(first, NicChoice) or first.ambiguous or len(known) < 3:
+            break
+        known = known[1:]
+    return found
 
 
 def _choose(
-    inventory: Inventory, known: Sequence[Host], interfaces: Mapping[str, Sequence[Interface]]
+    inventory: Inventory,
+    known: Sequence[Host],
+    interfaces: Mapping[str, Sequence[Interface]],
+    usable: Mapping[str, Sequence[Interface]],
 ) -> dict[str, NicChoice | NicProblem]:
-    shared = _shared_addresses(interfaces.values())
-    usable = {host.name: _usable(_not_excluded(host, interfaces[host.name]), shared) for host in known}
+    """The choices if the first host of `known` is the master. `usable`: see `_usable`, by host name."""
     master, *workers = known
     chosen: dict[str, NicChoice | NicProblem] = {}
     for host in known:

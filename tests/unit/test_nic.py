@@ -164,6 +164,10 @@ def test_one_host_without_a_nic(missing: dict[str, list[Interface]]) -> None:
     assert pick(missing) == ({"a": "! no NIC that is up has an IPv4 address []"} if missing else {})
 
 
+def test_more_hosts_without_a_nic_than_python_allows_calls_within_calls() -> None:
+    assert len(pick({f"n{number}": [] for number in range(1100)})) == 1100
+
+
 def test_an_excluded_nic_is_no_candidate_but_may_be_named() -> None:
     nics = [nic("eth0", "10.0.0.1/24"), nic("usb0", "10.0.0.9/24")]
     host = Host("a", "a", exclude=("usb*",))
