@@ -28,7 +28,7 @@ def found_jobs(selection: Selection, *, all_of_them: bool = False) -> Iterator[F
     Where no inventory is named and none can be chosen, only this machine is asked.
 
     Args:
-        all_of_them: an answer about some of the labs that run is no use: raise UsageError.
+        all_of_them: raise UsageError if several labs run and none is named, instead of a warning.
     """
     hosts: tuple[Host, ...] = ()
     undecided = False

@@ -25,7 +25,6 @@ def _show_list(context: click.Context, parameter: click.Parameter, form: str | N
     """Print the list and exit: `--list` needs no inventory, so it runs before the inventory is located."""
     if form is None or context.resilient_parsing:
         return
-
     if form == "json":
         ui.document(listing.as_documents())
     else:
