@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from mnt.launch.backends.api import cancel_pending
 from mnt.tasks.job import stop_node
 
 if TYPE_CHECKING:
-    from mnt.fleet import Outcome
+    from mnt.fleet import Fleet, Outcome, Results
     from mnt.launch.jobs import Job
     from mnt.launch.status import JobHosts
     from mnt.tasks.job import Stopped
@@ -27,14 +27,10 @@ def stop_jobs(hosts: JobHosts, jobs: Sequence[Job], *, grace: float) -> dict[str
     documents: list[dict[str, Any]] = []
     for job in jobs:
         cancel_pending(backend_named(job.record.backend), job.record)
-        fleet = hosts.fleet_of(job)
-        names = {node.host for node in job.nodes}
-        targets = {h.name: (h.jobs_dir, job.job, h.name) for h in fleet.hosts if h.name in names}
-        outcomes = fleet.run_each(partial(stop_node, grace=grace), targets)
+        outcomes = _stop_nodes(hosts.fleet_of(job), job.job, {node.host for node in job.nodes}, grace)
         stopped = {node.host: stop_document(outcomes.get(node.host)) for node in job.nodes}
         documents.append({"job": job.job, "backend": job.record.backend, "hosts": stopped})
-    ok = all(host["status"] == "stopped" for each in documents for host in each["hosts"].values())
-    return {"ok": ok, "jobs": documents}
+    return _document(documents)
 
 
 def stop_unlisted(hosts: JobHosts, job: str, *, grace: float) -> dict[str, Any] | None:
@@ -44,17 +40,26 @@ def stop_unlisted(hosts: JobHosts, job: str, *, grace: float) -> dict[str, Any] 
     asked. None: it ran on no host that answered.
     """
     for backend, fleet in hosts.fleets():
-        targets = {host.name: (host.jobs_dir, job, host.name) for host in fleet.hosts}
-        outcomes = fleet.run_each(partial(stop_node, grace=grace), targets)
+        outcomes = _stop_nodes(fleet, job, {host.name for host in fleet.hosts}, grace)
         if any(answer["status"] != "none" for answer in outcomes.values_by_host().values()):
             found = {
                 host: stop_document(outcome)
                 for host, outcome in outcomes.items()
                 if outcome.value is None or outcome.value["status"] != "none"
             }
-            ok = all(host["status"] == "stopped" for host in found.values())
-            return {"ok": ok, "jobs": [{"job": job, "backend": backend, "hosts": found}]}
+            return _document([{"job": job, "backend": backend, "hosts": found}])
     return None
+
+
+def _stop_nodes(fleet: Fleet, job: str, names: Container[str], grace: float) -> Results[Stopped]:
+    """Stop the job's part on each host of the fleet that is in `names`, on all of them at once."""
+    targets = {host.name: (host.jobs_dir, job, host.name) for host in fleet.hosts if host.name in names}
+    return fleet.run_each(partial(stop_node, grace=grace), targets)
+
+
+def _document(jobs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    ok = all(host["status"] == "stopped" for job in jobs for host in job["hosts"].values())
+    return {"ok": ok, "jobs": jobs}
 
 
 def stop_document(outcome: Outcome[Stopped] | None) -> dict[str, Any]:
