@@ -186,7 +186,6 @@ def _other_source(mount: Mount, known: Mapping[str, HostFacts]) -> Iterator[Prob
     if mount.source is None and any(_server(top) for top in tops.values()):
         subject = Subject(
             name=f"the source of {mount.path}",
-            pin="storage",
             fix=lambda host, source: f"sudo umount {path} && sudo mount {shlex.quote(source or '')} {path}",
             pin_value=str,
             tie_fix=lambda source: (

@@ -21,8 +21,8 @@ class Subject(NamedTuple):
     """The value that is compared."""
 
     name: str  # for people: `torch`, `Python`
-    pin: str  # its key in `require`
     fix: Callable[[str, str | None], str]  # (host, specifier; None: it must be absent) -> fix
+    pin: str = ""  # its key in `require`; empty: it has none, and needs `tie_fix`
     normalize: Callable[[str], str] = str  # value -> the form in which two values are compared
     pin_value: Callable[[str], str] = "=={}".format  # value -> the specifier that pins it
     tie_fix: Callable[[str], str] | None = None  # value -> the fix for a tie; None: a pin in `require`

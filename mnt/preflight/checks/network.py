@@ -102,7 +102,6 @@ def nic_speed(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
     yield from by_majority(
         Subject(
             name="the speed of the training NIC",
-            pin="nic-speed",
             fix=lambda host, _: (
                 f"check cable, switch port and autonegotiation: ethtool {nics[host].interface.name}"
             ),

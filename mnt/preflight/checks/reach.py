@@ -75,7 +75,6 @@ def mtu(fleet: FleetFacts) -> Iterator[Problem]:
     yield from by_majority(
         Subject(
             name="the MTU of the training NIC",
-            pin="mtu",
             fix=lambda host, usual: f"sudo ip link set {reach.nics[host].name} mtu {usual}",
             pin_value=str,
             tie_fix=lambda example: f"set one MTU on every host: sudo ip link set NIC mtu {example}",

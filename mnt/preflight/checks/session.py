@@ -93,7 +93,6 @@ def umask(fleet: FleetFacts) -> Iterator[Problem]:
             )
     subject = Subject(
         "umask",
-        "",
         fix=lambda host, _: "set umask in ~/.bashrc, or UMASK for all users in /etc/login.defs",
         tie_fix=lambda mask: f"set one umask in ~/.bashrc on every host: umask {mask}",
     )

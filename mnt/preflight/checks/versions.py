@@ -47,7 +47,7 @@ def os_release(fleet: FleetFacts) -> Iterator[Problem]:
         values = {name: f"{release.id} {release.version or ''}".strip() for name, release in releases.items()}
     subject = Subject(
         "the OS",
-        "os-release",
+        pin="os-release",
         fix=lambda host, _: "install the required release on the host, or exclude the host: -x",
         pin_value=lambda value: f"=={value.split()[-1]}",
     )
@@ -66,7 +66,7 @@ def kernel(fleet: FleetFacts) -> Iterator[Problem]:
         values = {name: version.partition("-")[0] for name, version in values.items()}
     subject = Subject(
         "the kernel",
-        "kernel",
+        pin="kernel",
         fix=lambda host, _: "install the same kernel as on the other hosts, and reboot",
         pin_value=lambda value: f"=={value.partition('-')[0]}",
     )
@@ -83,7 +83,6 @@ def ofed_version(fleet: FleetFacts) -> Iterator[Problem]:
     }
     subject = Subject(
         "the RDMA software",
-        "",
         fix=lambda host, _: "install the same rdma-core and DOCA-OFED as on the other hosts",
         tie_fix=lambda value: f"install the same on every host, for example {value}",
     )
@@ -108,10 +107,9 @@ def code_parity(fleet: FleetFacts) -> Iterator[Problem]:
             fix="mnt push",
         )
     values = {name: release.id or "none" for name, release in releases.items() if name not in broken}
-    subject = Subject("the release", "", fix=lambda host, _: "mnt push")
+    subject = Subject("the release", fix=lambda host, _: "mnt push", tie_fix=lambda _: "mnt push")
     for problem in by_majority(subject, values):
-        message = f"the hosts have different releases: {problem.message}"
-        yield replace(problem, message=message, fix="mnt push")
+        yield replace(problem, message=f"the hosts have different releases: {problem.message}")
 
 
 @check("python-version", needs=Needs.ANSWER)
@@ -127,7 +125,7 @@ def python_version(fleet: FleetFacts) -> Iterator[Problem]:
     versions = fleet.reported(lambda facts: facts.trains_with.version if facts.trains_with else None)
     subject = Subject(
         "Python",
-        "python",
+        pin="python",
         fix=lambda host, specifier: (
             f"install Python {specifier}, or set `python` in the inventory to such an interpreter"
         ),
@@ -191,7 +189,7 @@ def cuda_version(fleet: FleetFacts) -> Iterator[Problem]:
     values = fleet.reported(lambda facts: facts.torch_cuda)
     subject = Subject(
         "the CUDA version of torch",
-        "cuda",
+        pin="cuda",
         fix=lambda host, specifier: (
             f"reinstall torch for CUDA {specifier} from the package index of the other hosts: "
             "pip install --force-reinstall torch"
@@ -209,7 +207,7 @@ def nccl_version(fleet: FleetFacts) -> Iterator[Problem]:
     """
     subject = Subject(
         "NCCL",
-        "nccl",
+        pin="nccl",
         fix=lambda host, specifier: f"reinstall torch as on the other hosts, with NCCL {specifier}",
     )
     yield from parity(fleet, subject, fleet.reported(_nccl))
@@ -270,7 +268,9 @@ def driver_version(fleet: FleetFacts) -> Iterator[Problem]:
     """Every host with GPUs has the same NVIDIA driver; `require: {driver: ">=550"}` pins it."""
     values = fleet.reported(_driver)
     subject = Subject(
-        "the NVIDIA driver", "driver", fix=lambda host, specifier: f"install driver {specifier} and reboot"
+        "the NVIDIA driver",
+        pin="driver",
+        fix=lambda host, specifier: f"install driver {specifier} and reboot",
     )
     yield from parity(fleet, subject, values)
 
@@ -289,7 +289,7 @@ def _same_package(fleet: FleetFacts, name: str, normalize: Callable[[str], str] 
         return f"{python} -m pip install {shlex.quote(name + specifier)}"
 
     values = {host.name: facts.packages.get(name) for host, facts in fleet.answers()}
-    return parity(fleet, Subject(name, name, fix, normalize), values)
+    return parity(fleet, Subject(name, fix, pin=name, normalize=normalize), values)
 
 
 def _pasteable(python: Sequence[str]) -> str:
