@@ -329,7 +329,22 @@ def test_garbage_harms_nobody(loop: Loop, garbage: bytes) -> None:
 
 
 NONCE = 32 * "5"
-ODD_VALUES = ("\ud800", "", "x" * 40, 32 * "g", 32 * "\u0660", 5, -1, 1e308, True, None, [], {}, [[]], {"a": 1})
+ODD_VALUES = (
+    "\ud800",
+    "",
+    "x" * 40,
+    32 * "g",
+    32 * "\u0660",
+    5,
+    -1,
+    1e308,
+    True,
+    None,
+    [],
+    {},
+    [[]],
+    {"a": 1},
+)
 
 
 def hostile_lines(seed: int, count: int) -> Iterator[bytes]:
