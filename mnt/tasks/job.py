@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypedDict
 
 from msgspec import Meta
 
+from mnt.errors import HostError
 from mnt.fleet import HostConnection
 from mnt.remote.job.entry import CALENDAR_END, list_entries
 from mnt.remote.job.failures import Failure
@@ -196,7 +197,12 @@ def stop_node(
 def list_jobs(connection: HostConnection, jobs_dir: str, host: str, *, timeout: float = 30.0) -> Jobs:
     """The jobs that have a directory for this host. A job whose supervisor has died is "lost"."""
     answer = run_program(connection, "job.list", {"jobs_dir": jobs_dir, "host": host}, timeout=timeout)
-    return shaped(connection.target.name, answer, Jobs)
+    jobs = shaped(connection.target.name, answer, Jobs)
+    for entry in jobs["jobs"]:
+        if entry["host"] != host:
+            message = f"it reports a job of {entry['host']!r}"
+            raise HostError(connection.target.name, "answer", message, fix="check that host")
+    return jobs
 
 
 def list_jobs_here(jobs_dir: str, host: str) -> Jobs:

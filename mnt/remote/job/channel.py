@@ -43,10 +43,11 @@ class Event:
         if not isinstance(document, dict):
             raise Broken("not an event")
         host, kind, failure, message = map(document.get, ("host", "kind", "failure", "message"))
-        texts = isinstance(host, str) and isinstance(message, (str, type(None)))
-        if not texts or kind not in _KINDS or not isinstance(failure, (dict, type(None))):
+        if not isinstance(host, str) or kind not in _KINDS:
             raise Broken("not an event")
-        return Event(host, kind, failure, message)
+        if not isinstance(failure, (dict, type(None))) or not isinstance(message, (str, type(None))):
+            raise Broken("not an event")
+        return Event(host, str(kind), failure, message)
 
 
 class Broken(Exception):
