@@ -1,7 +1,7 @@
 """The console: the only place in `mnt` that prints.
 
-Results go to stdout, all other messages to stderr. Each message is one line without terminal escapes, whatever
-text of hosts it contains. It is not processed as markup and not wrapped.
+Results go to stdout, all other messages to stderr. Each message is one line without terminal escapes,
+whatever text of hosts it contains. It is not processed as markup and not wrapped.
 """
 
 from mnt.ui.console import StatusLine, document, error, failure, info, lines, note, plain, success, warn
