@@ -18,7 +18,7 @@ def hostfile(selection: Selection, output: str | None, slots: int | None) -> Non
     """Write the hostfile that DeepSpeed reads: `node1 slots=8`, the master first."""
     text = render(selection.hosts, slots)
     if output is None:
-        ui.plain(text.removesuffix("\n"))
+        ui.lines(text.removesuffix("\n"))
     else:
         write(output, text)
         ui.info(f"{output}: {len(selection.hosts)} hosts")

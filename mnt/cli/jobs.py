@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from mnt import ui
 from mnt.cli.options import Selection
 from mnt.inventory.find import NoInventory, SeveralLabs
+from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host
 from mnt.launch.jobs import Job
 from mnt.launch.status import JobHosts
@@ -44,4 +45,7 @@ def found_jobs(selection: Selection, *, all_of_them: bool = False) -> Iterator[F
         jobs, errors = job_hosts.jobs()
         for problem in errors.values():
             ui.warn(problem.message)
-        yield FoundJobs(job_hosts, jobs, not (errors or undecided))
+        divided = [job for job in jobs if job.dissenters]
+        for job in divided:
+            ui.warn(f"job {job.job}: {fold(job.dissenters)}: describes it otherwise than most of its hosts")
+        yield FoundJobs(job_hosts, jobs, not (errors or divided or undecided))

@@ -170,7 +170,8 @@ def _run(fleet: Fleet, launch: Launch, detach: bool, as_json: bool) -> int:
 def _stop_everywhere(launch: Launch) -> None:
     """End an interrupted job; a second interrupt leaves it to `mnt stop`."""
     job = launch.plan.job
-    ui.info(f"\ninterrupted: stopping {job} on every node")
+    ui.info("")
+    ui.info(f"interrupted: stopping {job} on every node")
     try:
         for host, outcome in launch.stop().items():
             show_stopped(host, stop_document(outcome))
@@ -205,7 +206,8 @@ def _show_plan(plan: LaunchPlan) -> None:
         f"master {plan.master_host} at {plan.master_addr}:{plan.master_port}"
     )
     for node in plan.nodes:
-        ui.plain(f"\n{node.host}: node rank {node.node_rank}, processes: {node.nproc}")
+        ui.plain("")
+        ui.plain(f"{node.host}: node rank {node.node_rank}, processes: {node.nproc}")
         ui.plain(f"  cd {shlex.quote(node.cwd)}")
         for directory in node.path_prepend:
             ui.plain(f"  export PATH={shlex.quote(directory)}:$PATH")
@@ -230,7 +232,8 @@ def _show_end(job: Job, as_json: bool) -> None:
         return
     culprit = job.culprit
     if culprit is not None and culprit.traceback:
-        ui.info(culprit.traceback.rstrip())
+        for line in culprit.traceback.splitlines():
+            ui.info(f"  {line}")
     why = f": {culprit.sentence()}" if culprit else ""
     ui.failure(f"job {job.job} {job.state}{why}")
 

@@ -13,7 +13,6 @@ from mnt.inventory.spelling import did_you_mean
 from mnt.network.nic import NicChoice
 from mnt.network.overview import NetworkOverview, NodeOverview, network_overview
 from mnt.preflight.look import first_look
-from mnt.ui.console import clean
 
 
 @click.command()
@@ -82,26 +81,26 @@ def _show(report: NetworkOverview) -> None:
 def _show_node(node: NodeOverview) -> None:
     nic = node.network.nic
     if isinstance(nic, NicChoice):
-        ui.plain(clean(f"{node.host}: {nic.interface.name} {nic.address} ({nic.reason})"))
+        ui.plain(f"{node.host}: {nic.interface.name} {nic.address} ({nic.reason})")
     if node.problem is not None:
         message, fix = node.problem
         colour = "yellow" if node.status == "waiting" else "red"
-        ui.plain(clean(f"{node.host}: {message}"), colour)
-        ui.plain(clean(f"  fix: {fix}"))
+        ui.plain(f"{node.host}: {message}", colour)
+        ui.plain(f"  fix: {fix}")
     if node.variables:
         ui.table(
             ["  VARIABLE", "VALUE", "REASON"],
             [[f"  {variable.name}", variable.value, variable.reason] for variable in node.variables],
         )
-    ui.plain(clean(f"  NCCL by itself, expected: {node.expected} ({node.expected.reason})"))
+    ui.plain(f"  NCCL by itself, expected: {node.expected} ({node.expected.reason})")
     if node.used is not None:
         verdict, colour = ("not as set", "red") if node.differences else ("as set", "green")
-        ui.plain(clean(f"  {node.used.backend} really used, {verdict}: {node.used}"), colour)
+        ui.plain(f"  {node.used.backend} really used, {verdict}: {node.used}", colour)
         for line in node.used.evidence:
-            ui.plain(clean(f"    {line}"))
+            ui.plain(f"    {line}")
     for difference in node.differences:
-        ui.plain(clean(f"    {difference}"), "red")
+        ui.plain(f"    {difference}", "red")
     for conflict in node.conflicts:
         colour = "yellow" if conflict.harmful else "cyan"
-        ui.plain(clean(f"  {conflict.variable}: {conflict.message}"), colour)
-        ui.plain(clean(f"    found {conflict.found}, expected {conflict.expected}; fix: {conflict.fix}"))
+        ui.plain(f"  {conflict.variable}: {conflict.message}", colour)
+        ui.plain(f"    found {conflict.found}, expected {conflict.expected}; fix: {conflict.fix}")

@@ -28,7 +28,7 @@ def _show_list(context: click.Context, parameter: click.Parameter, form: str | N
     if form == "json":
         ui.document(listing.as_documents())
     else:
-        ui.plain((listing.as_markdown() if form == "markdown" else listing.as_text()).removesuffix("\n"))
+        ui.lines((listing.as_markdown() if form == "markdown" else listing.as_text()).removesuffix("\n"))
     context.exit()
 
 

@@ -9,7 +9,6 @@ from mnt.facts.trial import Trial
 from mnt.inventory.hostlist import fold, group
 from mnt.preflight.findings import Finding, Severity
 from mnt.preflight.report import Changes, Report, family_table
-from mnt.ui.console import clean
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red", "info": "cyan", "unknown": "bright_black"}
 
@@ -54,7 +53,7 @@ def show_changes(changes: Changes, report: Report) -> None:
     ui.plain("")
     ui.plain(f"{time.strftime('%H:%M:%S')}  {_verdict(report)}", _COLOURS[_worst(report)])
     for finding in changes.gone:
-        ui.plain(clean(f"GONE {finding.check}: {fold(finding.hosts)}: {finding.message}"), "green")
+        ui.plain(f"GONE {finding.check}: {fold(finding.hosts)}: {finding.message}", "green")
     for finding in changes.new:
         _show_finding(finding)
 
@@ -82,16 +81,16 @@ def _show_trial(trial: Trial) -> None:
             f"    {each.bytes / 2**20:>9.3f} MiB  {1000 * each.seconds:>9.2f} ms  {each.bandwidth:>8.3f} GB/s"
         )
     for hosts in group(trial.nccl_lines):
-        ui.plain(clean(f"    {fold(hosts)}: {'; '.join(trial.nccl_lines[hosts[0]])}"))
+        ui.plain(f"    {fold(hosts)}: {'; '.join(trial.nccl_lines[hosts[0]])}")
 
 
 def _show_finding(finding: Finding) -> None:
     severity = finding.severity.value
     ui.plain("")
     ui.plain(
-        clean(f"{severity.upper()} {finding.check}: {fold(finding.hosts)}: {finding.message}"),
+        f"{severity.upper()} {finding.check}: {fold(finding.hosts)}: {finding.message}",
         _COLOURS[severity],
     )
-    ui.plain(clean(f"    found     {finding.found}"))
-    ui.plain(clean(f"    expected  {finding.expected}"))
-    ui.plain(clean(f"    fix       {finding.fix}"))
+    ui.plain(f"    found     {finding.found}")
+    ui.plain(f"    expected  {finding.expected}")
+    ui.plain(f"    fix       {finding.fix}")

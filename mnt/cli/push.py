@@ -97,7 +97,9 @@ def _show_result(result: PushResult) -> None:
     ui.table(("HOST", "STATUS", "FILES SENT", "BYTES SENT", "TOOK", "CURRENT"), rows)
     for name, host in result.hosts.items():
         if host.error is not None:
-            ui.failure(f"{name}: {host.error}" + (f"\n  fix: {host.fix}" if host.fix else ""))
+            ui.failure(f"{name}: {host.error}")
+            if host.fix:
+                ui.failure(f"  fix: {host.fix}")
     if result.ok:
         ui.success(f"release {result.release} is current on {len(result.hosts)} hosts")
         return

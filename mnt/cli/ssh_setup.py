@@ -13,7 +13,6 @@ from mnt.inventory.hostlist import fold
 from mnt.trust import identity as identities
 from mnt.trust.identity import Identity
 from mnt.trust.setup import Setup, set_up
-from mnt.ui.console import clean
 
 
 @click.command("ssh-setup")
@@ -62,7 +61,7 @@ def _ask_password(user: str, hosts: Sequence[str], why: str) -> str | None:
 def _show(done: Setup, identity: Identity, dry_run: bool) -> None:
     for name, changes in done.changes.items():
         for change in changes:
-            ui.plain(clean(f"{name}: {'would be ' if dry_run else ''}{change}"))
+            ui.plain(f"{name}: {'would be ' if dry_run else ''}{change}")
     for error in done.errors.values():
         ui.error(error)
     for (one, other), login in done.mesh.items():

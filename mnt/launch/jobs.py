@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -86,6 +87,7 @@ class Job:
     created: float  # epoch seconds
     master: str | None  # host:port of the rendezvous, with the training address
     nodes: tuple[Node, ...]  # in rank order
+    dissenters: tuple[str, ...] = ()  # hosts that describe the job otherwise than most of its hosts
 
     @property
     def job(self) -> str:
@@ -99,14 +101,17 @@ class Job:
     @property
     def stoppable(self) -> bool:
         """Whether anything of it may be left on a host: it runs, is staged, or a supervisor died."""
-        return self.active or any(node.state in ("pending", "lost") for node in self.nodes)
+        unclear = any(node.state in ("pending", "lost") for node in self.nodes)
+        return self.active or unclear or bool(self.dissenters)
 
     @property
     def state(self) -> str:
         """pending (no node has started yet), starting, running, finished, failed, stopped or lost."""
         states = {node.state for node in self.nodes} - {"unknown"}
-        if any(_heard_by(node) for node in self.nodes):
-            states.add("failed")  # even if the node that failed cannot be asked
+        if any(True for _ in _heard(self.nodes)):
+            states.add("failed")
+        if self.dissenters:
+            states.add("lost")
         for state in ("starting", "running", "failed", "lost", "stopped"):
             if state in states:
                 return state
@@ -117,7 +122,10 @@ class Job:
     @property
     def culprit(self) -> Culprit | None:
         """The first failure, if the job failed or was lost."""
-        return find_culprit(self.nodes) if self.state in ("failed", "lost") else None
+        if self.state not in ("failed", "lost"):
+            return None
+        different = (Culprit(host, None, None, _DIFFERENT) for host in self.dissenters)
+        return find_culprit(self.nodes) or next(different, None)
 
     @property
     def exit_code(self) -> int | None:
@@ -152,6 +160,7 @@ class Job:
                 }
                 for node in self.nodes
             ],
+            "dissenters": list(self.dissenters),
             "culprit": culprit.document() if culprit else None,
         }
 
@@ -164,9 +173,9 @@ def merge_jobs(answers: Mapping[str, tuple[Jobs, float]], unreachable: Iterable[
         unreachable: hosts that could not be asked.
     """
     entries: dict[str, dict[str, tuple[JobEntry, float]]] = {}
-    for jobs, offset in answers.values():
+    for host, (jobs, offset) in answers.items():
         for entry in jobs["jobs"]:
-            entries.setdefault(entry["job"], {})[entry["host"]] = (entry, offset)
+            entries.setdefault(entry["job"], {})[host] = (entry, offset)
     away = set(unreachable)
     merged = [
         merge_job(by_host, unreachable=away, asked=away | answers.keys()) for by_host in entries.values()
@@ -179,16 +188,27 @@ def merge_job(
 ) -> Job:
     """One job from its nodes' entries, at least one, each with its host's clock offset.
 
-    Hosts that were not `asked` do not count for its state.
+    An entry counts for its own host only. What all entries should have in common, such as the list of nodes,
+    is taken as most of them have it (in a tie, as the first has it). A node that only some of them name is
+    included if its host has an entry or should have been asked, so that no host can hide another. Hosts that
+    were not `asked` do not count for the state.
     """
-    any_entry = next(iter(entries.values()))[0]
+    own = {host: entry for host, (entry, _) in entries.items()}
+    descriptions = Counter(map(_description, own.values()))
+    usual = max(descriptions, key=descriptions.__getitem__)
+    any_entry = next(entry for entry in own.values() if _description(entry) == usual)
+    ranks = {host: entry["node_rank"] for host, entry in own.items()}
+    for entry in own.values():
+        for member in entry["nodes"]:
+            if member["host"] in asked or member["host"] in unreachable:
+                ranks.setdefault(member["host"], member["node_rank"])
+    ranks |= {member["host"]: member["node_rank"] for member in any_entry["nodes"]}
     nodes = []
-    for member in any_entry["nodes"]:
-        host = member["host"]
-        entry, offset = entries.get(host, (None, 0.0))
+    for host, rank in sorted(ranks.items(), key=lambda item: item[1]):
+        found, offset = entries.get(host, (None, 0.0))
         missing = "unreachable" if host in unreachable else "absent" if host in asked else "unknown"
-        state = entry["state"] if entry else missing
-        nodes.append(Node(host, member["node_rank"], state, entry, offset))
+        state = found["state"] if found else missing
+        nodes.append(Node(host, rank, state, found, offset))
     master = any_entry["master"]
     return Job(
         record=record_of(any_entry),
@@ -197,6 +217,20 @@ def merge_job(
         created=any_entry["created"] or 0.0,
         master=f"{master['addr']}:{master['port']}" if master else None,
         nodes=tuple(nodes),
+        dissenters=tuple(host for host, entry in own.items() if _description(entry) != usual),
+    )
+
+
+def _description(entry: JobEntry) -> tuple[Any, ...]:
+    """What the entries of one job have in common."""
+    master = entry["master"]
+    return (
+        tuple((member["host"], member["node_rank"], member["nproc"]) for member in entry["nodes"]),
+        (master["addr"], master["port"]) if master else None,
+        record_of(entry),
+        entry["engine"],
+        entry["release"],
+        entry["created"],
     )
 
 
@@ -205,6 +239,7 @@ def record_of(entry: JobEntry) -> JobRecord:
     return JobRecord(entry["job"], entry.get("backend") or "ssh", entry.get("outside_id"))
 
 
+_DIFFERENT = "it describes the job otherwise than most of its hosts"
 _GONE = {"lost": "its supervisor was killed", "unreachable": "it cannot be reached"}
 
 
@@ -230,23 +265,21 @@ def _failures(nodes: Sequence[Node]) -> Iterable[tuple[float, str, Failure]]:
 
     A node's own report is preferred, because only that has the traceback.
     """
-    reported = set()
     for node in nodes:
         if node.entry is not None and node.entry["failure"] is not None and not node.reason.get("lost"):
-            reported.add(node.host)
             failure = node.entry["failure"]
             yield (failure["time"] or node.entry["ended"] or 0.0) - node.clock_offset, node.host, failure
+    for node, host, failure in _heard(nodes):
+        yield (failure["time"] or 0.0) - node.clock_offset, host, failure
+
+
+def _heard(nodes: Sequence[Node]) -> Iterable[tuple[Node, str, Failure]]:
+    """(witness, host, failure) of each host that cannot be asked, and whose failure ended the witness."""
+    mute = {node.host for node in nodes if node.entry is None}
     for node in nodes:
-        heard = _heard_by(node)
-        if heard is not None and heard[0] not in reported:
-            host, failure = heard
-            yield (failure["time"] or 0.0) - node.clock_offset, host, failure
-
-
-def _heard_by(node: Node) -> tuple[str, Failure] | None:
-    """If another node's failure ended this node: that host and its failure."""
-    peer, failure = node.reason.get("peer"), node.reason.get("failure")
-    return (peer, failure) if peer and failure else None
+        peer, failure = node.reason.get("peer"), node.reason.get("failure")
+        if peer in mute and failure:
+            yield node, peer, failure
 
 
 def named_job(jobs: Sequence[Job], wanted: str | None) -> Job:

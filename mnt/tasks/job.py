@@ -7,15 +7,16 @@ unknown keys, so that a newer `mnt` can stop jobs of an older one.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Annotated, Any, TypedDict
 
 from msgspec import Meta
 
+from mnt.errors import HostError
 from mnt.fleet import HostConnection
-from mnt.remote.job.entry import CALENDAR_END, list_entries
+from mnt.remote.job.entry import CALENDAR_END
 from mnt.remote.job.failures import Failure
+from mnt.remote.job.list import answer_of
 from mnt.tasks.bundle import script_source
 from mnt.tasks.program import run_program
 from mnt.tasks.shape import granted, shaped
@@ -196,12 +197,17 @@ def stop_node(
 def list_jobs(connection: HostConnection, jobs_dir: str, host: str, *, timeout: float = 30.0) -> Jobs:
     """The jobs that have a directory for this host. A job whose supervisor has died is "lost"."""
     answer = run_program(connection, "job.list", {"jobs_dir": jobs_dir, "host": host}, timeout=timeout)
-    return shaped(connection.target.name, answer, Jobs)
+    jobs = shaped(connection.target.name, granted(connection.target.name, answer), Jobs)
+    for entry in jobs["jobs"]:
+        if entry["host"] != host:
+            message = f"it reports a job of {entry['host']!r}"
+            raise HostError(connection.target.name, "answer", message, fix="check that host")
+    return jobs
 
 
 def list_jobs_here(jobs_dir: str, host: str) -> Jobs:
     """The same for this machine, without a connection."""
-    return shaped(host, {"now": time.time(), "jobs": list_entries(jobs_dir, host)}, Jobs)
+    return shaped(host, granted(host, answer_of(jobs_dir, host)), Jobs)
 
 
 def read_logs(

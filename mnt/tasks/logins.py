@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
+from mnt.errors import HostError
 from mnt.fleet import HostConnection
 from mnt.inventory.model import Host
 from mnt.remote.ssh.mesh import AT_ONCE
+from mnt.remote.ssh.publickey import canonical
 from mnt.tasks.program import run_program
 from mnt.tasks.shape import granted, shaped
 
@@ -57,8 +59,16 @@ def authorize(
         "peers": list(peers),
         "dry_run": dry_run,
     }
-    answer = run_program(connection, "ssh.authorize", args)
-    return shaped(connection.target.name, granted(connection.target.name, answer), Account)
+    host = connection.target.name
+    account = shaped(host, granted(host, run_program(connection, "ssh.authorize", args)), Account)
+    if account["public"] is not None:
+        try:
+            account["public"] = canonical(account["public"], types="ssh-ed25519")
+        except ValueError:
+            message = f"{account['public'][:80]!r} is not the one Ed25519 key of a node"
+            fix = "check the host: other hosts get no key from it"
+            raise HostError(host, "answer", message, fix=fix) from None
+    return account
 
 
 class PeerLogin(TypedDict):

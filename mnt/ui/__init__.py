@@ -1,10 +1,10 @@
 """The console: the only place in `mnt` that prints.
 
-Results go to stdout, all other messages to stderr. Text from hosts is shown unchanged, except that terminal
-escapes are removed. It is not processed as markup and not wrapped.
+Results go to stdout, all other messages to stderr. Each message is one line without terminal escapes,
+whatever text of hosts it contains. It is not processed as markup and not wrapped.
 """
 
-from mnt.ui.console import StatusLine, document, error, failure, info, note, plain, success, warn
+from mnt.ui.console import StatusLine, document, error, failure, info, lines, note, plain, success, warn
 from mnt.ui.hostlines import HostLines, block
 from mnt.ui.table import Cell, fits, table
 
@@ -18,6 +18,7 @@ __all__ = [
     "failure",
     "fits",
     "info",
+    "lines",
     "note",
     "plain",
     "success",

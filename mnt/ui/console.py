@@ -13,9 +13,11 @@ import click
 from mnt.errors import MntError, OutputError
 from mnt.remote.common.files import strerror
 
-# CSI, OSC (to BEL or ST), other two-byte escapes, and the control characters that move a cursor.
+# CSI, OSC (to BEL or ST), other two-byte escapes, the control characters that move a cursor, and those that
+# change the direction of text (Unicode 15, 23.2).
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+    r"|[\u202a-\u202e\u2066-\u2069]"
 )
 _ERASE_LINE = "\r\x1b[K"
 
@@ -42,7 +44,9 @@ def put(stream: TextIO, data: str | bytes) -> None:
             stream.flush()
             stream.buffer.write(data)
         else:
-            stream.write(data if isinstance(data, str) else data.decode("utf-8", "replace"))
+            text = data if isinstance(data, str) else data.decode("utf-8", "replace")
+            encoding = stream.encoding or "utf-8"
+            stream.write(text.encode(encoding, "replace").decode(encoding))
         stream.flush()
     except BrokenPipeError:
         raise
@@ -59,13 +63,28 @@ def discard(stream: TextIO) -> None:
     os.close(nowhere)
 
 
+def one_line(text: str) -> str:
+    """Text of any origin as one line that is safe to show.
+
+    Without terminal escapes and newlines: a host's text must not look like a line about another host.
+    """
+    return clean(text).replace("\n", " ")
+
+
 def _write(text: str, stream: TextIO, **style: Any) -> None:
+    text = one_line(text)
     put(stream, (click.style(text, **style) if colours(stream) else text) + "\n")
 
 
 def plain(text: str, colour: str | None = None) -> None:
     """Print a line of the result to stdout; `colour` is one of click's names, used on a terminal only."""
     _write(text, sys.stdout, fg=colour)
+
+
+def lines(text: str) -> None:
+    """Print several lines of the result to stdout, each as `plain` does."""
+    for line in text.split("\n"):
+        plain(line)
 
 
 def document(value: Any) -> None:
@@ -88,7 +107,7 @@ def success(text: str) -> None:
 
 
 def failure(text: str) -> None:
-    _write(clean(text), sys.stderr, fg="red")
+    _write(text, sys.stderr, fg="red")
 
 
 def warn(text: str) -> None:
@@ -97,9 +116,9 @@ def warn(text: str) -> None:
 
 def error(problem: MntError) -> None:
     """Print the error and its fix to stderr."""
-    _write(f"mnt: {clean(problem.message)}", sys.stderr, fg="red")
+    _write(f"mnt: {problem.message}", sys.stderr, fg="red")
     if problem.fix:
-        _write(f"  fix: {clean(problem.fix)}", sys.stderr)
+        _write(f"  fix: {problem.fix}", sys.stderr)
 
 
 class StatusLine:
@@ -114,4 +133,4 @@ class StatusLine:
     def show(self, text: str) -> None:
         """Replace the shown text; `text` must not be wider than the terminal."""
         if sys.stderr.isatty():
-            put(sys.stderr, _ERASE_LINE + clean(text))
+            put(sys.stderr, _ERASE_LINE + one_line(text))

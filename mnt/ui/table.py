@@ -10,7 +10,7 @@ from typing import NamedTuple
 import click
 from rich.cells import cell_len
 
-from mnt.ui.console import clean, colours, put
+from mnt.ui.console import colours, one_line, put
 
 _GAP = "  "
 
@@ -57,8 +57,7 @@ def _widths(lines: Sequence[Sequence[Cell]]) -> list[int]:
 def _cell(value: str | Cell) -> Cell:
     """The cell as one line, without escapes and characters that cannot be encoded."""
     text, style = (value, "") if isinstance(value, str) else value
-    one_line = " ".join(clean(text).split("\n")).expandtabs(1)
-    return Cell(one_line.encode("utf-8", "replace").decode(), style)
+    return Cell(one_line(text).expandtabs(1), style)
 
 
 def _line(row: Sequence[Cell], widths: Sequence[int], *, painted: bool = False, bold: bool = False) -> str:

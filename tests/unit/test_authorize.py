@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 import stat
@@ -12,9 +13,17 @@ from typing import Any
 import pytest
 
 from mnt.remote.ssh import authorize
+from mnt.remote.ssh.publickey import canonical
 
-HEAD = {"key": "ssh-ed25519 AAAAhead", "comment": "me@head", "options": ""}
-NODE = {"key": "ssh-ed25519 AAAAnode", "comment": "mnt:c:node1", "options": "no-port-forwarding"}
+
+def blob(number: int) -> str:
+    """An Ed25519 public key as authorized_keys has it, without its type."""
+    return base64.b64encode(b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + bytes(31) + bytes([number])).decode()
+
+
+HEADS, NODES, TWOS, NEWS = map(blob, range(4))
+HEAD = {"key": f"ssh-ed25519 {HEADS}", "comment": "me@head", "options": ""}
+NODE = {"key": f"ssh-ed25519 {NODES}", "comment": "mnt:c:node1", "options": "no-port-forwarding"}
 PEER = {"names": ["node1"], "address": "10.0.0.1", "user": "u", "port": 22, "keys": ["ssh-ed25519 AAAA1"]}
 
 
@@ -37,37 +46,35 @@ def mode(path: Path) -> int:
 def test_keys_are_added_once() -> None:
     text = "# mine\nssh-rsa AAAAmine\n"
     once = authorize.authorized(text, [HEAD, NODE])
-    assert (
-        once == text + "ssh-ed25519 AAAAhead me@head\nno-port-forwarding ssh-ed25519 AAAAnode mnt:c:node1\n"
-    )
+    assert once == text + f"ssh-ed25519 {HEADS} me@head\nno-port-forwarding ssh-ed25519 {NODES} mnt:c:node1\n"
     assert authorize.authorized(once, [HEAD, NODE]) == once
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "ssh-ed25519 AAAAhead somebody else's comment\n",
-        'command="a b",no-pty ssh-ed25519 AAAAhead\n',
-        "ssh-ed25519 AAAAhead\n\n# end",
+        f"ssh-ed25519 {HEADS} somebody else's comment\n",
+        f'command="a b",no-pty ssh-ed25519 {HEADS}\n',
+        f"ssh-ed25519 {HEADS}\n\n# end",
     ],
 )
 def test_a_key_that_is_let_in_already_keeps_its_line(text: str) -> None:
     assert authorize.authorized(text, [HEAD]).startswith(text)
-    assert authorize.authorized(text, [HEAD]).count("AAAAhead") == 1
+    assert authorize.authorized(text, [HEAD]).count(HEADS) == 1
 
 
 def test_a_key_in_a_comment_does_not_count() -> None:
-    assert authorize.authorized("#ssh-ed25519 AAAAhead\n", [HEAD]).endswith(
-        "\nssh-ed25519 AAAAhead me@head\n"
+    assert authorize.authorized(f"#ssh-ed25519 {HEADS}\n", [HEAD]).endswith(
+        f"\nssh-ed25519 {HEADS} me@head\n"
     )
 
 
 def test_a_nodes_new_key_takes_the_place_of_its_old_one() -> None:
-    old = authorize.authorized("", [NODE, {**NODE, "comment": "mnt:c:node2", "key": "ssh-ed25519 AAAAtwo"}])
-    new = authorize.authorized(old, [{**NODE, "key": "ssh-ed25519 AAAAnew"}])
-    assert "AAAAnode" not in new
-    assert "AAAAtwo" in new
-    assert "AAAAnew" in new
+    old = authorize.authorized("", [NODE, {**NODE, "comment": "mnt:c:node2", "key": f"ssh-ed25519 {TWOS}"}])
+    new = authorize.authorized(old, [{**NODE, "key": f"ssh-ed25519 {NEWS}"}])
+    assert NODES not in new
+    assert TWOS in new
+    assert NEWS in new
 
 
 def test_ports_and_names_of_known_hosts() -> None:
@@ -114,7 +121,7 @@ def test_a_link_stays_a_link(home: Path) -> None:
     (home / ".ssh" / "authorized_keys").symlink_to(home / "elsewhere")
     run()
     assert (home / ".ssh" / "authorized_keys").is_symlink()
-    assert "AAAAhead" in (home / "elsewhere").read_text()
+    assert HEADS in (home / "elsewhere").read_text()
 
 
 def test_a_home_that_others_may_write(home: Path) -> None:
@@ -130,3 +137,36 @@ def test_a_nodes_key_is_made_once(home: Path) -> None:
     assert public.startswith("ssh-ed25519 AAAA")
     assert run(node_key=True) == {"changes": [], "public": public}
     assert sorted(path.name for path in (home / ".ssh" / "mnt" / "c").iterdir()) == ["id_ed25519"]
+
+
+HOSTILE_KEYS = [
+    f"ssh-ed25519 {NODES}\nssh-ed25519 {TWOS}",
+    f"ssh-ed25519 {NODES} x\nssh-ed25519 {TWOS}",
+    f'command="x" ssh-ed25519 {NODES}',
+    f"ssh-ed25519  {NODES}",
+    f"ssh-ed25519 {NODES}\r",
+    f"ssh-ed25519 {NODES[:-4]}",
+    f"ssh-ed25519 {NODES}AAAA",
+    f"ssh-rsa {NODES}",
+    "ssh-ed25519 ",
+    "ssh-ed25519 \u0661",
+    "ssh-ed25519 AAAA",
+    "",
+]
+
+
+@pytest.mark.parametrize("key", HOSTILE_KEYS)
+def test_what_is_not_one_key_is_refused(home: Path, key: str) -> None:
+    """A node's public key is any string that the node likes: it must not become a second line."""
+    answer = run(authorized=[{**NODE, "key": key}])
+    assert "is not a public key" in answer["refused"]["message"]
+    assert not (home / ".ssh").exists()
+    with pytest.raises(ValueError, match="not a public key"):
+        canonical(key, types="ssh-ed25519")
+
+
+@pytest.mark.parametrize("field", ["comment", "options"])
+def test_a_comment_that_begins_a_new_line_is_refused(home: Path, field: str) -> None:
+    answer = run(authorized=[{**NODE, field: f"x\nssh-ed25519 {TWOS}"}])
+    assert "control character" in answer["refused"]["message"]
+    assert not (home / ".ssh" / "authorized_keys").exists()

@@ -235,3 +235,56 @@ def test_a_job_that_is_only_staged_may_be_stopped() -> None:
     assert job.state == "pending"
     assert not job.active
     assert jobs_to_stop([job], None, everything=False) == [job]
+
+
+def nodes_of(*hosts: str) -> list[dict[str, Any]]:
+    return [{"host": host, "node_rank": rank, "nproc": 2} for rank, host in enumerate(hosts)]
+
+
+@pytest.mark.parametrize("liar", ["node1", "node2", "node3"])
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"nodes": nodes_of("node9")},
+        {"nodes": nodes_of("node1", "node2", "node3", "node9")},
+        {"nodes": [], "master": None},
+        {"created": 1e9},
+        {"engine": "other"},
+        {"outside_id": "4711"},
+    ],
+)
+def test_a_host_speaks_only_for_itself(liar: str, lie: dict[str, Any]) -> None:
+    """One host says that the job is over, and that it is another job; the others run it."""
+    entries = [
+        entry(node["host"], "running", node_rank=node["node_rank"])
+        if node["host"] != liar
+        else entry(liar, "finished", node_rank=node["node_rank"], **lie)
+        for node in NODES
+    ]
+    job = merged(*entries)
+    assert [node.host for node in job.nodes] == ["node1", "node2", "node3"]
+    assert job.dissenters == (liar,)
+    assert job.state == "running"
+    assert jobs_to_stop([job], None, everything=False) == [job]
+    over = merged(*({**each, "state": "finished"} for each in entries))
+    assert (over.state, over.exit_code) == ("lost", 1)
+    assert over.culprit is not None
+    assert over.culprit.sentence() == f"{liar}: it describes the job otherwise than most of its hosts"
+
+
+def test_a_host_that_is_hidden_by_another_is_found_by_its_own_entry() -> None:
+    hider = entry("node1", "finished", nodes=nodes_of("node1"))
+    job = merged(hider, entry("node2", "running", node_rank=1))
+    assert ("node2", "running") in [(node.host, node.state) for node in job.nodes]
+    assert job.dissenters
+    assert job.stoppable
+
+
+def test_a_failure_that_others_tell_of_does_not_count_against_a_host_that_answers() -> None:
+    reason = {"peer": "node1", "failure": failure("bad", 1)}
+    job = merged(
+        entry("node1", "finished"),
+        entry("node2", "stopped", node_rank=1, reason=reason),
+        entry("node3", "finished", node_rank=2),
+    )
+    assert job.state == "stopped"

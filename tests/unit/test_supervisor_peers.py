@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import select
 import selectors
 import signal
@@ -209,11 +210,11 @@ class Loop:
             while self.step():
                 pass
 
-    def step(self) -> bool:
-        """Whether anything was there to be dealt with."""
+    def step(self, wait: float = 0.02) -> bool:
+        """Whether anything was there to be dealt with, within `wait` seconds."""
         for side in (self.hub, *self.spokes):
             side.tick(time.monotonic())
-        ready = self.selector.select(0.02)
+        ready = self.selector.select(wait)
         for key, _ in ready:
             key.data(time.monotonic())
         return bool(ready)
@@ -285,7 +286,7 @@ def test_a_hub_that_does_not_know_the_secret_is_not_obeyed(loop: Loop) -> None:
         loop.turn()
         connection, _ = listener.accept()
         with connection:
-            connection.sendall(b'{"mnt": 1, "nonce": "00"}\n')
+            connection.sendall(b'{"mnt": 1, "nonce": "%s"}\n' % (32 * b"0"))
             loop.until(lambda: bool(select.select([connection], [], [], 0)[0]))
             assert b"node2" in connection.recv(4096)
             connection.sendall(b'deadbeef {"end": {"host": "node1", "kind": "failed"}}\n')
@@ -327,6 +328,111 @@ def test_garbage_harms_nobody(loop: Loop, garbage: bytes) -> None:
     assert loop.heard == []
 
 
+NONCE = 32 * "5"
+ODD_VALUES = (
+    "\ud800",
+    "",
+    "x" * 40,
+    32 * "g",
+    32 * "\u0660",
+    5,
+    -1,
+    1e308,
+    True,
+    None,
+    [],
+    {},
+    [[]],
+    {"a": 1},
+)
+
+
+def hostile_lines(seed: int, count: int) -> Iterator[bytes]:
+    """Lines of somebody who does not know the secret; some have the right form."""
+    chance = random.Random(seed)
+    for _ in range(count):
+        nonce = chance.choice((NONCE, *ODD_VALUES))
+        host = chance.choice(("node2", "node9", *ODD_VALUES))
+        message: Any = {"mnt": 1, "nonce": nonce, "host": host, "end": {"host": host, "kind": "failed"}}
+        message = chance.choice((message, {"nonce": nonce}, [message], nonce, {"news": message}))
+        payload = json.dumps(message, ensure_ascii=chance.random() < 0.5).encode("utf-8", "surrogatepass")
+        sign = chance.choice((b"", b"x ", b"0" * 64 + b" ", b"\xff ", b"x  "))
+        line = bytearray(sign + payload)
+        for _ in range(chance.choice((0, 0, 1, 5))):
+            line[chance.randrange(len(line))] = chance.randrange(256)
+        if chance.random() < 0.05:
+            line = bytearray(chance.choice((b"[", b'{"a":', b"x"))) * chance.choice((500, 70_000))
+        yield bytes(line).replace(b"\n", b"") + b"\n"
+
+
+def exchange(loop: Loop, connection: socket.socket, line: bytes) -> None:
+    """Send one line, and let them talk until the other side has hung up."""
+    connection.setblocking(False)
+    sent = 0
+
+    def over() -> bool:
+        nonlocal sent
+        try:
+            if sent < len(line):
+                sent += connection.send(line[sent:])
+            while connection.recv(65536):
+                pass
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    deadline = time.monotonic() + PATIENCE
+    while not over():
+        loop.step(0.001)
+        assert time.monotonic() < deadline
+    connection.close()
+
+
+# 10,000 lines each: MNT_FUZZ=10000 pytest tests/unit/test_supervisor_peers.py -k hostile
+LINES = int(os.environ.get("MNT_FUZZ", "1000"))
+
+
+def test_hostile_lines_to_the_hub_end_nothing(loop: Loop) -> None:
+    spoke = loop.spoke("node2")
+    loop.until(lambda: spoke.status == "connected")
+    for line in hostile_lines(seed=1, count=LINES):
+        exchange(loop, socket.create_connection(("127.0.0.1", loop.hub.endpoint["port"])), line)
+    assert spoke.status == "connected"
+    assert (loop.heard, loop.told) == ([], {"node2": []})
+
+
+def test_hostile_lines_to_a_spoke_end_nothing(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From somebody who answers in the hub's place."""
+    monkeypatch.setattr(peers, "RETRY", 0.0)
+    endpoint = loop.hub.endpoint
+    greeting = json.dumps({"mnt": 1, "nonce": NONCE}).encode() + b"\n"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        loop.hub.endpoint = {"addr": "127.0.0.1", "port": listener.getsockname()[1]}
+        spoke = loop.spoke("node2")
+        for number, line in enumerate(hostile_lines(seed=2, count=LINES)):
+            while not select.select([listener], [], [], 0)[0]:
+                loop.step(0.001)
+            connection, _ = listener.accept()
+            if number % 2:
+                connection.sendall(greeting)
+            else:
+                line = line + b"x\n"  # a second one, should the first pass for a greeting
+            exchange(loop, connection, line)
+    assert loop.told == {"node2": []}
+    spoke._endpoint = endpoint
+    loop.until(lambda: spoke.status == "connected")
+
+
+def test_a_node_speaks_only_for_itself(loop: Loop) -> None:
+    spoke = loop.spoke("node2")
+    loop.until(lambda: spoke.status == "connected")
+    spoke.report(Event("node3", "failed"), time.monotonic())
+    loop.until(lambda: spoke.status != "connected")
+    assert loop.heard == []
+
+
 def test_many_idle_strangers_are_shown_out(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "ATTEMPT", 0.3)
     monkeypatch.setattr(peers, "RETRY", 0.1)
@@ -344,7 +450,7 @@ def signed_pair() -> tuple[Channel, Channel]:
     ours, theirs = socket.socketpair()
     hub, spoke = Channel(ours, hub=True), Channel(theirs, hub=False)
     for channel in (hub, spoke):
-        channel.agree("secret", "job", "n1", "n2")
+        channel.agree("secret", "job", 32 * "1", 32 * "2")
     return hub, spoke
 
 
@@ -365,7 +471,19 @@ def test_lines_cannot_be_replayed_reflected_or_changed() -> None:
         channel.socket.close()
 
 
-@pytest.mark.parametrize("document", [None, [], {}, {"host": 3}])
+@pytest.mark.parametrize(
+    "document",
+    [
+        None,
+        [],
+        {},
+        {"host": 3},
+        {"host": "node2"},
+        {"host": "node2", "kind": "quit"},
+        {"host": "node2", "kind": "failed", "failure": "bad"},
+        {"host": "node2", "kind": "lost", "message": 5},
+    ],
+)
 def test_events_are_parsed_strictly(document: Any) -> None:
     with pytest.raises(Broken):
         Event.parse(json.loads(json.dumps(document)))

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import json
 import os
+import re
 import socket
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,9 @@ from typing import Any
 from mnt.remote.common.files import strerror
 
 LINE_BYTES = 64 * 1024
+GREETING_BYTES = 1024  # of a line of a peer that is not authenticated
+_NONCE = re.compile("[0-9a-f]{32}")
+_KINDS = ("finished", "failed", "stopped", "ended", "lost")
 
 
 @dataclass(frozen=True)
@@ -36,15 +40,14 @@ class Event:
     @staticmethod
     def parse(document: Any) -> Event:
         """Raises Broken."""
-        if not isinstance(document, dict) or not isinstance(document.get("host"), str):
+        if not isinstance(document, dict):
             raise Broken("not an event")
-        failure = document.get("failure")
-        return Event(
-            document["host"],
-            str(document.get("kind")),
-            failure if isinstance(failure, dict) else None,
-            document.get("message") if isinstance(document.get("message"), str) else None,
-        )
+        host, kind, failure, message = map(document.get, ("host", "kind", "failure", "message"))
+        if not isinstance(host, str) or kind not in _KINDS:
+            raise Broken("not an event")
+        if not isinstance(failure, (dict, type(None))) or not isinstance(message, (str, type(None))):
+            raise Broken("not an event")
+        return Event(host, str(kind), failure, message)
 
 
 class Broken(Exception):
@@ -54,9 +57,10 @@ class Broken(Exception):
 class Channel:
     """Signed lines of JSON over a non-blocking TCP connection."""
 
-    def __init__(self, connection: socket.socket, *, hub: bool) -> None:
+    def __init__(self, connection: socket.socket, *, hub: bool, address: str = "") -> None:
         connection.setblocking(False)
         self.socket = connection
+        self.address = address  # of the other end
         self.peer = ""  # the host at the other end, once authenticated
         self.nonce = os.urandom(16).hex()
         self._mine, self._theirs = (b"hub", b"spoke") if hub else (b"spoke", b"hub")
@@ -68,8 +72,11 @@ class Channel:
     def agreed(self) -> bool:
         return bool(self._key)
 
-    def agree(self, secret: str, job: str, hub_nonce: str, spoke_nonce: str) -> None:
-        """Sign lines from now on, with the key of this connection."""
+    def agree(self, secret: str, job: str, hub_nonce: Any, spoke_nonce: Any) -> None:
+        """Sign lines from now on, with the key of this connection. Raises Broken for a bad nonce."""
+        for nonce in (hub_nonce, spoke_nonce):
+            if not isinstance(nonce, str) or not _NONCE.fullmatch(nonce):
+                raise Broken("a bad nonce")
         text = "\0".join((job, hub_nonce, spoke_nonce)).encode("utf-8", "surrogateescape")
         self._key = hmac.new(secret.encode("utf-8", "surrogateescape"), text, hashlib.sha256).digest()
 
@@ -107,8 +114,8 @@ class Channel:
         if not data:
             raise Broken("connection closed")
         *lines, self._incoming = (self._incoming + data).split(b"\n")
-        if len(self._incoming) > LINE_BYTES:
-            raise Broken("a line without end")
+        if max(map(len, (*lines, self._incoming))) > (LINE_BYTES if self.agreed else GREETING_BYTES):
+            raise Broken("a line that is too long")
         return lines
 
     def open(self, line: bytes) -> dict[str, Any]:

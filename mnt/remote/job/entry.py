@@ -105,8 +105,9 @@ def _take(value: Any, shape: Any) -> Any:
 
 def is_staged(paths: JobPaths) -> bool:
     """Whether all its files exist, and no supervisor was ever started from them."""
-    spawned = os.path.exists(paths.state) or os.path.exists(paths.processes)
-    return not spawned and os.path.exists(paths.spec) and os.path.exists(paths.program)
+    if not paths.has_local() or os.path.exists(paths.state) or os.path.exists(paths.processes):
+        return False
+    return os.path.exists(paths.spec) and os.path.exists(paths.program)
 
 
 def about(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +132,7 @@ def require(paths: JobPaths) -> dict[str, Any]:
 
 
 def list_entries(jobs_dir: str, host: str) -> list[dict[str, Any]]:
-    """The entries of every job that has a directory for this host, newest first."""
+    """The entries of every job that has a directory for this host, newest first. Raises Refused."""
     try:
         jobs = os.listdir(os.path.expanduser(jobs_dir))
     except OSError:
@@ -139,9 +140,10 @@ def list_entries(jobs_dir: str, host: str) -> list[dict[str, Any]]:
     entries = []
     for job in jobs:
         try:
-            entry = describe(JobPaths(jobs_dir, job, host))
+            paths = JobPaths(jobs_dir, job, host)
         except Refused:  # not a job's name: another file
             continue
+        entry = describe(paths)
         if entry is not None:
             entries.append(entry)
     return sorted(entries, key=lambda entry: entry["created"] or entry["started"] or 0, reverse=True)

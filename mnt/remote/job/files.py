@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from mnt.remote.common.refusal import Refused
 FORMAT = 1
 FINAL_STATES = ("finished", "failed", "stopped")
 
+_TMP = "/tmp"
 _PATIENCE = 1000  # attempts to make a directory inside one that other processes may remove
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:@%-]{0,254}")
@@ -52,7 +54,7 @@ class JobPaths(JobFiles):
         if not _HOST.fullmatch(host):
             raise Refused(f"{host!r} is not a host's name")
         super().__init__(os.path.expanduser(jobs_dir), job, host)
-        self.local = os.path.join(f"/tmp/mnt-{os.getuid()}", job, host)
+        self.local = os.path.join(_TMP, f"mnt-{os.getuid()}", job, host)
         self.program = os.path.join(self.local, "supervisor.py")
         self.processes = os.path.join(self.local, "processes.json")
         self.stop_request = os.path.join(self.local, "stop.json")
@@ -79,6 +81,19 @@ class JobPaths(JobFiles):
             return
         raise Refused(f"cannot make {self.local}: another process keeps removing the directory above it")
 
+    def has_local(self) -> bool:
+        """Whether the node-local directory exists. Raises Refused if a level of it is not this user's alone.
+
+        Called before each use. What was checked stays as it was: others cannot replace a directory of this
+        user in /tmp (its sticky bit), nor anything in a directory that is closed to them.
+        """
+        try:
+            for path in (*self._above_local(), self.local):
+                _check_private(path)
+        except FileNotFoundError:
+            return False
+        return True
+
     def remove_directory(self) -> None:
         """Remove this node's directory, and the job's if no other node has one."""
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -86,8 +101,9 @@ class JobPaths(JobFiles):
             os.rmdir(self.job_directory)
 
     def remove_local(self) -> None:
-        """Remove the node-local directory, and then those above it that are empty."""
-        shutil.rmtree(self.local, ignore_errors=True)
+        """Remove the node-local directory, and then those above it that are empty. Raises Refused."""
+        if self.has_local():
+            shutil.rmtree(self.local, ignore_errors=True)
         with contextlib.suppress(OSError):  # it contains another job's files
             for path in reversed(self._above_local()):
                 os.rmdir(path)
@@ -110,7 +126,21 @@ def read_spec(paths: JobPaths) -> dict[str, Any]:
 
 def read_state(paths: JobPaths) -> dict[str, Any] | None:
     """This node's state: the node-local one if the disk has no room for the other; None if there is none."""
-    return read_json(paths.unsaved_state) or read_json(paths.state)
+    return read_local(paths, paths.unsaved_state) or read_json(paths.state)
+
+
+def read_local(paths: JobPaths, path: str) -> dict[str, Any] | None:
+    """The JSON object in a file of the node-local directory, as `read_json`. Raises Refused."""
+    return read_json(path) if paths.has_local() else None
+
+
+def write_local(paths: JobPaths, path: str, document: Any) -> None:
+    """Replace a file of the node-local directory. Raises OSError, also if the directory is not ours."""
+    try:
+        paths.has_local()
+    except Refused as refusal:
+        raise PermissionError(errno.EPERM, str(refusal)) from None
+    write_json(path, document)
 
 
 def remove_files(paths: JobPaths) -> None:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
 
+from mnt.remote.common.files import strerror
 from mnt.remote.job.channel import Broken, Channel, Event, parse_line
 
 BEAT = 2.0
@@ -31,6 +32,7 @@ FIRST_CONTACT = 30.0  # a node that has not connected by then is assumed to be b
 ATTEMPT = 5.0  # to connect and be greeted
 RETRY = 1.0
 STRANGERS = 64  # connections that are not authenticated yet
+OF_ONE_ADDRESS = 8  # of these; a node makes one at a time
 
 
 class Hub:
@@ -110,13 +112,14 @@ class Hub:
 
     def _accept(self, now: float) -> None:
         try:
-            connection, _ = self._listener.accept()
+            connection, (address, *_) = self._listener.accept()
         except OSError:  # it has closed already
             return
-        if len(self._strangers) >= STRANGERS:
+        alike = sum(stranger.address == address for stranger in self._strangers)
+        if len(self._strangers) >= STRANGERS or alike >= OF_ONE_ADDRESS:
             connection.close()
             return
-        channel = Channel(connection, hub=True)
+        channel = Channel(connection, hub=True, address=address)
         self._strangers[channel] = now
         self._selector.register(connection, selectors.EVENT_READ, lambda now: self._read(channel, now))
         with contextlib.suppress(Broken):  # reading will report it
@@ -129,15 +132,16 @@ class Hub:
                     self._welcome(channel, line, now)
                 else:
                     self._obey(channel, channel.open(line), now)
-        except Broken:
+        except Exception:  # noqa: BLE001 - nothing that a peer sends may end the job here
             self._drop(channel)
 
     def _welcome(self, channel: Channel, line: bytes, now: float) -> None:
         hello = parse_line(line.partition(b" ")[2])
-        channel.agree(self._secret, self._job, channel.nonce, str(hello.get("nonce")))
-        channel.peer = str(channel.open(line).get("host"))
-        if channel.peer not in self._hosts:
+        channel.agree(self._secret, self._job, channel.nonce, hello.get("nonce"))
+        host = channel.open(line).get("host")
+        if not isinstance(host, str) or host not in self._hosts:
             raise Broken("a host that is not in this job")
+        channel.peer = host
         del self._strangers[channel]
         if channel.peer in self._channels:
             self._drop(self._channels[channel.peer])
@@ -150,9 +154,12 @@ class Hub:
         if message.get("ack"):
             self._done.add(channel.peer)
         if "news" in message:
+            event = Event.parse(message["news"])
+            if event.host != channel.peer:
+                raise Broken("news of another host")
             self._done.add(channel.peer)
             self._send(channel, {"ack": True})
-            self._learn(Event.parse(message["news"]))
+            self._learn(event)
 
     def _learn(self, event: Event) -> None:
         if event.ends_the_job:
@@ -278,12 +285,12 @@ class Spoke:
                     self._obey(channel.open(line), now)
                 else:
                     self._greet(channel, line)
-        except Broken as error:
-            self._break(str(error), now)
+        except Exception as error:  # noqa: BLE001 - nothing that the other side sends may end the job here
+            self._break(strerror(error), now)
 
     def _greet(self, channel: Channel, line: bytes) -> None:
         greeting = parse_line(line)
-        channel.agree(self._secret, self._job, str(greeting.get("nonce")), channel.nonce)
+        channel.agree(self._secret, self._job, greeting.get("nonce"), channel.nonce)
         channel.send({"host": self._host, "nonce": channel.nonce})
 
     def _obey(self, message: dict[str, Any], now: float) -> None:
@@ -293,9 +300,10 @@ class Spoke:
             if self._news is not None:
                 self._send({"news": asdict(self._news)}, now)
         if "end" in message and not self._over:
+            event = Event.parse(message["end"])
             self._over = True
             self._send({"ack": True}, now)
-            self._on_event(Event.parse(message["end"]))
+            self._on_event(event)
         if message.get("ack"):
             self._over = True
 

@@ -15,9 +15,11 @@ from mnt.remote.job.files import (
     FORMAT,
     JobPaths,
     read_json,
+    read_local,
     read_state,
     remove_files,
     write_json,
+    write_local,
 )
 from mnt.remote.job.procs import (
     SWEEP,
@@ -44,7 +46,7 @@ def stop_node(args: dict[str, Any]) -> dict[str, Any]:
     paths = JobPaths(args["jobs_dir"], args["job"], args["host"])
     grace = float(args["grace"])
     before = read_state(paths) or {}
-    record = read_json(paths.processes) or {}
+    record = read_local(paths, paths.processes) or {}
     recorded = _recorded(record)
     staged = is_staged(paths)
 
@@ -88,7 +90,7 @@ def _recorded(record: dict[str, Any]) -> list[dict[str, int]]:
 def _ask(paths: JobPaths, supervisor: Process, grace: float) -> int:
     """Let the supervisor end the job, and kill it if it does not. Returns the number of ended processes."""
     with contextlib.suppress(OSError):  # without the file it uses the job's own grace
-        write_json(paths.stop_request, {"grace": grace})
+        write_local(paths, paths.stop_request, {"grace": grace})
     send_signal(supervisor, signal.SIGTERM)
     send_signal(supervisor, signal.SIGCONT)  # it may have been stopped
     deadline = time.monotonic() + grace + Ending.PATIENCE + SUPERVISOR_EXTRA

@@ -27,7 +27,7 @@ from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.channel import Event
 from mnt.remote.job.failures import Failure, make_failure, tail
-from mnt.remote.job.files import FORMAT, JobPaths, read_json, write_json
+from mnt.remote.job.files import FORMAT, JobPaths, read_json, read_local, write_json, write_local
 from mnt.remote.job.peers import Hub, Spoke
 from mnt.remote.job.procs import (
     SWEEP,
@@ -184,7 +184,8 @@ class Supervisor:
             time.sleep(_TICK)
             self._save()
         if not self._dirty or not os.path.isdir(self._paths.directory):
-            self._paths.remove_local()
+            with contextlib.suppress(Refused):
+                self._paths.remove_local()
 
     def _timeout(self) -> float:
         if self._ending is not None and self._state["ended"] is None:
@@ -218,7 +219,9 @@ class Supervisor:
 
     def _stop(self, now: float) -> None:
         self._stop_asked, self._stopping = False, True
-        request = read_json(self._paths.stop_request) or {}
+        request: dict[str, Any] = {}
+        with contextlib.suppress(Refused):
+            request = read_local(self._paths, self._paths.stop_request) or {}
         grace = float(request.get("grace", self._grace))
         if self._ending is not None:
             self._ending.hurry(now + grace)
@@ -266,7 +269,7 @@ class Supervisor:
                     "processes": recorded,
                     "port": self._spec["master"]["port"],
                 }
-                write_json(self._paths.processes, record)
+                write_local(self._paths, self._paths.processes, record)
             except OSError as error:
                 _log(f"cannot write {self._paths.processes}: {error}")
 
@@ -370,7 +373,7 @@ class Supervisor:
             self._dirty = True
             _log(f"cannot write {self._paths.state}: {error}")
             with contextlib.suppress(OSError):
-                write_json(unsaved, self._state)
+                write_local(self._paths, unsaved, self._state)
         else:
             self._dirty = False
             with contextlib.suppress(OSError):  # usually there is none

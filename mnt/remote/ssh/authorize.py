@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 
 from mnt.remote.common.files import replace_file
 from mnt.remote.common.refusal import Refused
+from mnt.remote.ssh.publickey import canonical
 
 _INCLUDE = "Include mnt/*/config"  # relative to ~/.ssh, ssh_config(5)
 _MANAGED = "mnt:"
@@ -39,6 +40,8 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
 def _authorize(args: dict[str, Any]) -> dict[str, Any]:
     home = os.path.expanduser("~")
     _check_home(home)
+    for entry in args["authorized"]:
+        _one_key(entry)
     ssh = os.path.join(home, ".ssh")
     own = os.path.join(ssh, "mnt", args["cluster"])
     account = Account(args["dry_run"])
@@ -117,18 +120,33 @@ class Account:
 
 
 def authorized(text: str, entries: list[dict[str, str]]) -> str:
-    """The text of authorized_keys with `entries` added (sshd(8), AUTHORIZED_KEYS FILE FORMAT)."""
+    """The text of authorized_keys with `entries` added (sshd(8), AUTHORIZED_KEYS FILE FORMAT).
+
+    Raises Refused for an entry that is more than one key with its comment: it would escape its options.
+    """
     lines = text.split("\n")
     if not lines[-1]:
         del lines[-1]
     for entry in entries:
-        blob = entry["key"].split()[1]
+        key = _one_key(entry)
+        blob = key.split()[1]
         if any(blob in line.split() for line in lines if not line.lstrip().startswith("#")):
             continue
         if entry["comment"].startswith(_MANAGED):
             lines = [line for line in lines if line.rpartition(" ")[2] != entry["comment"]]
-        lines.append(" ".join(word for word in (entry["options"], entry["key"], entry["comment"]) if word))
+        lines.append(" ".join(word for word in (entry["options"], key, entry["comment"]) if word))
     return "".join(line + "\n" for line in lines)
+
+
+def _one_key(entry: dict[str, str]) -> str:
+    """The entry's key. Raises Refused for anything else."""
+    try:
+        key = canonical(entry["key"])
+    except ValueError:
+        raise Refused(f"{entry['key'][:80]!r} is not a public key", "check the key that was sent") from None
+    if not all(text.isprintable() for text in (entry["options"], entry["comment"])):
+        raise Refused("a key's comment or options with a control character", "remove it")
+    return key
 
 
 def known_hosts(peers: list[dict[str, Any]]) -> str:

@@ -1,0 +1,128 @@
+"""The node-local directory of a job, made by another user: nothing in it is believed or touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mnt.remote.common.refusal import Refused
+from mnt.remote.job import entry, files, list
+from mnt.remote.job.files import JobPaths, read_state, remove_files
+from mnt.remote.job.procs import boot_id, identify, read_process
+from mnt.remote.job.start import spawn_node
+from mnt.remote.job.stop import stop_node
+
+JOB, HOST = "20261128-000000-abcdef", "node1"
+LEVELS = ("user", "job", "host")
+
+
+@pytest.fixture
+def victim() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of this user that has nothing to do with any job."""
+    with subprocess.Popen(["sleep", "300"], start_new_session=True) as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: subprocess.Popen[bytes]) -> JobPaths:
+    """A job whose local files name the victim."""
+    monkeypatch.setattr(files, "_TMP", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    made = JobPaths(str(tmp_path / "jobs"), JOB, HOST)
+    os.makedirs(made.directory)
+    made.make_local()
+    process = read_process(victim.pid)
+    assert process is not None
+    supervisor = {**identify(process), "boot_id": boot_id()}
+    record = {"supervisor": supervisor, "processes": [identify(process)]}
+    for name, document in {made.processes: record, made.unsaved_state: {"supervisor": supervisor}}.items():
+        Path(name).write_text(json.dumps(document))
+    Path(made.program).write_text("")
+    about = {"job": JOB, "host": HOST, "node_rank": 0, "nodes": [], "created": 1.0}
+    for name in (made.spec, made.about):
+        Path(name).write_text(json.dumps(about))
+    return made
+
+
+def level(paths: JobPaths, name: str) -> Path:
+    host = Path(paths.local)
+    return {"user": host.parent.parent, "job": host.parent, "host": host}[name]
+
+
+def take_over(path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if another user had made that directory."""
+    if how == "open":
+        path.chmod(0o777)
+    elif how == "link":
+        path.rename(path.with_name("elsewhere"))
+        path.symlink_to("elsewhere")
+    else:
+        real, uid = os.lstat, os.getuid()
+
+        def lstat(name: Any, **options: Any) -> os.stat_result:
+            found = real(name, **options)
+            if str(name) != str(path):
+                return found
+            return os.stat_result([*found[:4], uid + 1, *found[5:10]])
+
+        monkeypatch.setattr(os, "lstat", lstat)
+
+
+def content(paths: JobPaths) -> dict[str, bytes]:
+    top = level(paths, "user")
+    return {str(path): path.read_bytes() for path in top.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("how", ["open", "link", "owner"])
+@pytest.mark.parametrize("name", LEVELS)
+def test_a_directory_of_another_user(
+    paths: JobPaths,
+    victim: subprocess.Popen[bytes],
+    name: str,
+    how: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken = level(paths, name)
+    take_over(taken, how, monkeypatch)
+    before = content(paths)
+    names = {"jobs_dir": os.path.dirname(paths.job_directory), "job": JOB, "host": HOST}
+    for refused in (
+        lambda: stop_node({**names, "grace": 0.0}),
+        lambda: spawn_node({**names, "peer": None, "timeout": 1.0, "wait_for_port": False}),
+        lambda: read_state(paths),
+        lambda: remove_files(paths),
+        lambda: entry.describe(paths),
+    ):
+        with pytest.raises(Refused) as caught:
+            refused()
+        assert str(taken) in caught.value.message
+        assert caught.value.fix
+    answer = list.answer_of(names["jobs_dir"], HOST)
+    assert str(taken) in answer["refused"]["message"]
+    with pytest.raises(PermissionError):
+        files.write_local(paths, paths.stop_request, {})
+    assert victim.poll() is None
+    assert content(paths) == before
+    assert os.path.exists(paths.spec)
+
+
+def test_the_owner_is_named(paths: JobPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    take_over(level(paths, "user"), "owner", monkeypatch)
+    with pytest.raises(
+        Refused, match=rf"mnt-{os.getuid()} belongs to uid {os.getuid() + 1}, not to {os.getuid()}"
+    ):
+        paths.has_local()
+
+
+def test_ones_own_directory_is_used(paths: JobPaths, victim: subprocess.Popen[bytes]) -> None:
+    names = {"jobs_dir": os.path.dirname(paths.job_directory), "job": JOB, "host": HOST}
+    assert stop_node({**names, "grace": 0.0})["status"] == "stopped"
+    assert victim.wait(10) != 0
+    assert not os.path.exists(paths.local)
