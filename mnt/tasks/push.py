@@ -25,7 +25,8 @@ def find_release(connection: HostConnection) -> FoundRelease:
 
     Raises HostError (phase `command`) if the workdir cannot be read, or `current` is not a link to a release.
     """
-    args = {"action": "find", "workdir": connection.target.workdir}
+    target = connection.target
+    args = {"action": "find", "workdir": target.workdir, "group": target.workdir_group}
     answer = run_program(connection, "push.receive", args)
     return shaped(connection.target.name, granted(connection.target.name, answer), FoundRelease)
 
@@ -81,6 +82,13 @@ def converse(
         shaped(target.name, frame, shape, "frame")
         on_frame(frame)
 
-    args = {"action": "push", "workdir": target.workdir, "keep": target.keep, "beacon": beacon, "who": who}
+    args = {
+        "action": "push",
+        "workdir": target.workdir,
+        "group": target.workdir_group,
+        "keep": target.keep,
+        "beacon": beacon,
+        "who": who,
+    }
     answer = run_program(connection, "push.receive", args, stdin=stdin, timeout=None, on_frame=take)
     return shaped(target.name, {"refused": None, "called_off": False, **answer}, _Answer)

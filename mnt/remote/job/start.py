@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mnt.remote.common.files import read, replace_file, strerror
+from mnt.remote.common.owners import check_owners, find_group
 from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.entry import about, describe, is_staged, living_supervisor
@@ -78,6 +79,13 @@ def _check(spec: Mapping[str, Any], environment: Mapping[str, str]) -> None:
     if not os.path.isdir(cwd):
         raise Refused(f"working directory missing: {cwd}", "mnt push")
     script = spec.get("script")
+    if spec["release"] is not None:  # otherwise it is the directory in which its user runs it by hand
+        group = spec.get("workdir_group")
+        check_owners(
+            os.path.join(cwd, script or ""),
+            None if group is None else find_group(group),
+            inside_closed=True,
+        )
     if script is not None and not os.path.isfile(os.path.join(cwd, script)):
         push = "" if spec["release"] is None else ", or push the tree that has it: mnt push"
         raise Refused(f"script missing: {script} (in {cwd})", f"check its path, relative to {cwd}{push}")
