@@ -119,6 +119,7 @@ def _describe_holder(holder: Mapping[str, Any]) -> str:
 
 
 def _write_files(paths: JobPaths, spec: Mapping[str, Any], program: str) -> None:
+    paths.has_directory()  # raises Refused if another user can write to a level of it
     try:
         mask = os.umask(0o077)  # the `mode` of makedirs applies only to the last directory
         try:

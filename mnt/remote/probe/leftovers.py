@@ -30,8 +30,9 @@ def exposed(workdir: str, group: str | None, jobs_dir: str) -> Iterator[dict[str
 
     def check_workdir() -> None:
         found = None if group is None else find_group(group)
-        for name in ("releases", "current", "shared"):
+        for name in ("", "releases", "shared"):
             check_owners(os.path.join(top, name), found)
+        check_owners(os.path.join(top, "current"), found, inside_closed=True)
 
     for check in (
         check_workdir,

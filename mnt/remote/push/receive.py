@@ -20,8 +20,8 @@ for hosts that share the workdir of another host: that host receives and switche
 
 The program answers when the input ends: {"current": id} after a commit; otherwise, after everything was
 undone, {"refused": {"message", "fix"}, "called_off": bool, "current": id}. The program's arguments are
-{"action": "push", "workdir", "group", "keep", "beacon", "who"}, or {"action": "find", "workdir", "group"},
-which only looks: see mnt/tasks/push.py.
+{"action": "push", "workdir", "group", "keep", "beacon", "who"}, or {"action": "find", "workdir", "group",
+"keep"}, which only looks: see mnt/tasks/push.py.
 """
 
 from __future__ import annotations

@@ -65,8 +65,9 @@ class Releases:
 
     def _check_owners(self) -> None:
         shared = [os.path.join(self.shared, name) for name in self.keep]
-        for path in (self.directory, self.link, *shared):
+        for path in (self.workdir, self.directory, self.shared, *shared):
             check_owners(path, self.group)
+        check_owners(self.link, self.group, inside_closed=True)
         for name in os.listdir(self.directory) if os.path.isdir(self.directory) else ():
             check_owners(os.path.join(self.directory, name), self.group, inside_closed=True)
 
@@ -226,6 +227,8 @@ class Releases:
             is_new = not os.path.exists(path)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             at_end(os.close, descriptor)
+            if self.group is not None and os.fstat(descriptor).st_uid == os.getuid():
+                os.fchmod(descriptor, 0o660)
             if not self._take(descriptor):
                 return False
             with contextlib.suppress(FileNotFoundError):
