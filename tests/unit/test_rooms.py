@@ -111,7 +111,7 @@ def test_programs_on_hosts_import_nothing_of_the_head() -> None:
 
 
 def test_only_ui_prints() -> None:
-    """Text of hosts reaches the terminal through `mnt.ui` only, and is safe there. Tasks for `fab` print JSON."""
+    """Text of hosts reaches the terminal through `mnt.ui` only. Tasks for `fab` print JSON."""
     elsewhere = [
         f"{module}:{node.lineno}"
         for module, path in MODULES.items()
