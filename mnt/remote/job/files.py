@@ -11,7 +11,7 @@ import shutil
 import stat
 from typing import Any
 
-from mnt.remote.common.files import replace_file, strerror
+from mnt.remote.common.files import read_json, replace_file, strerror
 from mnt.remote.common.refusal import Refused
 
 FORMAT = 1
@@ -166,13 +166,3 @@ def _check_private(path: str) -> None:
 def write_json(path: str, document: Any) -> None:
     """Replace a file in one step, readable by its owner only. Raises OSError."""
     replace_file(path, json.dumps(document))
-
-
-def read_json(path: str) -> dict[str, Any] | None:
-    """The JSON object in a file; None if it does not exist, cannot be read, or holds something else."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            document = json.load(file)
-    except (OSError, ValueError, RecursionError):
-        return None
-    return document if isinstance(document, dict) else None
