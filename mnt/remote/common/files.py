@@ -43,7 +43,7 @@ def read_bytes(path: str | os.PathLike[str], most: int, *, any_kind: bool = Fals
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a file to read. Raises OSError, also if it is a pipe, which could block, a device or a directory."""
+    """Open a file to read. Raises OSError, also for a pipe, which could block, a device or a directory."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

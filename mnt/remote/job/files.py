@@ -11,7 +11,8 @@ import shutil
 import stat
 from typing import Any
 
-from mnt.remote.common.files import read_json, replace_file, strerror
+from mnt.remote.common.files import read_json as read_json
+from mnt.remote.common.files import replace_file, strerror
 from mnt.remote.common.refusal import Refused
 
 FORMAT = 1

@@ -224,8 +224,9 @@ class Supervisor:
         request: dict[str, Any] = {}
         with contextlib.suppress(Refused):
             request = read_local(self._paths, self._paths.stop_request) or {}
-        asked = request.get("grace")
-        grace = float(asked) if type(asked) in (int, float) and 0 <= asked < _LONGEST_GRACE else self._grace
+        asked: Any = request.get("grace")
+        usable = isinstance(asked, (int, float)) and 0 <= asked < _LONGEST_GRACE
+        grace = float(asked) if usable else self._grace
         if self._ending is not None:
             self._ending.hurry(now + grace)
             return
