@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,6 +80,34 @@ def test_one_at_a_time_works_on_a_lab() -> None:
             pass
     with store.locked("one", wait=0.0) as there:
         assert there
+
+
+def test_whoever_can_read_cannot_hold_a_lock(root: Path) -> None:
+    """A flock needs an open file, of any mode: all that others can open is held here, and hinders nobody."""
+    claim()
+    with store.locked("one", wait=0.0):
+        pass
+    with ExitStack() as held:
+        for path in (root, *root.rglob("*")):
+            if path.stat().st_mode & 0o077:
+                handle = os.open(path, os.O_RDONLY)
+                held.callback(os.close, handle)
+                fcntl.flock(handle, fcntl.LOCK_EX)
+        with store.registry(), store.locked("one", wait=0.0) as there:
+            assert there
+    with store.locked("one", wait=0.0):
+        store.delete("one")
+    assert not root.exists()
+
+
+def test_an_error_names_the_holder() -> None:
+    claim()
+    with (
+        store.locked("one", wait=0.0),
+        pytest.raises(MntError, match=f"another mnt, pid {os.getpid()}, is"),
+        store.locked("one", wait=0.0),
+    ):
+        pass
 
 
 def test_there_is_no_lab_to_lock() -> None:
