@@ -17,7 +17,7 @@ from mnt.remote.common.files import parse_json, read, replace_file, strerror
 from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.entry import about, describe, is_staged, living_supervisor
-from mnt.remote.job.files import FINAL_STATES, JobPaths, read_spec, read_state, remove_files, write_json
+from mnt.remote.job.files import FINAL_STATES, JobPaths, read_spec, read_state, remove_files
 from mnt.remote.job.spec import SESSION_VARIABLES, job_of, job_variables
 from mnt.remote.job.stop import stop_node
 
@@ -51,7 +51,7 @@ def spawn_node(args: dict[str, Any]) -> dict[str, Any]:
         raise Refused(f"nothing is staged here for job {args['job']}", "start it again: mnt launch")
     spec = {**read_spec(paths), "peer": args["peer"]}
     with _nothing_left(paths):
-        write_json(paths.spec, spec)
+        paths.write(paths.spec, spec)
         started = _spawn(paths, spec, _session_environment())
     if args["wait_for_port"]:
         _await_port(paths, deadline)
@@ -127,8 +127,8 @@ def _write_files(paths: JobPaths, spec: Mapping[str, Any], program: str) -> None
         paths.remove_directory()
         raise
     with _nothing_left(paths):
-        write_json(paths.spec, spec)
-        write_json(paths.about, about(spec))
+        paths.write(paths.spec, spec)
+        paths.write(paths.about, about(spec))
         replace_file(paths.program, program)
 
 
