@@ -20,7 +20,7 @@ from pathlib import Path
 
 from mnt import typed
 from mnt.errors import MntError
-from mnt.lab import LAB_ROOT
+from mnt.lab import LAB_ROOT, check_root
 from mnt.lab.processes import Process
 from mnt.lab.spec import LabSpec
 from mnt.remote.common.files import parse_json, read_bytes, replace_file, whole_number
@@ -57,7 +57,8 @@ def directory(name: str) -> Path:
 
 
 def names() -> list[str]:
-    """The names of all labs that were started and not taken down."""
+    """The names of all labs that were started and not taken down. Raises MntError: see `check_root`."""
+    check_root()
     try:
         return sorted(name for name in os.listdir(LAB_ROOT) if not name.startswith("."))
     except FileNotFoundError:  # it is removed with the last lab

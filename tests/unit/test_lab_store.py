@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mnt.errors import MntError
+from mnt.inventory import find
 from mnt.lab import spec, store
 from mnt.lab.processes import Process, identify
 from mnt.lab.spec import LabRequest
@@ -113,3 +114,27 @@ def test_an_error_names_the_holder() -> None:
 def test_there_is_no_lab_to_lock() -> None:
     with store.locked("none", wait=0.0) as there:
         assert not there
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make files of another user")
+@pytest.mark.parametrize("attack", ["owner", "mode"])
+def test_labs_that_another_user_could_change(
+    root: Path, monkeypatch: pytest.MonkeyPatch, attack: str
+) -> None:
+    """Their records name processes to end, and one of their inventories is the default."""
+    monkeypatch.setattr("mnt.lab.LAB_ROOT", root)
+    claim("default")
+    (root / "default" / "inventory.yaml").write_text("hosts: [node1]")
+    if attack == "owner":
+        os.chown(root, 4242, 4242)
+    else:
+        root.chmod(0o777)
+    for use in (
+        store.names,
+        store.records,
+        find.labs,
+        lambda: find.locate("lab"),
+        lambda: find.locate("lab:default"),
+    ):
+        with pytest.raises(MntError, match=str(root)):
+            use()
