@@ -102,8 +102,8 @@ READ = {
     "padding": ("hosts: ['n[" + "0" * 240 + "1-" + "0" * 235 + "100000]']", 100_000),
     "a big group": ("hosts: ['n[1-10000]']\ngroups: {g: {hosts: 'n[1-10000]', gpus: 8}}", 10_000),
     "many groups": (ALL + "groups:\n" + "".join(f"  g{i}: n1\n" for i in range(50_000)), 5000),
-    "many hosts with addresses": (
-        "hosts:\n" + "".join(f"  n{i}: {{address: 10.0.{i // 250}.{i % 250}, gpus: 8}}\n" for i in range(10_000)),
+    "many hosts with keys": (
+        "hosts:\n" + "".join(f"  n{i}: {{address: 10.{i}, gpus: 8}}\n" for i in range(10_000)),
         10_000,
     ),
     "comments": ("# x\n" * 500_000 + HOSTS, 1),
@@ -119,7 +119,8 @@ def test_it_is_read(tmp_path: Path, text: str, hosts: int) -> None:
 @pytest.mark.parametrize(
     "text",
     ["a," * 60_000, "[" * 120_000, "[1]" * 40_000, "a[1-2]" * 20_000, "]" * 100_000, "@" * 100_000,
-     "a[" + "," * 100_000, ",".join(f"a{i}[1-100000]" for i in range(60)), "n[1-" + "9" * 120_000 + "]", "[1-100000]" * 2],
+     "a[" + "," * 100_000, ",".join(f"a{i}[1-100000]" for i in range(60)), "n[1-" + "9" * 120_000 + "]",
+     "[1-100000]" * 2],
 )  # fmt: skip
 def test_hostlists_of_a_command_line(text: str) -> None:
     with bounded(), pytest.raises(UsageError):

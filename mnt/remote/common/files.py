@@ -27,7 +27,7 @@ def read(path: str, size: int = _MOST_TEXT) -> str:
         return ""
 
 
-def read_bytes(path: str | os.PathLike[str], most: int, *, any_kind: bool = False) -> bytes:
+def read_bytes(path: str | bytes | os.PathLike[str], most: int, *, any_kind: bool = False) -> bytes:
     """All bytes of a file.
 
     Args:
@@ -38,16 +38,16 @@ def read_bytes(path: str | os.PathLike[str], most: int, *, any_kind: bool = Fals
     with open(path, "rb") if any_kind else open_regular(path) as file:
         data = file.read(most + 1)
     if len(data) > most:
-        raise OSError(errno.EFBIG, f"larger than {most:,} bytes", os.fspath(path))
+        raise OSError(errno.EFBIG, f"larger than {most:,} bytes", os.fsdecode(path))
     return data
 
 
-def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+def open_regular(path: str | bytes | os.PathLike[str]) -> BinaryIO:
     """Open a file to read. Raises OSError, also for a pipe, which could block, a device or a directory."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+            raise OSError(errno.EINVAL, "not a regular file", os.fsdecode(path))
         return open(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
