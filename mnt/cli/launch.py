@@ -168,16 +168,21 @@ def _run(fleet: Fleet, launch: Launch, detach: bool, as_json: bool) -> int:
 
 
 def _stop_everywhere(launch: Launch) -> None:
-    """End an interrupted job; a second interrupt leaves it to `mnt stop`."""
+    """End an interrupted job; an interrupt some seconds later leaves it to `mnt stop`, and says so."""
     job = launch.plan.job
-    ui.info("")
-    ui.info(f"interrupted: stopping {job} on every node")
+    stopped = False
+    why = "interrupted again"
     try:
-        for host, outcome in launch.stop().items():
-            show_stopped(host, stop_document(outcome))
-    except KeyboardInterrupt:
-        ui.warn(f"interrupted again: {job} may still run; mnt stop {job} ends it")
-        raise
+        ui.info("")
+        ui.info(f"interrupted: stopping {job} on every node")
+        documents = {host: stop_document(outcome) for host, outcome in launch.stop().items()}
+        stopped = all(each["status"] in ("stopped", "none") for each in documents.values())
+        why = "not stopped everywhere"
+        for host, document in documents.items():
+            show_stopped(host, document)
+    finally:
+        if not stopped:
+            ui.warn(f"{why}: {job} may still run; mnt stop {job} ends it")
 
 
 def _warn(draft: Draft) -> None:

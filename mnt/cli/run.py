@@ -9,6 +9,7 @@ import click
 
 from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
+from mnt.errors import MntError
 from mnt.fleet import Fleet, HostConnection, Timeouts
 from mnt.fleet.processes import OpenSshConnection
 from mnt.inventory.hostlist import fold, group
@@ -190,5 +191,5 @@ def _show_end(summary: RunSummary) -> None:
 def _remember(inventory: str, summary: RunSummary) -> None:
     try:
         failed.remember(inventory, summary.failed)
-    except OSError as error:
+    except (OSError, MntError) as error:
         ui.warn(f"the failed hosts could not be saved for -n @failed: {error}")

@@ -21,6 +21,8 @@ _ANY = f"[^{_CONTROL}]"
 _DEVICE = rf"\A(?!-)[^\s/:,^={_CONTROL}]{{1,127}}\Z"
 _HOP = rf"(?!-)(?:[^\s,{_CONTROL}]+@)?(?!-)[^\s,@{_CONTROL}]+"
 
+_LONGEST_SPECIFIER = 500  # characters
+
 # The text exactly as written in the file, without conversion by YAML: `false`, `0123`, `12:30:00`, `1e3`.
 AS_WRITTEN = "as_written"
 AsWritten = Annotated[str, Meta(extra={AS_WRITTEN: True})]
@@ -46,7 +48,7 @@ DevicePattern = Annotated[
 RdmaDevice = Annotated[
     str,
     Meta(
-        pattern=r"\A[A-Za-z0-9_][A-Za-z0-9_.-]*(:[1-9][0-9]*)?\Z",
+        pattern=r"\A[A-Za-z0-9_][A-Za-z0-9_.-]*(:[1-9][0-9]{0,2})?\Z",
         description="the name of one RDMA device, like mlx5_0 or mlx5_0:1",
     ),
 ]
@@ -163,6 +165,8 @@ class Specifier(str):
         if not isinstance(value, str):
             raise ValueError(f"expected text, got {describe(value)}")
         line = value.strip()
+        if len(line) > _LONGEST_SPECIFIER:
+            raise ValueError(f"expected at most {_LONGEST_SPECIFIER} characters, got {len(line)}")
         try:
             SpecifierSet(line)
         except InvalidSpecifier:

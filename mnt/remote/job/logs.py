@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from mnt.remote.common.files import open_regular, strerror
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job.entry import require
 from mnt.remote.job.files import FINAL_STATES, JobPaths, read_spec
@@ -71,7 +72,7 @@ class _Stream:
         if path is None:
             return
         try:
-            with open(path, "rb") as file:
+            with open_regular(path) as file:
                 size = os.fstat(file.fileno()).st_size
                 file.seek(self._offset)
                 while self._offset < size:
@@ -82,6 +83,8 @@ class _Stream:
                     self._emit(emit, self._decoder.decode(data))
         except FileNotFoundError:
             return
+        except OSError as error:
+            raise Refused(f"{path} cannot be read: {strerror(error)}") from None
         if final:
             self._emit(emit, self._decoder.decode(b"", final=True))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pwd
 import select
@@ -14,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mnt.remote.common.files import read, replace_file, strerror
+from mnt.remote.common.files import parse_json, read, replace_file, strerror
 from mnt.remote.common.owners import check_owners, find_group
 from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
@@ -196,9 +195,18 @@ def _hear(reading: int) -> dict[str, Any]:
         while select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
             data = pipe.read(65536)
             if not data:
-                return json.loads(text) if text else {}
+                return _answer(text)
             text += data
     return {}
+
+
+def _answer(text: bytes) -> dict[str, Any]:
+    """The JSON object of a handshake; empty if it is none: the supervisor has died while it wrote."""
+    try:
+        answer = parse_json(text)
+    except ValueError:
+        return {}
+    return answer if isinstance(answer, dict) else {}
 
 
 def _await_port(paths: JobPaths, deadline: float) -> None:

@@ -47,6 +47,8 @@ from mnt.remote.job.verdict import reason_of, verdict
 
 GRACE = 10.0  # seconds between TERM and KILL, unless the spec or a stop request sets another time
 
+_LONGEST_GRACE = 7 * 86400.0  # of a stop request; more is no request of ours
+
 _PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -222,7 +224,9 @@ class Supervisor:
         request: dict[str, Any] = {}
         with contextlib.suppress(Refused):
             request = self._paths.read(self._paths.stop_request) or {}
-        grace = float(request.get("grace", self._grace))
+        asked: Any = request.get("grace")
+        usable = isinstance(asked, (int, float)) and 0 <= asked < _LONGEST_GRACE
+        grace = float(asked) if usable else self._grace
         if self._ending is not None:
             self._ending.hurry(now + grace)
             return
