@@ -9,6 +9,7 @@ import paramiko
 
 from mnt.errors import HostError
 from mnt.fleet.connection import HostConnection
+from mnt.fleet.wire.channel import CHANNEL_ERRORS
 
 _PASSWD_LIMIT = 1 << 20  # bytes
 _PACKET_LIMIT = 1 << 18  # bytes; the largest of OpenSSH's sftp-server (SFTP_MAX_MSG_LENGTH)
@@ -45,7 +46,7 @@ def login_shell(connection: HostConnection) -> str | None:
         contextlib.closing(connection.open_session()) as channel,
     ):
         limit = connection.timeouts.channel
-        end = threading.Timer(limit, channel.close)
+        end = threading.Timer(limit, _close, (channel,))
         end.daemon = True
         channel.settimeout(limit)
         channel.invoke_subsystem("sftp")
@@ -57,6 +58,11 @@ def login_shell(connection: HostConnection) -> str | None:
             end.cancel()
         return shell_of(text, connection.destination.user)
     return None
+
+
+def _close(channel: paramiko.Channel) -> None:
+    with contextlib.suppress(*CHANNEL_ERRORS):
+        channel.close()
 
 
 class _Sftp(paramiko.SFTPClient):

@@ -68,11 +68,12 @@ _LIST = 112  # with up to four values
 _KEY_SLOT = 64  # of the third and further keys: the two before are in the difference to an empty object
 _TEXT = 88  # without its characters
 _NUMBER = 64  # of up to 40 digits
+_WORD = 16  # true, false, null
 
 
 def problem_of(data: bytes, bound: Bound) -> str | None:
     """Why a JSON text may not be parsed; None: it may. Its size is checked elsewhere."""
-    # Outside strings, valid JSON has no backslash. Where it is not valid, parsing ends.
+    # Outside strings, valid JSON has no backslash. Where it is not valid, parsing ends, and keeps nothing.
     text = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     bare = _STRING.sub(b'"', text)
     depth = 0
@@ -82,12 +83,13 @@ def problem_of(data: bytes, bound: Bound) -> str | None:
             return "nested too deeply"
     objects, lists, keys = bare.count(b"{"), bare.count(b"["), bare.count(b":")
     texts = bare.count(b'"') - keys
-    numbers = max(0, bare.count(b",") + 1 - texts)
+    words = sum(map(bare.count, (b"null", b"true", b"false")))
+    numbers = max(0, bare.count(b",") + 1 - texts - words)
     texts += len(set(_KEY.findall(text)))  # equal keys of a frame are one object
     escaped = len(_ESCAPED.findall(text))
     width = 4 if _ASTRAL.search(data) else 2 if escaped or not data.isascii() else 1
     memory = objects * _OBJECT + lists * _LIST + max(0, keys - 2 * objects) * _KEY_SLOT
-    memory += texts * _TEXT + numbers * _NUMBER
+    memory += texts * _TEXT + numbers * _NUMBER + words * _WORD
     memory += (len(data) - 5 * escaped) * width  # the characters
     if memory > bound.memory:
         return f"too many values: {memory} bytes of memory, more than {bound.memory}"

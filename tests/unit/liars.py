@@ -244,7 +244,7 @@ def holding(count: int) -> Any:
         with held(host, "trial.stage", {}) as first:
             assert first["x"]
 
-    with liars(count, endless("frame", b'{"x":"' + b"y" * 60_000 + b'"}', 8 * MIB)) as fleet:
+    with liars(count, endless("frame", b'{"x":"' + b"y" * 60_000 + b'"}', MIB)) as fleet:
         return fleet.run(hold)
 
 
