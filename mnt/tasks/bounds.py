@@ -59,7 +59,7 @@ _BRACKET = re.compile(rb"[\[\]{}]")
 _STRING = re.compile(rb'"[^"]*"')
 _ESCAPED = re.compile(rb"\\u[0-9a-fA-F]{4}")
 _ASTRAL = re.compile(rb"[\xf0-\xff]|\\u[dD][89abAB]")  # not in the Basic Multilingual Plane of Unicode
-_KEY = re.compile(rb'"[^"]*"(?=[ \t\r\n]*:)')
+_KEY_OR_TEXT = re.compile(rb'("[^"]*")[ \t\r\n]*(:?)')
 
 # Bytes of CPython 3.10 to 3.14 on 64 bits, at most: sizes of the objects, the header of the garbage collector
 # and the slot that refers to them included.
@@ -85,7 +85,7 @@ def problem_of(data: bytes, bound: Bound) -> str | None:
     texts = bare.count(b'"') - keys
     words = sum(map(bare.count, (b"null", b"true", b"false")))
     numbers = max(0, bare.count(b",") + 1 - texts - words)
-    texts += len(set(_KEY.findall(text)))  # equal keys of a frame are one object
+    texts += len({found[1] for found in _KEY_OR_TEXT.finditer(text) if found[2]})  # equal keys are one object
     escaped = len(_ESCAPED.findall(text))
     width = 4 if _ASTRAL.search(data) else 2 if escaped or not data.isascii() else 1
     memory = objects * _OBJECT + lists * _LIST + max(0, keys - 2 * objects) * _KEY_SLOT

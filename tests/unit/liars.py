@@ -21,12 +21,13 @@ from typing import Any
 from mnt.fleet import Fleet, HostConnection
 from mnt.fleet.wire.command import RunningCommand
 from mnt.inventory.model import Host, Ssh
+from mnt.launch.jobs import merge_jobs
 from mnt.push.session import Progress, _Conversation
 from mnt.run.outputs import Outputs
 from mnt.run.summary import HostRun, RunSummary
 from mnt.tasks.bounds import MOST, Bound, bound_of, problem_of
 from mnt.tasks.command import run_command
-from mnt.tasks.job import list_jobs, read_logs
+from mnt.tasks.job import Jobs, list_jobs, read_logs
 from mnt.tasks.program import held, run_program
 from mnt.tasks.push import converse
 from mnt.tasks.wrapper import Command
@@ -140,6 +141,8 @@ SHAPES: dict[str, Callable[[int], str]] = {
     "deep lists": lambda n: '{"x":[' + ",".join(["[" * 30 + "]" * 30] * (n // 30)) + "]}",
     "deep objects": lambda n: '{"x":[' + ",".join(['{"":' * 29 + "{}" + "}" * 29] * (n // 30)) + "]}",
     "many keys": lambda n: "{" + ",".join(f'"{i:x}":{i + 1000}' for i in range(n)) + "}",
+    "keys like colons": lambda n: '{"x":"v",' + ",".join(f'":{i:x}":0' for i in range(n)) + "}",
+    "keys with spaces": lambda n: '{"x":"v"' + "".join(f',":{i:x}" \n : 0' for i in range(n)) + "}",
     "six keys": lambda n: '{"x":[' + ",".join(['{"a":1.5,"b":1,"c":1,"d":1,"e":1,"f":1}'] * (n // 6)) + "]}",
     "numbers": lambda n: '{"x":[' + ",".join(f"{i + 1000}" for i in range(n)) + "]}",
     "long numbers": lambda n: '{"x":[' + ",".join(["9" * 39] * n) + "]}",
@@ -192,7 +195,7 @@ def all_that_fits(count: int) -> Any:
 
 
 def jobs(count: int) -> Any:
-    node = '{"host":"a","node_rank":0,"nproc":1}'
+    node = '{"host":"%x","node_rank":0,"nproc":1}'
     entry = (
         '{"job":"a","host":"%s","node_rank":0,"nodes":[%s],"engine":null,"release":null,"backend":null,'
         '"outside_id":null,"master":null,"created":null,"state":"running","exit_code":null,"signal":null,'
@@ -200,11 +203,23 @@ def jobs(count: int) -> Any:
     )
 
     def text(n: int) -> str:
-        return '{"now":1.0,"jobs":[' + entry % ("node1", ",".join([node] * n)) + "]}"
+        return (
+            '{"now":1.0,"jobs":[' + entry % ("node1", ",".join(node % number for number in range(n))) + "]}"
+        )
 
     data = largest(text, bound_of("job.list", 128 << 10))
+
+    def ask_for_jobs(host: HostConnection) -> tuple[Jobs, float]:
+        found = list_jobs(host, "~/.mnt/jobs", "node1")
+        for entry in found["jobs"]:
+            entry["job"] = host.target.name  # each has a job of its own
+        return found, 0.0
+
     with liars(count, answers(data)) as fleet:
-        return fleet.run(lambda host: list_jobs(host, "~/.mnt/jobs", "node1"))
+        results = fleet.run(ask_for_jobs)
+    merged = merge_jobs(results.values_by_host())
+    assert len(merged) == count
+    return merged, results
 
 
 def logs(count: int) -> Any:

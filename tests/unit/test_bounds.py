@@ -48,13 +48,10 @@ def test_the_memory_is_never_more_than_estimated(shape: str, count: int) -> None
     assert memory_of(text) <= estimate(text)
 
 
+TEXTS = st.text(max_size=8) | st.text('":\\,[]{}u0a ', max_size=20)
 VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(10**38), 10**38)
-    | st.floats(allow_nan=False)
-    | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(max_size=8), inner, max_size=8),
+    st.none() | st.booleans() | st.integers(-(10**38), 10**38) | st.floats(allow_nan=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=8) | st.dictionaries(TEXTS, inner, max_size=8),
     max_leaves=40,
 )
 
