@@ -17,6 +17,7 @@ from mnt.fleet import HostConnection
 from mnt.remote.job.entry import CALENDAR_END
 from mnt.remote.job.failures import Failure
 from mnt.remote.job.list import answer_of
+from mnt.tasks.bounds import LIST_BYTES, MOST, bound_of
 from mnt.tasks.bundle import script_source
 from mnt.tasks.program import run_program
 from mnt.tasks.shape import granted, shaped
@@ -118,9 +119,13 @@ class Stopped(TypedDict):
     port_free: bool  # no socket LISTENs on the master port
 
 
-class Jobs(TypedDict):
+class _Jobs(TypedDict):
     now: float  # the host's clock, epoch seconds
     jobs: list[JobEntry]  # newest first
+
+
+class Jobs(_Jobs, total=False):
+    left_out: int  # number of further jobs, all ended, which are too many to be listed
 
 
 class _DataFrame(TypedDict):
@@ -195,9 +200,23 @@ def stop_node(
     return shaped(connection.target.name, _ask(connection, args, timeout=grace + 60), Stopped)
 
 
-def list_jobs(connection: HostConnection, jobs_dir: str, host: str, *, timeout: float = 30.0) -> Jobs:
-    """The jobs that have a directory for this host. A job whose supervisor has died is "lost"."""
-    answer = run_program(connection, "job.list", {"jobs_dir": jobs_dir, "host": host}, timeout=timeout)
+def list_jobs(
+    connection: HostConnection,
+    jobs_dir: str,
+    host: str,
+    *,
+    wanted: str | None = None,
+    most: int = LIST_BYTES,
+    timeout: float = 30.0,
+) -> Jobs:
+    """The jobs that have a directory for this host. A job whose supervisor has died is "lost".
+
+    Args:
+        wanted: the job that is asked for, if any: it is listed whatever is left out.
+        most: bytes of the list as JSON. A job of 16 nodes has about 1500.
+    """
+    args = {"jobs_dir": jobs_dir, "host": host, "wanted": wanted, "most": most}
+    answer = run_program(connection, "job.list", args, timeout=timeout, bound=bound_of("job.list", most))
     jobs = shaped(connection.target.name, granted(connection.target.name, answer), Jobs)
     for entry in jobs["jobs"]:
         if entry["host"] != host:
@@ -206,9 +225,9 @@ def list_jobs(connection: HostConnection, jobs_dir: str, host: str, *, timeout: 
     return jobs
 
 
-def list_jobs_here(jobs_dir: str, host: str) -> Jobs:
+def list_jobs_here(jobs_dir: str, host: str, *, wanted: str | None = None) -> Jobs:
     """The same for this machine, without a connection."""
-    return shaped(host, granted(host, answer_of(jobs_dir, host)), Jobs)
+    return shaped(host, granted(host, answer_of(jobs_dir, host, MOST.size, wanted)), Jobs)
 
 
 def read_logs(
