@@ -101,7 +101,7 @@ def _explain_secret(source: Document, location: Location) -> InventoryError:
 
 def _secrets(source: Document, parsed: InventoryFile) -> dict[str, Plain]:
     """Where the secrets come from, by the names of mnt.inventory.model.SecretSource."""
-    for location in source.lines:
+    for location in source.lines if parsed.secrets else ():
         section, name = location[:-1], location[-1]
         of_node = len(section) == 3 and section[0] in ("groups", "hosts") and section[2] == "env"
         if name in parsed.secrets and (of_node or section in (("env",), ("defaults", "env"))):

@@ -181,10 +181,11 @@ def _of_command(argv: Sequence[str], directory: Path) -> bytes:
         )
     except OSError as error:
         raise UsageError(f"{program} cannot be run: {strerror(error)}", fix="correct `command`") from None
+    end = time.monotonic() + _PATIENCE
     with process:
         try:
-            output, errors = _outputs(process, time.monotonic() + _PATIENCE)
-            code = process.wait(_PATIENCE)
+            output, errors = _outputs(process, end)
+            code = process.wait(max(0.0, end - time.monotonic()))
         except BaseException as error:  # an interrupt, too
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
