@@ -22,7 +22,7 @@ from mnt.launch.backends.local import this_machine
 from mnt.launch.jobs import Job, new_job_id
 from mnt.launch.plan import LaunchOptions, LaunchPlan, parse_env
 from mnt.launch.run import Draft, Launch
-from mnt.launch.secret import Secret, open_to_others, read_env_file
+from mnt.launch.secret import Secret, check_private, read_env_file
 from mnt.launch.signals import HangUp
 from mnt.launch.stop import stop_document
 
@@ -138,12 +138,14 @@ def launch(
 
 
 def _read_env_files(files: tuple[str, ...]) -> dict[str, Secret]:
-    """The variables of all files, with a warning for each that others may read. Raises UsageError."""
+    """The variables of all files, with a warning for each that is not private. Raises UsageError."""
     variables: dict[str, Secret] = {}
     for file in files:
         variables |= read_env_file(file, os.environ)
-        if open_to_others(file):
-            ui.warn(f"{file} is open to other users; chmod 600 {shlex.quote(file)}")
+        try:
+            check_private(file, os.stat(file))
+        except UsageError as error:
+            ui.warn(f"{error.message}; {error.fix}")
     return variables
 
 

@@ -91,10 +91,16 @@ def read_env_file(file: str | os.PathLike[str], caller: Mapping[str, str]) -> di
     return variables
 
 
-def open_to_others(file: str | os.PathLike[str]) -> bool:
-    """Whether other users may read or write a regular file."""
-    mode = os.stat(file).st_mode
-    return stat.S_ISREG(mode) and bool(mode & 0o077)
+def check_private(file: str | os.PathLike[str], found: os.stat_result) -> None:
+    """Raises UsageError if other users may read or change a regular file."""
+    if not stat.S_ISREG(found.st_mode):
+        return
+    if found.st_uid not in (os.getuid(), 0):
+        owner = f"belongs to uid {found.st_uid}, not to you or root"
+        raise UsageError(f"{file} {owner}", fix="use a file of your own")
+    if found.st_mode & 0o077:
+        mode = f"is open to other users (mode {stat.S_IMODE(found.st_mode):04o})"
+        raise UsageError(f"{file} {mode}", fix=f"chmod 600 {file}")
 
 
 def _variable(line: bytes, caller: Mapping[str, str]) -> tuple[str, str]:
@@ -149,12 +155,7 @@ def _of_file(path: str) -> bytes:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
                 raise UsageError(f"{path} is not a file", fix="name a regular file")
-            if found.st_uid not in (os.getuid(), 0):
-                owner = f"belongs to uid {found.st_uid}, not to you or root"
-                raise UsageError(f"{path} {owner}", fix="use a file of your own")
-            if found.st_mode & 0o077:
-                mode = f"is open to other users (mode {stat.S_IMODE(found.st_mode):04o})"
-                raise UsageError(f"{path} {mode}", fix=f"chmod 600 {path}")
+            check_private(path, found)
             return file.read(_MOST + 1)
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {strerror(error)}", fix="create it, mode 0600") from None

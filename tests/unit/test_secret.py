@@ -27,7 +27,7 @@ from mnt.inventory.loader import load
 from mnt.inventory.model import Inventory, SecretSource
 from mnt.launch import secret as secrets
 from mnt.launch.plan import LaunchOptions
-from mnt.launch.secret import HIDDEN, Secret, open_to_others, read_env_file, unread
+from mnt.launch.secret import HIDDEN, Secret, check_private, read_env_file, unread
 
 VALUE = "hf_c0ffee.token"
 SOURCES = "expected {file: PATH}, {env: NAME} or {command: [PROGRAM, ARG..]}"
@@ -426,10 +426,11 @@ def test_environment_files_that_cannot_be_read(tmp_path: Path) -> None:
         read_env_file("/dev/zero", {})
 
 
-def test_which_files_are_open_to_others(tmp_path: Path) -> None:
-    assert [open_to_others(make_file(tmp_path / "env", b"", mode)) for mode in (0o600, 0o640, 0o602)] == [
-        False,
-        True,
-        True,
-    ]
-    assert not open_to_others("/dev/null")
+def test_an_environment_file_may_be_a_pipe(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"A=1\n")
+    os.close(writing)
+    assert read_env_file(f"/dev/fd/{reading}", {})["A"].reveal() == "1"
+    check_private(f"/dev/fd/{reading}", os.stat(f"/dev/fd/{reading}"))
+    check_private("/dev/null", os.stat("/dev/null"))
+    os.close(reading)
