@@ -80,6 +80,7 @@ def node_specs(plan: LaunchPlan, *, secret: str, created: float) -> dict[str, No
             "env": node.env,
             "secrets": sorted(plan.secrets),
             "path_prepend": list(node.path_prepend),
+            "workdir_group": node.workdir_group,
             "script": plan.script,
             "jobs_dir": node.jobs_dir,
             "master": {"addr": plan.master_addr, "port": plan.master_port},

@@ -11,13 +11,13 @@ from typing import Any
 
 from mnt.remote.common.files import strerror
 from mnt.remote.common.refusal import Refused
-from mnt.remote.job.files import JobPaths, read_local, write_local
+from mnt.remote.job.files import JobPaths
 
 
 def put_secrets(paths: JobPaths, values: Mapping[str, str]) -> None:
     """Keep the values, by variable, for the supervisor. Raises OSError."""
     if values:
-        write_local(paths, paths.secrets, dict(values))
+        paths.write(paths.secrets, dict(values))
 
 
 def take_secrets(paths: JobPaths, spec: Mapping[str, Any]) -> dict[str, str]:
@@ -25,7 +25,7 @@ def take_secrets(paths: JobPaths, spec: Mapping[str, Any]) -> dict[str, str]:
     names = spec.get("secrets") or []
     if not names:
         return {}
-    values = read_local(paths, paths.secrets) or {}
+    values = paths.read(paths.secrets) or {}
     try:
         os.unlink(paths.secrets)
     except FileNotFoundError:
