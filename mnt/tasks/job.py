@@ -7,7 +7,8 @@ unknown keys, so that a newer `mnt` can stop jobs of an older one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, TypedDict
 
 from msgspec import Meta
@@ -23,6 +24,8 @@ from mnt.tasks.program import run_program
 from mnt.tasks.shape import granted, shaped
 
 OnFrame = Callable[[dict[str, Any]], None]
+
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class SocketAddress(TypedDict):
@@ -49,6 +52,7 @@ class NodeSpec(TypedDict):
     cwd: str
     argv: list[str]
     env: dict[str, str]  # added to HOME, USER, LOGNAME, SHELL, PATH and LANG of the session, and nothing else
+    secrets: list[str]  # further variables; their values are only in the node-local directory; default none
     jobs_dir: str  # may begin with "~"
     master: SocketAddress
     backend: str  # what starts the job; default ssh
@@ -139,8 +143,12 @@ def check_node(connection: HostConnection, spec: NodeSpec) -> None:
     _ask(connection, {"action": "check", "spec": spec}, timeout=60.0)
 
 
-def stage_node(connection: HostConnection, spec: NodeSpec) -> Staged:
+def stage_node(connection: HostConnection, spec: NodeSpec, secrets: Mapping[str, str] = _NONE) -> Staged:
     """Write the files of one node of a job on its host, to be started by `spawn_node`, or from outside.
+
+    Args:
+        secrets: values for the spec's `secrets`. They are in a file of the node-local directory until the job
+            starts.
 
     Raises HostError (phase `command`) if the job cannot start there: working directory, script or interpreter
     missing, job name in use, no place for its files; on node 0 also if a process LISTENs on the master port
@@ -149,6 +157,7 @@ def stage_node(connection: HostConnection, spec: NodeSpec) -> Staged:
     args = {
         "action": "stage",
         "spec": spec,
+        "secrets": dict(secrets),
         "supervisor": script_source("job.supervisor"),
     }
     answer = _ask(connection, args, timeout=60.0)

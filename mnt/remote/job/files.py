@@ -63,6 +63,7 @@ class JobPaths(JobFiles):
         self.local = os.path.join(user_directory(), job, host)
         self.program = os.path.join(self.local, "supervisor.py")
         self.processes = os.path.join(self.local, "processes.json")
+        self.secrets = os.path.join(self.local, "secrets.json")
         self.stop_request = os.path.join(self.local, "stop.json")
         self.unsaved_state = os.path.join(self.local, "state.json")
 

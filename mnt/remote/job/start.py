@@ -19,6 +19,7 @@ from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.entry import about, describe, is_staged, living_supervisor
 from mnt.remote.job.files import FINAL_STATES, JobPaths, read_spec, read_state, remove_files
+from mnt.remote.job.secret import put_secrets
 from mnt.remote.job.spec import SESSION_VARIABLES, job_of, job_variables
 from mnt.remote.job.stop import stop_node
 
@@ -29,7 +30,7 @@ LOOK_EVERY = 0.05
 def check_node(args: dict[str, Any]) -> dict[str, Any]:
     """See `mnt.tasks.job.check_node`. Raises Refused."""
     spec = args["spec"]
-    _check(spec, _session_environment())
+    _check(spec, {**_session_environment(), **args.get("secrets", {})})
     if spec["node_rank"] == 0:
         _check_port(int(spec["master"]["port"]))
     return {}
@@ -40,7 +41,7 @@ def stage_node(args: dict[str, Any]) -> dict[str, Any]:
     check_node(args)
     spec = args["spec"]
     paths = JobPaths(spec["jobs_dir"], spec["job"], spec["host"])
-    _write_files(paths, spec, args["supervisor"])
+    _write_files(paths, spec, args["supervisor"], args.get("secrets", {}))
     return {"spec": paths.spec, "program": paths.program}
 
 
@@ -117,7 +118,7 @@ def _describe_holder(holder: Mapping[str, Any]) -> str:
 # --- the files ---------------------------------------------------------------------------------------------
 
 
-def _write_files(paths: JobPaths, spec: Mapping[str, Any], program: str) -> None:
+def _write_files(paths: JobPaths, spec: Mapping[str, Any], program: str, secrets: Mapping[str, str]) -> None:
     paths.has_directory()  # raises Refused if another user can write to a level of it
     try:
         mask = os.umask(0o077)  # the `mode` of makedirs applies only to the last directory
@@ -139,6 +140,7 @@ def _write_files(paths: JobPaths, spec: Mapping[str, Any], program: str) -> None
         paths.write(paths.spec, spec)
         paths.write(paths.about, about(spec))
         replace_file(paths.program, program)
+        put_secrets(paths, secrets)
 
 
 @contextlib.contextmanager
