@@ -13,6 +13,7 @@ import re
 import time
 from dataclasses import dataclass
 
+from mnt.remote.common.files import entries
 from mnt.remote.job.failures import (
     LINE_PREFIX,
     Failure,
@@ -23,9 +24,11 @@ from mnt.remote.job.failures import (
     tail,
 )
 
+_WRONG = (ValueError, KeyError, TypeError, OverflowError, RecursionError)  # of an error.json that is none
 _REPORT = re.compile(r"^\[\d+\]:$")
 _FIELD = re.compile(r"^  (time|rank|exitcode)\s*: (.*)$")
-_RANK = re.compile(r"(\d+) \(local_rank: (\d+)\)")
+_NUMBER = re.compile(r"[0-9]{1,9}\Z")
+_RANK = re.compile(r"([0-9]{1,9}) \(local_rank: ([0-9]{1,9})\)")
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ def parse_summary(output: str) -> list[Reported]:
         fields[match[1]] = match[2]
         rank = _RANK.match(fields.get("rank", ""))
         if match[1] == "exitcode" and rank is not None:
-            code = re.match(r"-?\d+", match[2])
+            code = re.match(r"-?[0-9]{1,9}", match[2])
             reports.append(
                 Reported(int(rank[1]), int(rank[2]), int(code[0]) if code else 1, _clock(fields.get("time")))
             )
@@ -103,7 +106,7 @@ def error_time(text: str, modified: float) -> float:
     """
     try:
         timestamp = float(json.loads(text)["message"]["extraInfo"]["timestamp"])
-    except (ValueError, KeyError, TypeError):
+    except _WRONG:
         return modified
     return modified if timestamp <= modified < timestamp + 2 else timestamp
 
@@ -154,7 +157,7 @@ def _parse_error_file(text: str) -> tuple[str, str] | None:
     """Message and call stack of an error.json, whose message is a mapping or (torch.multiprocessing) text."""
     try:
         message = json.loads(text)["message"]
-    except (ValueError, KeyError, TypeError):
+    except _WRONG:
         return None
     if isinstance(message, str):
         return message.strip().rpartition("\n")[2], message
@@ -169,7 +172,7 @@ def _parse_error_file(text: str) -> tuple[str, str] | None:
 def _clock(text: str | None) -> float | None:
     try:
         return time.mktime(time.strptime(text or "", "%Y-%m-%d_%H:%M:%S"))
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 
@@ -195,7 +198,7 @@ def read_ranks(directory: str) -> dict[int, RankFiles]:
     if attempt is None:
         return {}
     return {
-        int(name): _read_rank(os.path.join(attempt, name)) for name in os.listdir(attempt) if name.isdigit()
+        int(name): _read_rank(os.path.join(attempt, name)) for name in entries(attempt) if _NUMBER.match(name)
     }
 
 
@@ -206,7 +209,7 @@ def last_attempt(directory: str) -> str | None:
         for run in os.scandir(directory):
             for entry in os.scandir(run.path):
                 prefix, _, number = entry.name.partition("_")
-                if prefix == "attempt" and number.isdigit():
+                if prefix == "attempt" and _NUMBER.match(number):
                     attempts.append((run.stat().st_mtime, int(number), entry.path))
     except OSError:
         return None
