@@ -13,8 +13,7 @@ import msgspec
 Location = tuple[str | int, ...]
 
 # Code points that no text in Unicode has. Those from DC80 to DCFF stand for bytes that are not UTF-8
-# (surrogateescape of PEP 383): file names may have them.
-_SURROGATE = re.compile("[\ud800-\udfff]")
+# (surrogateescape of PEP 383), and are not among these: file names may have them.
 _NO_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 
 _STEP = r"\.(\w+)|\[(\d+)\]|\[(\.\.\.)\]"
@@ -73,11 +72,6 @@ def check_text(value: Any) -> None:
             waiting += [(item, (where, key)) for key, item in found.items()]
         elif isinstance(found, list):
             waiting += [(item, (where, index)) for index, item in enumerate(found)]
-
-
-def readable(text: str) -> str:
-    """Text that can be encoded: U+FFFD for what is no Unicode, such as bytes of a file name."""
-    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
 def _broken(text: str) -> bool:

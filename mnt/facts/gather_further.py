@@ -7,10 +7,11 @@ all hosts listen on the training network and connect to each other.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from mnt import typed
 from mnt.errors import HostError
@@ -161,11 +162,20 @@ def gather_reach(fleet: Fleet, nics: Mapping[str, TrainingNic], master: str, por
     pairs = {}
     for host, answer in meeting.reached.items():
         try:
-            pairs[host] = typed.convert(answer, dict[str, Reached])
+            pairs[host] = read_reached(answer, set(hosts) - {host})
         except typed.Misfit as misfit:
             errors[host] = f"its answer is not valid: {typed.dotted(misfit.location)}: {misfit.problem}"
     late = {host: "it did not listen in time" for host in hosts if host not in pairs}
     return Reach(nics, pairs, {**late, **errors})
+
+
+def read_reached(answer: Any, others: Container[str]) -> dict[str, Reached]:
+    """How a host reaches the others, from its answer. Raises Misfit."""
+    typed.check_text(answer)
+    found: dict[str, Reached] = typed.convert(answer, dict[str, Reached])
+    if any(other not in others for other in found):
+        raise typed.Misfit((), "it names another host than it was told", of_key=True, of_hook=False)
+    return found
 
 
 def peers(hosts: Sequence[str], master: str) -> dict[str, list[str]]:

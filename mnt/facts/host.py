@@ -162,13 +162,17 @@ class HostFacts:
     kernel: Short | None = None
     os: OsRelease | None = None
     clock_offset: Duration = 0.0  # seconds by which the host's clock is ahead of the head's
-    clock_uncertainty: Duration | None = None  # possible error of `clock_offset` in seconds; None: not measured
+    clock_uncertainty: Duration | None = (
+        None  # possible error of `clock_offset` in seconds; None: not measured
+    )
     login: Account | None = None
     python: Interpreter | None = None
     packages: Mapping[Short, Short] = field(default_factory=dict)  # canonical name (PEP 503) -> version
     torch_cuda: Short | None = None  # "13.0"; "none": a CPU build
     nccl_library: Short | None = None  # version of the library file that torch loads
-    interfaces: Annotated[tuple[Interface, ...], Meta(max_length=8192)] = ()  # including `lo`; empty: a sandbox hides them
+    interfaces: Annotated[
+        tuple[Interface, ...], Meta(max_length=8192)
+    ] = ()  # including `lo`; empty: a sandbox hides them
     paths: Mapping[str, PathFacts] = field(default_factory=dict)  # required paths and mount points
     mounts: Mapping[str, MountPoint] = field(default_factory=dict)
     gpus: Gpus | None = None

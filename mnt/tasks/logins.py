@@ -11,7 +11,7 @@ from mnt.inventory.model import Host
 from mnt.remote.ssh.mesh import AT_ONCE
 from mnt.remote.ssh.publickey import canonical
 from mnt.tasks.program import run_program
-from mnt.tasks.shape import granted, shaped
+from mnt.tasks.shape import complete, granted, shaped
 
 
 class Authorized(TypedDict):
@@ -93,10 +93,12 @@ def mesh(
         for host in workers
     ]
     rounds = 1 + len(wanted) // AT_ONCE
+    name = connection.target.name
     answer = run_program(
         connection,
         "ssh.mesh",
         {"workers": wanted, "timeout": timeout},
         timeout=30.0 + rounds * 2 * timeout,
     )
-    return shaped(connection.target.name, answer.get("results"), dict[str, PeerLogin], "results")
+    results = shaped(name, answer.get("results"), dict[str, PeerLogin], "results")
+    return complete(name, results, [str(each["name"]) for each in wanted], "results")

@@ -118,19 +118,22 @@ def held(connection: HostConnection, name: str, args: dict[str, Any]) -> Iterato
     Raises HostError if the program fails before that frame.
     """
     done = threading.Event()
-    heard: queue.SimpleQueue[dict[str, Any] | HostError] = queue.SimpleQueue()
+    heard: queue.SimpleQueue[dict[str, Any] | BaseException] = queue.SimpleQueue()
 
     def run() -> None:
         try:
             run_program(connection, name, args, stdin=_until(done), timeout=None, on_frame=heard.put)
-        except HostError as error:
+        except BaseException as error:  # noqa: BLE001 - it is raised below, and nobody waits for a frame
             heard.put(error)
+        else:
+            host = connection.target.name
+            heard.put(HostError(host, "answer", f"{name}: it ended before it was told to"))
 
     holder = threading.Thread(target=run)
     holder.start()
     try:
         first = heard.get()
-        if isinstance(first, HostError):
+        if isinstance(first, BaseException):
             raise first
         yield first
     finally:

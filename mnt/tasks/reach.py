@@ -7,11 +7,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
+
+from msgspec import Meta
 
 from mnt.fleet import HostConnection
 from mnt.tasks.program import run_program
-from mnt.tasks.shape import shaped
+from mnt.tasks.shape import Port, shaped
 
 _LISTEN_WITHIN = 20.0  # seconds from the start: the hosts wait at most this long for the slowest one
 
@@ -19,7 +21,7 @@ _LISTEN_WITHIN = 20.0  # seconds from the start: the hosts wait at most this lon
 class Listening(TypedDict):
     """The ports on which a host listens. `master` is false if another process holds the master port."""
 
-    ports: list[int]
+    ports: Annotated[list[Port], Meta(max_length=64)]
     master: bool
 
 

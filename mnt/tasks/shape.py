@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, TypedDict, TypeVar
 
 from msgspec import Meta
@@ -31,6 +32,9 @@ HostName = Annotated[str, Meta(pattern=HOST_NAME)]
 JobName = Annotated[str, Meta(pattern=JOB_NAME)]
 
 
+_CHECK = "check what replaces Python or mnt's files on that host"
+
+
 def shaped(host: str, value: object, shape: type[T], what: str = "answer") -> T:
     """Return `value` if it has the type `shape`, such as a TypedDict; additional keys are accepted.
 
@@ -44,9 +48,17 @@ def shaped(host: str, value: object, shape: type[T], what: str = "answer") -> T:
             host,
             "answer",
             f"{typed.dotted((what, *misfit.location))}: {misfit.problem}",
-            fix="check what replaces Python or mnt's files on that host",
+            fix=_CHECK,
         ) from None
     return value  # type: ignore[return-value]
+
+
+def complete(host: str, answers: dict[str, T], asked: Iterable[str], what: str) -> dict[str, T]:
+    """The answers to what was asked, in that order. Raises HostError if there are others, or too few."""
+    wanted = list(asked)
+    if answers.keys() != set(wanted):
+        raise HostError(host, "answer", f"{what}: it does not answer what was asked", fix=_CHECK)
+    return {name: answers[name] for name in wanted}
 
 
 class Refusal(TypedDict):

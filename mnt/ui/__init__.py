@@ -5,6 +5,7 @@ whatever text of hosts it contains. It is not processed as markup and not wrappe
 """
 
 from mnt.ui.console import StatusLine, document, error, failure, info, lines, note, plain, success, warn
+from mnt.ui.files import write_file
 from mnt.ui.hostlines import HostLines, block
 from mnt.ui.table import Cell, fits, table
 
@@ -24,4 +25,5 @@ __all__ = [
     "success",
     "table",
     "warn",
+    "write_file",
 ]

@@ -89,7 +89,8 @@ def lines(text: str) -> None:
 
 def document(value: Any) -> None:
     """Print the result as one JSON document to stdout."""
-    put(sys.stdout, json.dumps(value, indent=2) + "\n")
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    put(sys.stdout, json.dumps(json.loads(readable(text)), indent=2, allow_nan=False) + "\n")
 
 
 def info(text: str) -> None:
