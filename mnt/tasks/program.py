@@ -20,6 +20,7 @@ from mnt.tasks.shape import shaped
 
 OnFrame = Callable[[dict[str, Any]], None]
 
+_PID_DIGITS = 10
 _MOST_REMARKS = 100  # frames of boot.sh, which sends about 15
 
 
@@ -252,7 +253,7 @@ class _Run:
     def _note(self, frame: Frame) -> None:
         """Keep track of what is being started: interpreters after `sh`, nothing after `hello`."""
         self._heard = True
-        if frame.kind == "sh" and frame.value.isdecimal():
+        if frame.kind == "sh" and frame.value.isdecimal() and len(frame.value) <= _PID_DIGITS:
             self._group = int(frame.value)
         if frame.kind in ("sh", "tried"):
             self._impatient = time.monotonic() + self._patience

@@ -4,7 +4,19 @@ Results go to stdout, all other messages to stderr. Each message is one line wit
 whatever text of hosts it contains. It is not processed as markup and not wrapped.
 """
 
-from mnt.ui.console import StatusLine, document, error, failure, info, lines, note, plain, success, warn
+from mnt.ui.console import (
+    StatusLine,
+    document,
+    error,
+    failure,
+    info,
+    lines,
+    note,
+    plain,
+    readable,
+    success,
+    warn,
+)
 from mnt.ui.files import write_file
 from mnt.ui.hostlines import HostLines, block
 from mnt.ui.table import Cell, fits, table
@@ -22,6 +34,7 @@ __all__ = [
     "lines",
     "note",
     "plain",
+    "readable",
     "success",
     "table",
     "warn",
