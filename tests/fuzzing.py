@@ -139,7 +139,7 @@ def mutated(rng: random.Random, document: Any) -> Any:
             other, name = _place(rng, root)  # one value stands where another should
             holder[key] = copy.deepcopy(other[name])
         else:
-            holder[key] = _wrong(rng, holder[key])
+            holder[key] = copy.deepcopy(_wrong(rng, holder[key]))
     return root[0]
 
 
@@ -147,15 +147,18 @@ def _place(rng: random.Random, root: list[Any]) -> tuple[Any, Any]:
     """(container, key or index) of a value in a document."""
     holder: Any = root
     key: Any = 0
-    while isinstance(holder[key], (dict, list)) and holder[key] and rng.random() < 0.85:
+    while (
+        isinstance(holder[key], (dict, list))
+        and holder[key]
+        and rng.random() < (0.98 if holder is root else 0.85)
+    ):
         holder = holder[key]
         key = rng.choice(list(holder)) if isinstance(holder, dict) else rng.randrange(len(holder))
     return holder, key
 
 
 def _wrong(rng: random.Random, value: Any) -> Any:
-    kind = rng.random()
-    if kind < 0.4:
+    if rng.random() < 0.2:
         return copy.deepcopy(rng.choice(rng.choice((TEXTS, NUMBERS, ODD))))
     if isinstance(value, str):
         cut = rng.randint(0, len(value))
@@ -218,10 +221,9 @@ def run_cases(
             except allowed:
                 continue
             except BaseException as error:
+                what = f"{type(error).__name__}: {error}"[:500]
                 replay = f"MNT_FUZZ_CASE={number} pytest tests/unit -k {target}"
-                raise AssertionError(
-                    f"{target}, case {number}: {type(error).__name__}: {error}; {replay}"
-                ) from error
+                raise AssertionError(f"{target}, case {number}: {what}; replay: {replay}") from error
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, previous)

@@ -21,6 +21,7 @@ from mnt.facts.reach import Reach, Reached, TrainingNic
 from mnt.fleet import Fleet
 from mnt.tasks.logins import mesh
 from mnt.tasks.reach import Listening, Meeting, Target, reach
+from mnt.tasks.shape import described
 from mnt.tasks.visible import Seen, Written, await_files, write_files
 
 _SEEN_WITHIN = 5.0  # seconds; the attribute cache of an NFS client can be that old
@@ -164,7 +165,7 @@ def gather_reach(fleet: Fleet, nics: Mapping[str, TrainingNic], master: str, por
         try:
             pairs[host] = read_reached(answer, set(hosts) - {host})
         except typed.Misfit as misfit:
-            errors[host] = f"its answer is not valid: {typed.dotted(misfit.location)}: {misfit.problem}"
+            errors[host] = "its answer is not valid: " + described(misfit.location or ("answer",), misfit)
     late = {host: "it did not listen in time" for host in hosts if host not in pairs}
     return Reach(nics, pairs, {**late, **errors})
 

@@ -15,7 +15,7 @@ from mnt.errors import HostError
 from mnt.facts.nccl import ConfFile
 from mnt.facts.rdma import RdmaFacts
 from mnt.facts.system import Artifacts, Gpus, Logind, Ofed, OwnProcesses, Resolved, Session
-from mnt.tasks.shape import Count, DeviceName, Duration, Pid, Short
+from mnt.tasks.shape import Count, DeviceName, Duration, Pid, Short, described
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class HostFacts:
             raise HostError(
                 host,
                 "answer",
-                f"the probe's {typed.dotted(misfit.location) or 'answer'} is not valid: {misfit.problem}",
+                "the probe's answer is not valid: " + described(misfit.location or ("answer",), misfit),
                 fix="run the command again; if it fails again, check what replaces Python or /proc there",
             ) from None
 

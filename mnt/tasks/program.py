@@ -16,7 +16,7 @@ from mnt.fleet.shell import runs_nothing
 from mnt.fleet.wire.command import ReadTimeout, RunningCommand, remaining
 from mnt.tasks import bootstrap, bundle
 from mnt.tasks.bootstrap import BadFrame, Frame, FrameReader
-from mnt.tasks.shape import shaped
+from mnt.tasks.shape import CHECK, shaped
 
 OnFrame = Callable[[dict[str, Any]], None]
 
@@ -107,7 +107,7 @@ def run_program(
     except _NoShell as silent:
         raise runs_nothing(connection, silent.exit_code, silent.output) from None
     except BadFrame as error:
-        raise HostError(host, "answer", f"{name}: {error}") from None
+        raise HostError(host, "answer", f"{name}: {error}", fix=CHECK) from None
 
 
 @contextlib.contextmanager
@@ -128,7 +128,7 @@ def held(connection: HostConnection, name: str, args: dict[str, Any]) -> Iterato
             heard.put(error)
         else:
             host = connection.target.name
-            heard.put(HostError(host, "answer", f"{name}: it ended before it was told to"))
+            heard.put(HostError(host, "answer", f"{name}: it ended before it was told to", fix=CHECK))
 
     holder = threading.Thread(target=run)
     holder.start()

@@ -32,7 +32,8 @@ HostName = Annotated[str, Meta(pattern=HOST_NAME)]
 JobName = Annotated[str, Meta(pattern=JOB_NAME)]
 
 
-_CHECK = "check what replaces Python or mnt's files on that host"
+CHECK = "check what replaces Python or mnt's files on that host"
+_SHOWN = 200  # characters of a wrong place, and of what is wrong there
 
 
 def shaped(host: str, value: object, shape: type[T], what: str = "answer") -> T:
@@ -47,17 +48,22 @@ def shaped(host: str, value: object, shape: type[T], what: str = "answer") -> T:
         raise HostError(
             host,
             "answer",
-            f"{typed.dotted((what, *misfit.location))}: {misfit.problem}",
-            fix=_CHECK,
+            described((what, *misfit.location), misfit),
+            fix=CHECK,
         ) from None
     return value  # type: ignore[return-value]
+
+
+def described(where: typed.Location, misfit: typed.Misfit) -> str:
+    """The place and the problem, cut: a host may have chosen their texts."""
+    return f"{typed.dotted(where)[:_SHOWN]}: {misfit.problem[:_SHOWN]}"
 
 
 def complete(host: str, answers: dict[str, T], asked: Iterable[str], what: str) -> dict[str, T]:
     """The answers to what was asked, in that order. Raises HostError if there are others, or too few."""
     wanted = list(asked)
     if answers.keys() != set(wanted):
-        raise HostError(host, "answer", f"{what}: it does not answer what was asked", fix=_CHECK)
+        raise HostError(host, "answer", f"{what}: it does not answer what was asked", fix=CHECK)
     return {name: answers[name] for name in wanted}
 
 

@@ -1,4 +1,4 @@
-"""Hosts that answer what a test wants, where an SSH connection would be: for answers that no real host gives."""
+"""Hosts that answer what a test wants, where an SSH connection would be: no real host gives such answers."""
 
 from __future__ import annotations
 

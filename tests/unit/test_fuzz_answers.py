@@ -1,4 +1,4 @@
-"""Fuzzed answers of one host of several to every program, through the tasks and commands that ask for them."""
+"""Fuzzed answers of one host of several to every program, through the tasks that ask. See tests/fuzzing.py."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import IO, Any
@@ -16,14 +17,15 @@ from fuzzing import mutated, run_cases
 from lying_hosts import Script, WatchedFleet
 from test_fuzz_facts import LIAR, NAMES, everything, inventory, rich
 
+from mnt.facts.fleet import FleetFacts
 from mnt.facts.trial import TrialCulprit
-from mnt.inventory.model import Host
+from mnt.inventory.model import Host, Network
 from mnt.preflight.look import look
 from mnt.preflight.registry import select
 from mnt.push.manifest import build
 from mnt.push.transfer import push
 from mnt.push.tree import walk
-from mnt.tasks.bootstrap import FrameReader
+from mnt.tasks.bootstrap import BadFrame, FrameReader
 from mnt.tasks.job import list_jobs, read_logs, spawn_node, stage_node, stop_node
 from mnt.tasks.logins import authorize, mesh
 from mnt.tasks.program import held
@@ -85,7 +87,8 @@ def honest(host: str, name: str, args: dict[str, Any], stdin: IO[bytes]) -> Fram
         yield "frame", {"listening": {"ports": [40001, 40002, 40003], "master": True}}
         ways = {"route": f"eth{host[-1]}", "latency": 1e-4, "mtu": 1500, "full": True, "master": "ok"}
         ports = {"40001": "ok", "40002": "refused"}
-        yield "frame", {"reached": {other: {**ways, "ports": ports} for other in NAMES if other != host}}
+        targets = json.loads(stdin.readline() or '{"targets": []}')["targets"]
+        yield "frame", {"reached": {target["name"]: {**ways, "ports": ports} for target in targets}}
         yield "answer", {}
     elif name == "probe.visible" and "write" in args:
         yield "frame", {"written": {place: {"file": f"{place}/x", "error": None} for place in args["write"]}}
@@ -166,8 +169,46 @@ def fleet(rng: random.Random, hosts: tuple[Host, ...]) -> WatchedFleet:
 HOSTS = tuple(Host(name, name) for name in NAMES)
 
 
+def shown(frame: dict[str, Any]) -> None:
+    str(frame.get("data", "")).encode("utf-8", "surrogateescape")
+
+
+def staged(connection: Any) -> None:
+    with held(connection, "trial.stage", {"files": {}}):
+        pass
+
+
+SPEC: Any = {"jobs_dir": "/x", "job": "j1", "host": "h"}
+TASKS: tuple[Callable[..., Any], ...] = (
+    partial(stage_node, spec=SPEC),
+    partial(spawn_node, jobs_dir="/x", job="j1", host="h"),
+    partial(stop_node, jobs_dir="/x", job="j1", host="h"),
+    lambda connection: list_jobs(connection, "/x", connection.target.name),
+    lambda connection: read_logs(connection, "/x", "j1", "h", on_frame=shown),
+    find_release,
+    partial(authorize, cluster="c", authorized=[]),
+    partial(mesh, workers=HOSTS),
+    staged,
+)
+
+
 def only_the_liar(seen: WatchedFleet) -> None:
     assert seen.failed.keys() <= {LIAR}, seen.failed
+
+
+def test_honest_hosts(tmp_path: Path) -> None:
+    """Without a liar, all that is fuzzed below goes well."""
+    cluster = replace(inventory(random.Random(1)), hosts=HOSTS, network=Network("tcp", "10.0.0.0/24"))
+    (tmp_path / "train.py").write_text("print(1)\n")
+    with WatchedFleet(cluster.hosts, dict.fromkeys(NAMES, honest)) as hosts:
+        seen = look(hosts, cluster, cluster.hosts, select()).fleet
+        assert (hosts.failed, dict(seen.reach.errors)) == ({}, {})
+        assert {host: len(pairs) for host, pairs in seen.reach.pairs.items()} == dict.fromkeys(NAMES, 3)
+        assert seen.mesh == dict.fromkeys(NAMES[1:])
+        assert seen.visibility["/shared"].sightings.keys() == set(NAMES[1:])
+        for task in TASKS:
+            assert hosts.run(task).ok
+        assert push(hosts, tmp_path, build(walk(tmp_path))).ok
 
 
 def test_fuzz_trips(capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,41 +219,20 @@ def test_fuzz_trips(capsys: pytest.CaptureFixture[str]) -> None:
         with fleet(rng, cluster.hosts) as hosts:
             report = look(hosts, cluster, cluster.hosts, select())
         only_the_liar(hosts)
-        everything(report.fleet, capsys)
+        everything(rng, report.fleet, capsys)
 
     run_cases("fuzz_trips", case, sample=100)
 
 
 def test_fuzz_tasks() -> None:
     """Every other task, on all hosts."""
-    spec: Any = {"jobs_dir": "/x", "job": "j1", "host": "h"}
-    tasks: tuple[Callable[..., Any], ...] = (
-        partial(stage_node, spec=spec),
-        partial(spawn_node, jobs_dir="/x", job="j1", host="h"),
-        partial(stop_node, jobs_dir="/x", job="j1", host="h"),
-        lambda connection: list_jobs(connection, "/x", connection.target.name),
-        lambda connection: read_logs(connection, "/x", "j1", "h", on_frame=shown),
-        find_release,
-        partial(authorize, cluster="c", authorized=[]),
-        partial(mesh, workers=HOSTS),
-        staged,
-    )
 
     def case(rng: random.Random) -> None:
         with fleet(rng, HOSTS) as hosts:
-            hosts.run(rng.choice(tasks))
+            hosts.run(rng.choice(TASKS))
         only_the_liar(hosts)
 
     run_cases("fuzz_tasks", case)
-
-
-def shown(frame: dict[str, Any]) -> None:
-    str(frame.get("data", "")).encode("utf-8", "surrogateescape")
-
-
-def staged(connection: Any) -> None:
-    with held(connection, "trial.stage", {"files": {}}):
-        pass
 
 
 def test_fuzz_push(tmp_path: Path) -> None:
@@ -279,8 +299,6 @@ def test_fuzz_frame_bytes() -> None:
             data = b"mnt-m " + rng.choice(kinds) + b" " + size + b" " + more + b"\n" + body
             list(reader.feed(data[: rng.randint(1, len(data))]))
 
-    from mnt.tasks.bootstrap import BadFrame
-
     run_cases("fuzz_frame_bytes", case, allowed=BadFrame)
 
 
@@ -315,10 +333,6 @@ def test_fuzz_run() -> None:
 
 def test_fuzz_trial(capsys: pytest.CaptureFixture[str]) -> None:
     """What one host's ranks print in the trial of --deep."""
-    from dataclasses import replace
-
-    from mnt.facts.fleet import FleetFacts
-
     events = (
         {"event": "imported", "torch": "2.13.0", "seconds": 2.0, "backend": "gloo"},
         {"event": "measured", "bytes": 4096, "seconds": 0.001},
@@ -349,6 +363,6 @@ def test_fuzz_trial(capsys: pytest.CaptureFixture[str]) -> None:
         trial = read_trial(NAMES, output, "p ", culprit, rng.choice((1, 4)))
         trial = replace(trial, backend=rng.choice((trial.backend, "nccl")))
         facts = {name: rich(number) for number, name in enumerate(NAMES, 1)}
-        everything(FleetFacts(cluster, cluster.hosts, facts, trial=trial), capsys)
+        everything(rng, FleetFacts(cluster, cluster.hosts, facts, trial=trial), capsys)
 
-    run_cases("fuzz_trial", case)
+    run_cases("fuzz_trial", case, sample=100)

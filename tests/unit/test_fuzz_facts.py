@@ -122,22 +122,18 @@ def inventory(rng: random.Random) -> Inventory:
 
 
 def lies(rng: random.Random) -> tuple[dict[str, HostFacts], dict[str, HostError]]:
-    facts = {name: rich(number) for number, name in enumerate(NAMES, 1)}
+    """Facts and errors by host: those of the liar are what the head makes of its answer."""
+    facts = {name: rich(number) for number, name in enumerate(NAMES, 1) if name != LIAR}
     try:
-        facts[LIAR] = HostFacts.parse(LIAR, sent(mutated(rng, rng.choice((real(), made_up())))))
+        return {**facts, LIAR: HostFacts.parse(LIAR, sent(mutated(rng, rng.choice((real(), made_up())))))}, {}
     except BadFrame as error:
-        return {**facts, LIAR: facts[LIAR]}, {LIAR: HostError(LIAR, "answer", str(error))}
+        return facts, {LIAR: HostError(LIAR, "answer", str(error))}
     except HostError as error:
-        del facts[LIAR]
-        assert error.host == LIAR
-        assert error.phase == "answer"
-        assert error.fix
         return facts, {LIAR: error}
-    return facts, {}
 
 
-def everything(fleet: FleetFacts, capsys: pytest.CaptureFixture[str]) -> None:
-    """All that preflight and net make of facts."""
+def everything(rng: random.Random, fleet: FleetFacts, capsys: pytest.CaptureFixture[str]) -> None:
+    """All that preflight and net make of facts; the slowest of it only now and then."""
     network = decide(fleet)
     training_nics(fleet, network)
     list(exchanges(fleet))
@@ -152,15 +148,16 @@ def everything(fleet: FleetFacts, capsys: pytest.CaptureFixture[str]) -> None:
     for node in overview.nodes.values():
         node.shell()
     capsys.readouterr().out.encode()
-    ElementTree.fromstring(as_junit(report, 1.0))
-    ui.readable(as_page(report, written="now", seconds=1.0)).encode()
+    if rng.random() < 0.3:
+        ElementTree.fromstring(as_junit(report, 1.0))
+        ui.readable(as_page(report, written="now", seconds=1.0)).encode()
 
 
 def test_fuzz_facts(capsys: pytest.CaptureFixture[str]) -> None:
     def case(rng: random.Random) -> None:
         facts, errors = lies(rng)
-        facts = {name: found for name, found in facts.items() if name not in errors}
+        assert {(error.host, error.phase) for error in errors.values()} <= {(LIAR, "answer")}
         cluster = inventory(rng)
-        everything(FleetFacts(cluster, cluster.hosts, facts, errors), capsys)
+        everything(rng, FleetFacts(cluster, cluster.hosts, facts, errors), capsys)
 
     run_cases("fuzz_facts", case)

@@ -1,4 +1,4 @@
-"""Fuzzed jobs: what hosts say of them, and what others have written into their files. See tests/fuzzing.py."""
+"""Fuzzed jobs: what hosts say of them, and what others wrote into their files. See tests/fuzzing.py."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +46,9 @@ def test_fuzz_entries(capsys: pytest.CaptureFixture[str]) -> None:
             try:
                 lie = sent(mutated(rng, said)) if name == LIAR else said
                 answers[name] = (shaped(name, lie, Jobs), rng.choice((0.0, 1e9, -5.0)))
-            except (HostError, BadFrame) as error:
-                assert name == LIAR, error
+            except (HostError, BadFrame):
+                if name != LIAR:
+                    raise
         jobs = merge_jobs(answers, unreachable=set(NAMES) - answers.keys())
         ui.document({"jobs": [job.document() for job in jobs]})
         status._show_jobs(jobs)
@@ -104,12 +104,12 @@ JOB, HOST = "20260101-120000-abc123", "node1"
 
 
 @pytest.fixture
-def signalled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def signalled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The processes that would have been signalled. Nothing is: a fuzzed file may name any process."""
     pids: list[int] = []
     monkeypatch.setattr(procs.os, "kill", lambda pid, signum: pids.append(pid))
     monkeypatch.setattr(procs, "_open_process", lambda pid: None)
-    yield pids
+    return pids
 
 
 def documents() -> dict[str, Any]:
@@ -210,8 +210,10 @@ def test_fuzz_remains(tmp_path: Path) -> None:
                 rng.randbytes(20) + b"Traceback (most recent call last)\nE: \xff\n"
             )
         text = mutated(rng, {"": rng.choice(output)})
-        words = f"{text}\nChildFailedError:\n[0]:\n  time : x\n  rank      : {rng.choice(TEXTS)} (local_rank: 0)\n"
-        words += f"  rank      : 0 (local_rank: {rng.choice(('0', '9' * 30))})\n  exitcode  : {rng.choice(('-9', '9' * 9000, '٣'))}"
+        local, code = rng.choice(("0", "9" * 30)), rng.choice(("-9", "9" * 9000, "٣"))
+        words = f"{text}\nChildFailedError:\n[0]:\n  time : x\n"
+        words += f"  rank      : {rng.choice(TEXTS)} (local_rank: 0)\n"
+        words += f"  rank      : 0 (local_rank: {local})\n  exitcode  : {code}"
         found = TorchrunRemains().failure(
             words, str(tmp_path), rng.choice((0, 5)), rng.choice((-9, 1, -200, 400))
         )
