@@ -60,7 +60,7 @@ class Meeting:
         self._targets: Mapping[str, Sequence[Target]] | None = None
 
     def heard(self, host: str, frame: dict[str, Any]) -> None:
-        """Take a frame of the program: first its ports, then its results. Raises HostError if it is not valid."""
+        """Take a frame of the program: its ports, then its results. Raises HostError if it is not valid."""
         with self._changed:
             if host not in self._listening:
                 self._listening[host] = shaped(host, frame.get("listening"), Listening, "listening")

@@ -1,4 +1,4 @@
-"""Fuzzed answers of one host of several to every program, through the tasks that ask. See tests/fuzzing.py."""
+"""Fuzzed answers of one host to every program, through the tasks that ask. See tests/fuzzing.py."""
 
 from __future__ import annotations
 

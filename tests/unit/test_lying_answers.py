@@ -163,9 +163,8 @@ def test_interfaces_that_are_under_each_other() -> None:
 
 def test_thousands_of_nics_in_one_subnet() -> None:
     many = tuple(nic(f"e{n}", f"10.1.{n >> 8}.{n & 255}/16") for n in range(4000))
-    found = [
-        each for each in findings(make_fleet({"node2": {"interfaces": (*many, nic("eth2", "10.0.0.2/24"))}}))
-    ]
+    nics = (*many, nic("eth2", "10.0.0.2/24"))
+    found = findings(make_fleet({"node2": {"interfaces": nics}}))
     assert sum(each.check == "subnet-overlap" for each in found) == 3999
 
 
@@ -201,7 +200,7 @@ def test_files_with_surrogates(tmp_path: Path) -> None:
     _write(report, 1.0, junit, html)
     for file in (html, junit):
         assert "caf\ufffd" in file.read_text(encoding="utf-8")
-    assert sorted(tmp_path.iterdir()) == [html, junit]
+    assert sorted(tmp_path.iterdir()) == [junit, html]
 
 
 def test_a_document_with_surrogates(capsys: pytest.CaptureFixture[str]) -> None:
