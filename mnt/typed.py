@@ -12,6 +12,10 @@ import msgspec
 # Keys and list indices from the root down to a value.
 Location = tuple[str | int, ...]
 
+# Code points that no text in Unicode has. Those from DC80 to DCFF stand for bytes that are not UTF-8
+# (surrogateescape of PEP 383), and are not among these: file names may have them.
+_NO_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+
 _STEP = r"\.(\w+)|\[(\d+)\]|\[(\.\.\.)\]"
 
 
@@ -51,7 +55,35 @@ def convert(value: Any, kind: Any, hook: Callable[[type, Any], Any] | None = Non
             of_hook=error.__cause__ is not None,
         ) from None
     except UnicodeEncodeError:
-        raise Misfit((), "a key is no Unicode text", of_key=False, of_hook=False) from None
+        raise Misfit((), "a text is no Unicode", of_key=False, of_hook=False) from None
+
+
+def check_text(value: Any) -> None:
+    """Raises Misfit if a text in a plain value, at any depth, is neither Unicode nor bytes of a file name."""
+    waiting: list[tuple[Any, Any]] = [(value, ())]  # and the location: ((((), key), key), ..)
+    while waiting:
+        found, where = waiting.pop()
+        if isinstance(found, str):
+            if _broken(found):
+                raise Misfit(_flat(where), "it is no Unicode text", of_key=False, of_hook=False)
+        elif isinstance(found, dict):
+            if any(_broken(key) for key in found):
+                raise Misfit(_flat(where), "a key is no Unicode text", of_key=False, of_hook=False)
+            waiting += [(item, (where, key)) for key, item in found.items()]
+        elif isinstance(found, list):
+            waiting += [(item, (where, index)) for index, item in enumerate(found)]
+
+
+def _broken(text: str) -> bool:
+    return not text.isascii() and _NO_BYTE.search(text) is not None
+
+
+def _flat(where: Any) -> Location:
+    location: list[str | int] = []
+    while where:
+        where, part = where
+        location.append(part)
+    return tuple(reversed(location))
 
 
 def dotted(location: Location) -> str:

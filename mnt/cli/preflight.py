@@ -11,12 +11,10 @@ import click
 from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
 from mnt.cli.preflight_view import show_changes, show_report
-from mnt.errors import UsageError
 from mnt.fleet import Fleet
 from mnt.preflight.output import listing
 from mnt.preflight.registry import Check, Needs, select
 from mnt.preflight.report import Report, changes
-from mnt.remote.common.files import strerror
 
 _FILE = click.Path(dir_okay=False, path_type=pathlib.Path)
 
@@ -111,15 +109,12 @@ def _look(fleet: Fleet, selection: Selection, checks: Sequence[Check]) -> tuple[
 
 def _write(report: Report, seconds: float, junit: pathlib.Path | None, html: pathlib.Path | None) -> None:
     """Write the files. Raises UsageError if a file cannot be written."""
-    try:
-        if junit is not None:
-            from mnt.preflight.output.junit import as_junit
+    if junit is not None:
+        from mnt.preflight.output.junit import as_junit
 
-            junit.write_text(as_junit(report, seconds), encoding="utf-8")
-        if html is not None:
-            from mnt.preflight.output.page import as_page
+        ui.write_file(junit, as_junit(report, seconds))
+    if html is not None:
+        from mnt.preflight.output.page import as_page
 
-            written = time.strftime("%Y-%m-%d %H:%M:%S %Z")
-            html.write_text(as_page(report, written=written, seconds=seconds), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {error.filename}: {strerror(error)}") from None
+        written = time.strftime("%Y-%m-%d %H:%M:%S %Z")
+        ui.write_file(html, as_page(report, written=written, seconds=seconds))

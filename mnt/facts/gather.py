@@ -84,12 +84,9 @@ def _probe(connection: HostConnection, arguments: dict[str, Any]) -> HostFacts:
 def _facts(outcome: Outcome[HostFacts]) -> HostFacts:
     """Raises HostError."""
     if isinstance(outcome.error, NoPython):
-        answer = outcome.error.facts
-        return HostFacts(
-            hostname=answer.get("hostname", outcome.host),
-            kernel=answer.get("kernel"),
-            attempts=", ".join(outcome.error.tried),
-        )
+        answer, tried = outcome.error.facts, ", ".join(outcome.error.tried)
+        known = {"hostname": answer.get("hostname", outcome.host), "kernel": answer.get("kernel")}
+        return HostFacts.parse(outcome.host, {**known, "attempts": tried})
     if outcome.error is not None:
         raise outcome.error
     assert outcome.value is not None

@@ -7,10 +7,11 @@ all hosts listen on the training network and connect to each other.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from mnt import typed
 from mnt.errors import HostError
@@ -20,6 +21,7 @@ from mnt.facts.reach import Reach, Reached, TrainingNic
 from mnt.fleet import Fleet
 from mnt.tasks.logins import mesh
 from mnt.tasks.reach import Listening, Meeting, Target, reach
+from mnt.tasks.shape import described
 from mnt.tasks.visible import Seen, Written, await_files, write_files
 
 _SEEN_WITHIN = 5.0  # seconds; the attribute cache of an NFS client can be that old
@@ -163,11 +165,20 @@ def gather_reach(fleet: Fleet, nics: Mapping[str, TrainingNic], master: str, por
     for host in list(meeting.reached):
         answer = meeting.reached.pop(host)  # no host's answer is kept twice
         try:
-            pairs[host] = typed.convert(answer, dict[str, Reached])
+            pairs[host] = read_reached(answer, set(hosts) - {host})
         except typed.Misfit as misfit:
-            errors[host] = f"its answer is not valid: {typed.dotted(misfit.location)}: {misfit.problem}"
+            errors[host] = "its answer is not valid: " + described(misfit.location or ("answer",), misfit)
     late = {host: "it did not listen in time" for host in hosts if host not in pairs}
     return Reach(nics, pairs, {**late, **errors})
+
+
+def read_reached(answer: Any, others: Container[str]) -> dict[str, Reached]:
+    """How a host reaches the others, from its answer. Raises Misfit."""
+    typed.check_text(answer)
+    found: dict[str, Reached] = typed.convert(answer, dict[str, Reached])
+    if any(other not in others for other in found):
+        raise typed.Misfit((), "it names another host than it was told", of_key=True, of_hook=False)
+    return found
 
 
 def peers(hosts: Sequence[str], master: str) -> dict[str, list[str]]:

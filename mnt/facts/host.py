@@ -2,44 +2,56 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from mnt import typed
 from mnt.errors import HostError
 from mnt.facts.nccl import ConfFile
 from mnt.facts.rdma import RdmaFacts
 from mnt.facts.system import Artifacts, Gpus, Logind, Ofed, OwnProcesses, Resolved, Session
+from mnt.tasks.shape import Count, DeviceName, Duration, Pid, Short, described
 
 
 @dataclass(frozen=True)
 class Traffic:
     """The packet counters of an interface since it came up."""
 
-    received: int = 0
-    sent: int = 0
-    receive_errors: int = 0
-    send_errors: int = 0
-    receive_drops: int = 0
-    send_drops: int = 0
+    received: Count = 0
+    sent: Count = 0
+    receive_errors: Count = 0
+    send_errors: Count = 0
+    receive_drops: Count = 0
+    send_drops: Count = 0
 
 
 @dataclass(frozen=True)
 class Interface:
     """A network interface. Addresses are in CIDR form, `10.11.7.50/24`, in the kernel's order."""
 
-    name: str
+    name: DeviceName
     up: bool  # administratively up
     carrier: bool | None  # link detected; None: the driver does not report it
-    mtu: int  # bytes
+    mtu: Count  # bytes
     ipv4: tuple[str, ...] = ()
     ipv6: tuple[str, ...] = ()
-    altnames: tuple[str, ...] = ()
-    speed: int | None = None  # Mbit/s
+    altnames: tuple[DeviceName, ...] = ()
+    speed: Count | None = None  # Mbit/s
     loopback: bool = False
     traffic: Traffic | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for an address that is none, or has no prefix length."""
+        for kind, addresses in ((ipaddress.IPv4Interface, self.ipv4), (ipaddress.IPv6Interface, self.ipv6)):
+            for address in addresses:
+                if "/" not in address:
+                    raise ValueError(f"{address!r} has no prefix length")
+                kind(address)
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -51,15 +63,15 @@ class Interface:
 class OsRelease:
     """The values of os-release(5): `debian`, `12`."""
 
-    id: str
-    version: str | None = None
+    id: Short
+    version: Short | None = None
 
 
 @dataclass(frozen=True)
 class Account:
     """The user of the SSH session. None: the host's user database has no such entry."""
 
-    uid: int
+    uid: Count
     user: str | None = None
     home: str | None = None
     shell: str | None = None
@@ -71,7 +83,7 @@ class Interpreter:
 
     argv: tuple[str, ...]  # the command that started it
     configured: bool  # whether it is the interpreter of the inventory
-    version: str  # 3.11.2
+    version: Short  # 3.11.2
     executable: str
     problem: str | None = None  # why the configured one was not used
 
@@ -98,10 +110,10 @@ class MountPoint:
 class Space:
     """The size of a file system and the space left for an ordinary user, from statfs(2)."""
 
-    size: int  # bytes
-    free: int  # bytes
-    inodes: int  # 0: the file system does not count them
-    inodes_free: int
+    size: Count  # bytes
+    free: Count  # bytes
+    inodes: Count  # 0: the file system does not count them
+    inodes_free: Count
 
 
 @dataclass(frozen=True)
@@ -120,10 +132,10 @@ class PathFacts:
 class Memory:
     """All values are in bytes. None: the kernel does not report it."""
 
-    total: int | None = None
-    available: int | None = None
-    swap: int | None = None
-    swap_free: int | None = None
+    total: Count | None = None
+    available: Count | None = None
+    swap: Count | None = None
+    swap_free: Count | None = None
     shm: Space | None = None  # /dev/shm; None: nothing is mounted there
 
 
@@ -132,9 +144,9 @@ class Listener:
     """A socket that listens on the master port. Only the user's own processes have `pid` and `command`."""
 
     address: str
-    uid: int
+    uid: Count
     user: str | None = None
-    pid: int | None = None
+    pid: Pid | None = None
     command: str | None = None
 
 
@@ -146,17 +158,21 @@ class HostFacts:
     lists the interpreters that were looked for.
     """
 
-    hostname: str
-    kernel: str | None = None
+    hostname: Short
+    kernel: Short | None = None
     os: OsRelease | None = None
-    clock_offset: float = 0.0  # seconds by which the host's clock is ahead of the head's
-    clock_uncertainty: float | None = None  # possible error of `clock_offset` in seconds; None: not measured
+    clock_offset: Duration = 0.0  # seconds by which the host's clock is ahead of the head's
+    clock_uncertainty: Duration | None = (
+        None  # possible error of `clock_offset` in seconds; None: not measured
+    )
     login: Account | None = None
     python: Interpreter | None = None
-    packages: Mapping[str, str] = field(default_factory=dict)  # canonical name (PEP 503) -> version
-    torch_cuda: str | None = None  # "13.0"; "none": a CPU build
-    nccl_library: str | None = None  # version of the library file that torch loads
-    interfaces: tuple[Interface, ...] = ()  # including `lo`; empty: a sandbox hides them
+    packages: Mapping[Short, Short] = field(default_factory=dict)  # canonical name (PEP 503) -> version
+    torch_cuda: Short | None = None  # "13.0"; "none": a CPU build
+    nccl_library: Short | None = None  # version of the library file that torch loads
+    interfaces: Annotated[
+        tuple[Interface, ...], Meta(max_length=8192)
+    ] = ()  # including `lo`; empty: a sandbox hides them
     paths: Mapping[str, PathFacts] = field(default_factory=dict)  # required paths and mount points
     mounts: Mapping[str, MountPoint] = field(default_factory=dict)
     gpus: Gpus | None = None
@@ -177,13 +193,14 @@ class HostFacts:
     def parse(cls, host: str, document: Mapping[str, Any]) -> HostFacts:
         """The facts in the probe's answer. Raises HostError (phase `answer`) if the answer is not valid."""
         try:
+            typed.check_text(document)
             facts: HostFacts = typed.convert(document, cls)
             return facts
         except typed.Misfit as misfit:
             raise HostError(
                 host,
                 "answer",
-                f"the probe's {typed.dotted(misfit.location) or 'answer'} is not valid: {misfit.problem}",
+                "the probe's answer is not valid: " + described(misfit.location or ("answer",), misfit),
                 fix="run the command again; if it fails again, check what replaces Python or /proc there",
             ) from None
 

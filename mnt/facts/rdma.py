@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from mnt.tasks.shape import Count, DeviceName, Rate, Short
 
 INFINIBAND = "InfiniBand"
 ETHERNET = "Ethernet"  # RDMA over Ethernet is RoCE
@@ -16,10 +18,10 @@ _ROCE_V2 = "RoCE v2"  # compare the whole text: the type of version 1, `IB/RoCE 
 class Gid:
     """A used entry of a port's GID table."""
 
-    index: int
-    gid: str  # eight groups of four hexadecimal digits
+    index: Count
+    gid: Short  # eight groups of four hexadecimal digits
     type: str | None = None  # `RoCE v2` or `IB/RoCE v1`; None: the kernel does not report it
-    netdev: str | None = None  # the interface whose address the GID is built from
+    netdev: DeviceName | None = None  # the interface whose address the GID is built from
 
     @property
     def ipv6(self) -> ipaddress.IPv6Address | None:
@@ -48,11 +50,11 @@ class Gid:
 class Port:
     """A port of an RDMA device. None: the kernel does not report it."""
 
-    number: int  # from 1
+    number: Count  # from 1
     state: str | None = None  # ACTIVE, DOWN, INIT, ARMED
     phys_state: str | None = None  # LinkUp, Polling, Disabled
     link_layer: str | None = None  # INFINIBAND or ETHERNET
-    rate: float | None = None  # Gbit/s
+    rate: Rate | None = None  # Gbit/s
     gids: tuple[Gid, ...] = ()  # in order of their indices; empty entries are left out
 
     @property
@@ -77,8 +79,8 @@ class Port:
 class Device:
     """An RDMA device, or HCA: `mlx5_0`."""
 
-    name: str
-    netdevs: tuple[str, ...] = ()  # the Ethernet or IPoIB interfaces of the same hardware
+    name: DeviceName
+    netdevs: tuple[DeviceName, ...] = ()  # the Ethernet or IPoIB interfaces of the same hardware
     usable: bool | None = None  # whether the user who logs in may open it; None: there is no device file
     ports: tuple[Port, ...] = ()
 
@@ -100,14 +102,19 @@ class RdmaFacts:
 
     def carrying(self, nic: str) -> tuple[Device, ...]:
         """The devices that carry the traffic of a NIC, also through bonds and VLANs."""
-        below = {nic, *self._below(nic)}
+        below = self._with_below(nic)
         return tuple(
             device
             for device in self.devices
             if below & {*device.netdevs} or any(port.has_netdev(nic) for port in device.ports)
         )
 
-    def _below(self, nic: str) -> Iterator[str]:
-        for lower in self.lowers.get(nic, ()):
-            yield lower
-            yield from self._below(lower)
+    def _with_below(self, nic: str) -> set[str]:
+        """The interface, and all under it, even if the host says that they are under each other."""
+        found, waiting = set(), [nic]
+        while waiting:
+            name = waiting.pop()
+            if name not in found:
+                found.add(name)
+                waiting += self.lowers.get(name, ())
+        return found

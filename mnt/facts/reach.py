@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mnt.tasks.shape import Count, DeviceName, Duration, Port, Short
+
 
 @dataclass(frozen=True)
 class TrainingNic:
@@ -13,7 +15,7 @@ class TrainingNic:
     name: str
     address: str  # without a prefix length
     network: str  # of the address, in CIDR form
-    mtu: int  # bytes
+    mtu: Count  # bytes
 
 
 @dataclass(frozen=True)
@@ -24,13 +26,15 @@ class Reached:
     another kernel error.
     """
 
-    route: str | None = None  # the source's interface for packets to the target
-    no_route: str | None = None  # why there is no route
-    latency: float | None = None  # seconds of a round trip, measured by the kernel
-    mtu: int | None = None  # of the path, in bytes
+    route: DeviceName | None = None  # the source's interface for packets to the target
+    no_route: Short | None = None  # why there is no route
+    latency: Duration | None = None  # seconds of a round trip, measured by the kernel
+    mtu: Count | None = None  # of the path, in bytes
     full: bool | None = None  # whether a full-size packet arrives; None: not tried
-    master: str | None = None  # outcome for the master port; None: not tried, a process there holds the port
-    ports: Mapping[int, str] = field(default_factory=dict)  # outcomes for sample ports of the local range
+    master: Short | None = (
+        None  # outcome for the master port; None: not tried, a process there holds the port
+    )
+    ports: Mapping[Port, Short] = field(default_factory=dict)  # outcomes for sample ports of the local range
 
     @property
     def outcomes(self) -> list[str]:

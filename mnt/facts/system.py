@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from msgspec import Meta
+
+from mnt.tasks.shape import Count, Duration, Pid, Short
+
+Row = Annotated[Mapping[Short, Short], Meta(max_length=256)]
+Rows = Annotated[tuple[Row, ...], Meta(max_length=1024)]
 
 
 @dataclass(frozen=True)
 class LogLine:
     """A line of the kernel log."""
 
-    age: float  # seconds
+    age: Duration
     text: str
 
 
@@ -18,7 +27,7 @@ class LogLine:
 class KernelLog:
     """The Xid lines of the kernel log since boot; `error`: why this user cannot read the log."""
 
-    lines: tuple[LogLine, ...] = ()
+    lines: Annotated[tuple[LogLine, ...], Meta(max_length=4096)] = ()
     error: str | None = None
 
 
@@ -31,12 +40,14 @@ class Gpus:
     """
 
     tool: str | None = None  # path of nvidia-smi
-    found: tuple[Mapping[str, str], ...] = ()  # --query-gpu
+    found: Rows = ()  # --query-gpu
     error: str | None = None  # nvidia-smi failed
-    rows: tuple[Mapping[str, str], ...] = ()  # --query-remapped-rows
-    processes: tuple[Mapping[str, str], ...] = ()  # --query-compute-apps
+    rows: Rows = ()  # --query-remapped-rows
+    processes: Rows = ()  # --query-compute-apps
     links: str = ""  # nvlink -s
-    on_bus: tuple[str, ...] = ()  # PCI addresses of the NVIDIA GPUs, with or without a driver
+    on_bus: Annotated[
+        tuple[Short, ...], Meta(max_length=1024)
+    ] = ()  # PCI addresses of the NVIDIA GPUs, with or without a driver
     fabric_manager: bool | None = None  # whether it runs; None: not needed here, or processes are hidden
     kernel_log: KernelLog | None = None
 
@@ -45,13 +56,13 @@ class Gpus:
 class Session:
     """The kind of session in which jobs are started. None: unknown; for the two limits: unlimited."""
 
-    umask: int
+    umask: Annotated[int, Meta(ge=0, le=0o777)]
     path: str  # $PATH
-    nofile: int | None  # files that a process may open
-    memlock: int | None  # bytes that it may lock in memory
+    nofile: Count | None  # files that a process may open
+    memlock: Count | None  # bytes that it may lock in memory
     scope: str | None = None  # logind's unit for the session, `session-5.scope`
-    shell_seconds: float | None = None  # from the start of the login shell to the start of Python
-    python_seconds: float | None = None  # from the start of Python to the first line of the probe
+    shell_seconds: Duration | None = None  # from the start of the login shell to the start of Python
+    python_seconds: Duration | None = None  # from the start of Python to the first line of the probe
 
 
 @dataclass(frozen=True)
@@ -68,9 +79,9 @@ class Logind:
 class Zombies:
     """Zombie processes of the user who logs in: their parent has not waited for them."""
 
-    parent: int  # pid
+    parent: Pid
     command: str  # of the parent
-    count: int
+    count: Count
 
 
 @dataclass(frozen=True)
@@ -78,7 +89,7 @@ class Leftover:
     """Processes of one of the user's jobs whose supervisor is gone."""
 
     job: str
-    pids: tuple[int, ...]
+    pids: tuple[Pid, ...]
     command: str  # of the first
 
 
@@ -95,7 +106,7 @@ class OwnProcesses:
 class Release:
     """The release that `current` in the workdir points to; None: nothing was pushed there."""
 
-    id: str | None = None
+    id: Short | None = None
     whole: bool = False  # whether both its tree and its manifest exist
 
 
@@ -104,7 +115,7 @@ class BuildLock:
     """A lock file of a torch extension build that runs, or was killed."""
 
     path: str
-    age: float  # seconds
+    age: Duration
 
 
 @dataclass(frozen=True)
@@ -131,10 +142,15 @@ class Resolved:
     addresses: tuple[str, ...] = ()
     error: str | None = None
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for an address that is none."""
+        for address in self.addresses:
+            ipaddress.ip_address(address)
+
 
 @dataclass(frozen=True)
 class Ofed:
     """The RDMA software of a host that has an RDMA device."""
 
-    libibverbs: str | None = None  # version of the library file: rdma-core 39.0 has 1.14.39.0
-    mlx5_core: str | None = None  # version of the kernel module; only NVIDIA's own OFED reports one
+    libibverbs: Short | None = None  # version of the library file: rdma-core 39.0 has 1.14.39.0
+    mlx5_core: Short | None = None  # version of the kernel module; only NVIDIA's own OFED reports one

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mnt.errors import UsageError
 
 if TYPE_CHECKING:
-    from mnt.remote.job.failures import Failure
-    from mnt.tasks.job import JobEntry, Jobs, Reason
+    from mnt.tasks.job import Failure, JobEntry, Jobs, Reason
 
 ACTIVE = frozenset({"starting", "running"})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -54,7 +55,7 @@ class Xid(NamedTuple):
 def xids(lines: tuple[LogLine, ...]) -> Iterator[Xid]:
     """From lines like `NVRM: Xid (PCI:0000:41:00): 79, pid=.., ..`; old drivers leave out `PCI:`."""
     for line in lines:
-        found = re.search(r"NVRM: Xid \((?:PCI:)?([^)]+)\): (\d+),?\s*(.*)", line.text)
+        found = re.search(r"NVRM: Xid \((?:PCI:)?([^)]+)\): ([0-9]{1,9}),?\s*(.*)", line.text)
         if found:
             yield Xid(int(found[2]), found[1], line.age, found[3])
 
@@ -63,9 +64,10 @@ def number(row: Row, column: str) -> float | None:
     """The number in a text like `143771 MiB`, `16`, `0x08`. None: `[N/A]`, or no such column."""
     text = row.get(column, "").partition(" ")[0]
     try:
-        return float(int(text, 16)) if text.startswith("0x") else float(text)
-    except ValueError:
+        found = float(int(text, 16)) if text.startswith("0x") else float(text)
+    except (ValueError, OverflowError):
         return None
+    return found if math.isfinite(found) else None
 
 
 def value(row: Row, column: str) -> str | None:

@@ -44,5 +44,9 @@ def hosts_to_test(mount: Mount, facts: FleetFacts) -> list[str]:
         for host, answer in facts.answers()
         if mount.path in answer.mounts and host.name not in failing
     ]
-    able = [host for host in hosts if facts.facts[host].paths[mount.path].write == "ok"]
+    able = [
+        host
+        for host in hosts
+        if (state := facts.facts[host].paths.get(mount.path)) is not None and state.write == "ok"
+    ]
     return [*able[:1], *(host for host in hosts if host not in able[:1])]

@@ -142,6 +142,7 @@ _JSON_KINDS = frozenset({"hello", "frame", "answer", "error"})
 _SHORT_KINDS = frozenset({"hello", "error"})
 _LINE_LIMIT = 65536
 _REMARKS_LIMIT = 32768  # bytes of all frames of boot.sh, which sends about 1000
+_SIZE_DIGITS = len(str(_LINE_LIMIT))
 _NOISE_KEPT = 4096
 _DIGITS = 40  # of an integer; the largest integer of any program has 20
 
@@ -215,7 +216,8 @@ class FrameReader:
     @staticmethod
     def _sizes(text: str) -> tuple[int, bool]:
         size, _, more = text.partition(" ")
-        if not size.isdecimal() or more not in ("0", "1") or int(size) > _LINE_LIMIT:
+        known = size.isdecimal() and len(size) <= _SIZE_DIGITS and more in ("0", "1")
+        if not known or int(size) > _LINE_LIMIT:
             raise BadFrame(f"a frame of no known size: {text[:40]!r}")
         return int(size), more == "1"
 

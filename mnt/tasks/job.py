@@ -9,34 +9,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, TypedDict
-
-from msgspec import Meta
+from typing import Any, Literal, TypedDict
 
 from mnt.errors import HostError
 from mnt.fleet import HostConnection
-from mnt.remote.job.entry import CALENDAR_END
-from mnt.remote.job.failures import Failure
 from mnt.remote.job.list import answer_of
 from mnt.tasks.bounds import LIST_BYTES, MOST, bound_of
 from mnt.tasks.bundle import script_source
 from mnt.tasks.program import run_program
-from mnt.tasks.shape import granted, shaped
+from mnt.tasks.shape import (
+    Address,
+    Count,
+    ExitCode,
+    HostName,
+    JobName,
+    Long,
+    Moment,
+    Pid,
+    Port,
+    Short,
+    granted,
+    shaped,
+)
 
 OnFrame = Callable[[dict[str, Any]], None]
+State = Literal["pending", "starting", "running", "finished", "failed", "stopped", "lost"]  # pending: staged
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class SocketAddress(TypedDict):
-    addr: str  # a numeric IP address
-    port: int
+    addr: Address
+    port: Port
 
 
 class NodeOfJob(TypedDict):
-    host: str
-    node_rank: int
-    nproc: int
+    host: HostName
+    node_rank: Count
+    nproc: Count
 
 
 class NodeSpec(TypedDict):
@@ -67,39 +77,52 @@ class NodeSpec(TypedDict):
     created: float  # epoch seconds, the head's clock
 
 
+class Failure(TypedDict):
+    """`mnt.remote.job.failures.Failure`, as a host may answer it."""
+
+    rank: Count | None
+    local_rank: Count | None
+    exit_code: ExitCode | None
+    signal: Short | None
+    message: Long
+    traceback: Long | None
+    time: Moment | None
+    victim: bool
+
+
 class Reason(TypedDict, total=False):
     """Why mnt ended a node's part; the keys that do not apply are missing or None."""
 
     request: bool | None  # it was stopped on request: there, or on the host `peer`
-    peer: str | None  # the host whose part ended first
+    peer: HostName | None  # the host whose part ended first
     failure: Failure | None  # of that host
-    lost: str | None  # the host with which it lost contact, with `message` and `time`
-    message: str | None
-    time: float | None
+    lost: HostName | None  # the host with which it lost contact, with `message` and `time`
+    message: Long | None
+    time: Moment | None
 
 
 class JobEntry(TypedDict):
     """One node's part of one job."""
 
-    job: str
-    host: str
-    node_rank: int
+    job: JobName
+    host: HostName
+    node_rank: Count
     nodes: list[NodeOfJob]
-    engine: str | None
-    release: str | None
-    backend: str | None  # None: ssh, of a job of an older mnt, which had no other
-    outside_id: str | None
+    engine: Short | None
+    release: Short | None
+    backend: Short | None  # None: ssh, of a job of an older mnt, which had no other
+    outside_id: Short | None
     master: SocketAddress | None
-    created: Annotated[float, Meta(ge=0, lt=CALENDAR_END)] | None
-    state: str  # pending (staged) | starting | running | finished | failed | stopped | lost
-    exit_code: int | None  # of the culprit on this node, 128+N for a signal; None: it runs, or is unknown
-    signal: str | None
+    created: Moment | None
+    state: State
+    exit_code: ExitCode | None  # of the culprit here, 128+N for a signal; None: it runs, or is unknown
+    signal: Short | None
     failure: Failure | None
     reason: Reason | None  # None: it ended by itself
-    started: float | None  # epoch seconds, the host's clock
-    ended: float | None
+    started: Moment | None  # the host's clock
+    ended: Moment | None
     listening: bool  # node 0: a process of the job listens on the master port
-    peer: str | None  # the state of the link between the supervisors: "connected", "unreachable: ...", ...
+    peer: Short | None  # the state of the link between the supervisors: "connected", "unreachable: ...", ...
 
 
 class Staged(TypedDict):
@@ -110,21 +133,21 @@ class Staged(TypedDict):
 
 
 class Started(TypedDict):
-    pid: int  # of the supervisor
+    pid: Pid  # of the supervisor
     listening: bool
     peer: SocketAddress | None  # node 0 of several: where the supervisors of the other nodes connect to
     node: JobEntry  # at the time of the answer: the job may have ended already
 
 
 class Stopped(TypedDict):
-    status: str  # "stopped" (it ran, and has ended) | "left" (processes remain) | "none" (it did not run)
-    killed: int  # number of processes that were ended
-    left: list[int]  # pids that could not be ended
+    status: Literal["stopped", "left", "none"]  # it ran, and has ended; processes remain; it did not run
+    killed: Count  # number of processes that were ended
+    left: list[Pid]  # pids that could not be ended
     port_free: bool  # no socket LISTENs on the master port
 
 
 class _Jobs(TypedDict):
-    now: float  # the host's clock, epoch seconds
+    now: Moment  # the host's clock
     jobs: list[JobEntry]  # newest first
 
 
@@ -134,8 +157,8 @@ class Jobs(_Jobs, total=False):
 
 class _DataFrame(TypedDict):
     data: str
-    offset: int
-    stream: str
+    offset: Count
+    stream: Literal["output", "stdout", "stderr"]
 
 
 def check_node(connection: HostConnection, spec: NodeSpec) -> None:

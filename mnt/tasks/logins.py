@@ -12,7 +12,7 @@ from mnt.remote.ssh.mesh import AT_ONCE
 from mnt.remote.ssh.publickey import canonical
 from mnt.tasks.bounds import bound_of
 from mnt.tasks.program import run_program
-from mnt.tasks.shape import granted, shaped
+from mnt.tasks.shape import complete, granted, shaped
 
 
 class Authorized(TypedDict):
@@ -94,6 +94,7 @@ def mesh(
         for host in workers
     ]
     rounds = 1 + len(wanted) // AT_ONCE
+    name = connection.target.name
     answer = run_program(
         connection,
         "ssh.mesh",
@@ -101,4 +102,5 @@ def mesh(
         timeout=30.0 + rounds * 2 * timeout,
         bound=bound_of("ssh.mesh", 1024 * len(wanted)),
     )
-    return shaped(connection.target.name, answer.get("results"), dict[str, PeerLogin], "results")
+    results = shaped(name, answer.get("results"), dict[str, PeerLogin], "results")
+    return complete(name, results, [str(each["name"]) for each in wanted], "results")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
+from typing import Any, TypedDict
 
 from mnt.fleet import HostConnection
 from mnt.tasks.program import run_program
+from mnt.tasks.shape import Moment, shaped
 
 
 def probe(connection: HostConnection, args: dict[str, Any], *, timeout: float = 45.0) -> dict[str, Any]:
@@ -32,7 +34,7 @@ def probe(connection: HostConnection, args: dict[str, Any], *, timeout: float = 
         {**args, "clock": True},
         stdin=clock.ask(),
         timeout=timeout,
-        on_frame=clock.hear,
+        on_frame=partial(clock.hear, connection.target.name),
         on_noise=noise.append,
     )
     return {
@@ -41,6 +43,10 @@ def probe(connection: HostConnection, args: dict[str, Any], *, timeout: float = 
         "clock_uncertainty": clock.uncertainty,
         "noise": "".join(noise),
     }
+
+
+class _Time(TypedDict):
+    time: Moment
 
 
 class _Clock:
@@ -60,8 +66,8 @@ class _Clock:
         self._asked = time.time()
         yield from ()
 
-    def hear(self, frame: dict[str, Any]) -> None:
-        heard, host_time = time.time(), frame.get("time")
-        if isinstance(host_time, float):
-            self.offset = host_time - (self._asked + heard) / 2
-            self.uncertainty = (heard - self._asked) / 2
+    def hear(self, host: str, frame: dict[str, Any]) -> None:
+        """Raises HostError."""
+        heard = time.time()
+        self.offset = shaped(host, frame, _Time, "frame")["time"] - (self._asked + heard) / 2
+        self.uncertainty = (heard - self._asked) / 2

@@ -17,11 +17,12 @@ from mnt.fleet.wire.command import ReadTimeout, RunningCommand, remaining
 from mnt.tasks import bootstrap, bundle
 from mnt.tasks.bootstrap import BadFrame, Frame, FrameReader
 from mnt.tasks.bounds import Bound, bound_of
-from mnt.tasks.shape import shaped
+from mnt.tasks.shape import CHECK, shaped
 
 OnFrame = Callable[[dict[str, Any]], None]
 
 _LINE_SHOWN, _ERROR_SHOWN = 500, 2000  # characters of a line or an error of the host in a message
+_PID_DIGITS = 10
 _MOST_REMARKS = 100  # frames of boot.sh, which sends about 15
 
 
@@ -113,8 +114,7 @@ def run_program(
     except _NoShell as silent:
         raise runs_nothing(connection, silent.exit_code, silent.output) from None
     except BadFrame as error:
-        fix = "check what replaces Python or mnt's files on that host"
-        raise HostError(host, "answer", f"{name}: {error}", fix=fix) from None
+        raise HostError(host, "answer", f"{name}: {error}", fix=CHECK) from None
 
 
 @contextlib.contextmanager
@@ -127,29 +127,28 @@ def held(connection: HostConnection, name: str, args: dict[str, Any]) -> Iterato
     Raises HostError if the program fails before that frame.
     """
     done = threading.Event()
-    heard: queue.Queue[dict[str, Any] | HostError] = queue.Queue(maxsize=1)
+    heard: queue.Queue[dict[str, Any] | BaseException] = queue.Queue(maxsize=1)
+    told = threading.Event()
 
-    def tell(event: dict[str, Any] | HostError) -> None:
+    def tell(event: dict[str, Any] | BaseException) -> None:
         if not told.is_set():
             told.set()
             heard.put(event)
 
-    told = threading.Event()
-
     def run() -> None:
         try:
             run_program(connection, name, args, stdin=_until(done), timeout=None, on_frame=tell)
-        except HostError as error:
+        except BaseException as error:  # noqa: BLE001 - it is raised below, and nobody waits for a frame
             tell(error)
         else:
             host = connection.target.name
-            tell(HostError(host, "answer", f"{name}: it ended before it was ready"))
+            tell(HostError(host, "answer", f"{name}: it ended before it was ready", fix=CHECK))
 
     holder = threading.Thread(target=run)
     holder.start()
     try:
         first = heard.get()
-        if isinstance(first, HostError):
+        if isinstance(first, BaseException):
             raise first
         yield first
     finally:
@@ -277,7 +276,7 @@ class _Run:
     def _note(self, frame: Frame) -> None:
         """Keep track of what is being started: interpreters after `sh`, nothing after `hello`."""
         self._heard = True
-        if frame.kind == "sh" and frame.value.isdecimal():
+        if frame.kind == "sh" and frame.value.isdecimal() and len(frame.value) <= _PID_DIGITS:
             self._group = int(frame.value)
         if frame.kind in ("sh", "tried"):
             self._impatient = time.monotonic() + self._patience

@@ -7,18 +7,23 @@ Each task runs `mnt/remote/push/receive.py` on the host, which knows where relea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
+
+from msgspec import Meta
 
 from mnt.fleet import HostConnection
 from mnt.inventory.model import Host
+from mnt.remote.push.releases import RELEASE_ID
 from mnt.tasks.program import run_program
-from mnt.tasks.shape import Refusal, granted, shaped
+from mnt.tasks.shape import Count, Refusal, Short, granted, shaped
+
+Release = Annotated[str, Meta(pattern=RELEASE_ID)]
 
 
 class FoundRelease(TypedDict):
-    current: str | None  # the release that `current` points to; None: nothing was pushed here
+    current: Release | None  # what `current` points to; None: nothing was pushed here
     path: str | None  # its absolute path, whether it exists or not
-    manifest_sha: str | None  # SHA-256 (hex) of its manifest, the same on all hosts that have the same tree
+    manifest_sha: Short | None  # SHA-256 (hex) of its manifest, the same on all hosts that have the same tree
 
 
 def find_release(connection: HostConnection) -> FoundRelease:
@@ -36,29 +41,29 @@ def _workdir(host: Host) -> dict[str, Any]:
 
 
 class _Step(TypedDict):
-    step: str
+    step: Short
 
 
 class _Opened(_Step):
-    numbers: list[int] | None
-    in_use: list[str]
+    numbers: list[Count] | None
+    in_use: list[Release]
 
 
 class _Looked(_Step):
-    sees: list[str]
+    sees: list[Short]
 
 
 class _Surveyed(_Step):
-    current: str | None
-    taken: list[str]
-    holds: dict[str, bool]
+    current: Release | None
+    taken: list[Release]
+    holds: dict[Release, bool]
 
 
 _FRAMES: dict[str, type[_Step]] = {"open": _Opened, "look": _Looked, "survey": _Surveyed}
 
 
 class _Answer(TypedDict):
-    current: str | None
+    current: Release | None
     refused: Refusal | None
     called_off: bool  # the head ended the push, not this host
 

@@ -7,12 +7,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
+from msgspec import Meta
+
+from mnt.errors import HostError
 from mnt.fleet import HostConnection
 from mnt.tasks.bounds import bound_of
 from mnt.tasks.program import run_program
-from mnt.tasks.shape import shaped
+from mnt.tasks.shape import CHECK, Port, shaped
 
 _LISTEN_WITHIN = 20.0  # seconds from the start: the hosts wait at most this long for the slowest one
 
@@ -20,7 +23,7 @@ _LISTEN_WITHIN = 20.0  # seconds from the start: the hosts wait at most this lon
 class Listening(TypedDict):
     """The ports on which a host listens. `master` is false if another process holds the master port."""
 
-    ports: list[int]
+    ports: Annotated[list[Port], Meta(max_length=64)]
     master: bool
 
 
@@ -58,12 +61,14 @@ class Meeting:
         self._targets: Mapping[str, Sequence[Target]] | None = None
 
     def heard(self, host: str, frame: dict[str, Any]) -> None:
-        """Take a frame of the program. Raises HostError if the ports are not valid."""
+        """Take a frame of the program: its ports, then its results. Raises HostError if it is not valid."""
         with self._changed:
-            if "listening" in frame:
-                self._listening[host] = shaped(host, frame["listening"], Listening, "listening")
+            if host not in self._listening:
+                self._listening[host] = shaped(host, frame.get("listening"), Listening, "listening")
+            elif "reached" in frame and host not in self.reached:
+                self.reached[host] = frame["reached"]
             else:
-                self.reached[host] = frame.get("reached")
+                raise HostError(host, "answer", "a frame that is not its results", fix=CHECK)
             self._changed.notify_all()
 
     def leave(self, host: str) -> None:

@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict, TypeVar
+from collections.abc import Iterable
+from typing import Annotated, Any, TypedDict, TypeVar
+
+from msgspec import Meta
 
 from mnt import typed
 from mnt.errors import HostError
+from mnt.remote.job.entry import HOST_NAME, JOB_NAME
+from mnt.remote.job.failures import CALENDAR_END
 
 T = TypeVar("T")
+
+# What the numbers and texts of a host may be. An integer has at most 40 digits (mnt.tasks.bootstrap).
+Count = Annotated[int, Meta(ge=0)]
+Pid = Annotated[int, Meta(ge=0, le=2**22)]  # PID_MAX_LIMIT, proc(5); 0: a parent outside of a container
+Port = Annotated[int, Meta(ge=1, le=65535)]
+Moment = Annotated[float, Meta(ge=0, lt=CALENDAR_END)]  # epoch seconds
+Duration = Annotated[float, Meta(gt=-1e10, lt=1e10)]  # seconds; negative if a clock was set
+Rate = Annotated[float, Meta(ge=0, lt=1e10)]
+ExitCode = Annotated[int, Meta(ge=0, le=255)]
+Short = Annotated[str, Meta(max_length=1024)]  # a name, a version, ..
+Long = Annotated[str, Meta(max_length=65536)]  # a message, a traceback
+Address = Annotated[str, Meta(pattern=r"\A[0-9a-fA-F:.]{2,45}(%[\w.-]{1,64})?\Z")]  # numeric
+# Linux refuses `/`, `:` and white space in the name of an interface (dev_valid_name). An RDMA device is
+# named alike.
+DeviceName = Annotated[str, Meta(pattern=r"\A[^\s/:]{1,127}\Z")]
+HostName = Annotated[str, Meta(pattern=HOST_NAME)]
+JobName = Annotated[str, Meta(pattern=JOB_NAME)]
+
+
+CHECK = "check what replaces Python or mnt's files on that host"
+_SHOWN = 200  # characters of a wrong place, and of what is wrong there
 
 
 def shaped(host: str, value: object, shape: type[T], what: str = "answer") -> T:
@@ -16,15 +42,29 @@ def shaped(host: str, value: object, shape: type[T], what: str = "answer") -> T:
     Raises HostError, phase `answer`.
     """
     try:
+        typed.check_text(value)
         typed.convert(value, shape)
     except typed.Misfit as misfit:
         raise HostError(
             host,
             "answer",
-            f"{typed.dotted((what, *misfit.location))}: {misfit.problem}",
-            fix="check what replaces Python or mnt's files on that host",
+            described((what, *misfit.location), misfit),
+            fix=CHECK,
         ) from None
     return value  # type: ignore[return-value]
+
+
+def described(where: typed.Location, misfit: typed.Misfit) -> str:
+    """The place and the problem, cut: a host may have chosen their texts."""
+    return f"{typed.dotted(where)[:_SHOWN]}: {misfit.problem[:_SHOWN]}"
+
+
+def complete(host: str, answers: dict[str, T], asked: Iterable[str], what: str) -> dict[str, T]:
+    """The answers to what was asked, in that order. Raises HostError if there are others, or too few."""
+    wanted = list(asked)
+    if answers.keys() != set(wanted):
+        raise HostError(host, "answer", f"{what}: it does not answer what was asked", fix=CHECK)
+    return {name: answers[name] for name in wanted}
 
 
 class Refusal(TypedDict):

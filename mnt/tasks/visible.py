@@ -8,7 +8,7 @@ from typing import TypedDict
 
 from mnt.fleet import HostConnection
 from mnt.tasks.program import held, run_program
-from mnt.tasks.shape import shaped
+from mnt.tasks.shape import Duration, complete, shaped
 
 
 class Written(TypedDict):
@@ -21,7 +21,7 @@ class Written(TypedDict):
 class Seen(TypedDict):
     """Seconds until a host could read what another host wrote, or why it could not."""
 
-    delay: float | None
+    delay: Duration | None
     error: str | None
 
 
@@ -39,8 +39,11 @@ def write_files(
     Raises HostError if the host cannot be reached.
     """
     args = {"content": content, "write": places, "deadline": deadline}
+    host = connection.target.name
     with held(connection, "probe.visible", args) as first:
-        yield shaped(connection.target.name, first.get("written"), dict[str, Written], "written")
+        yield complete(
+            host, shaped(host, first.get("written"), dict[str, Written], "written"), places, "written"
+        )
 
 
 def await_files(
@@ -48,5 +51,5 @@ def await_files(
 ) -> dict[str, Seen]:
     """Wait, at most `deadline` seconds, until the files (by name) contain `content`. Raises HostError."""
     args = {"content": content, "read": files, "deadline": deadline}
-    answer = run_program(connection, "probe.visible", args)
-    return shaped(connection.target.name, answer.get("seen"), dict[str, Seen], "seen")
+    answer, host = run_program(connection, "probe.visible", args), connection.target.name
+    return complete(host, shaped(host, answer.get("seen"), dict[str, Seen], "seen"), files, "seen")

@@ -10,6 +10,7 @@ from mnt.tasks import bootstrap
 # The wrapper itself runs as root, to be able to end root's processes. -n: never ask.
 _SUDO_COMMAND = bootstrap.COMMAND.replace("exec ", "exec sudo -n -- ", 1)
 
+_GROUP, _CODE = re.compile(rb"[0-9]{1,9}"), re.compile(rb"[0-9]{1,3}")
 _NOISE_KEPT = 4096  # bytes: its end
 _NUMBER = 10  # digits, at most, of what follows a mark: a pid, or an exit code
 
@@ -88,7 +89,7 @@ class Streams:
         while True:
             before, mark, after = data.partition(self._mark + b" ")
             code, newline, rest = after.partition(b"\n")
-            if newline and _is_number(code):
+            if newline and _CODE.fullmatch(code) and int(code) <= 255:
                 self.exit_code = int(code)
                 self._held = b""
                 return b"".join((*passed, before, rest))
@@ -114,14 +115,10 @@ class Streams:
         group, newline, rest = rest.partition(b"\n")
         if newline or len(group) > _NUMBER:
             del self._noise[stream]
-            self.group = int(group) if _is_number(bytes(group.strip())) else self.group
+            self.group = int(group) if _GROUP.fullmatch(group.strip()) else self.group
         elif not mark:
             del noise[: -_NOISE_KEPT - len(self._mark)]
         return bytes(rest)
-
-
-def _is_number(text: bytes) -> bool:
-    return text.isdigit() and len(text) <= _NUMBER
 
 
 def _overlap(text: bytes, mark: bytes) -> int:

@@ -2,18 +2,60 @@
 
 from __future__ import annotations
 
-import json
+import ipaddress
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Literal
 
+from msgspec import Meta, Struct
+
+from mnt import typed
+from mnt.errors import HostError
 from mnt.facts.trial import Measurement, Trial, TrialCulprit
+from mnt.tasks.bootstrap import BadFrame, parse
+from mnt.tasks.shape import Count
+
+
+class Imported(Struct, tag_field="event", tag="imported"):
+    """A rank has imported torch."""
+
+    backend: Literal["gloo", "nccl"]
+    seconds: Annotated[float, Meta(ge=0, lt=1e6)]
+
+
+class Measured(Struct, tag_field="event", tag="measured"):
+    bytes: Annotated[int, Meta(ge=1, le=2**40)]
+    seconds: Annotated[float, Meta(ge=1e-9, lt=1e6)]
+
+
+class Sockets(Struct, tag_field="event", tag="sockets"):
+    """Pairs (local address, peer's address) of a rank's connections; a listening socket has no peer."""
+
+    connections: list[tuple[str, str]]
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for an address that is none."""
+        for local, peer in self.connections:
+            ipaddress.ip_address(local)
+            ipaddress.ip_address(peer or local)
+
+
+class Wrong(Struct, tag_field="event", tag="wrong"):
+    sum: float
+    expected: Count
+
+
+class Done(Struct, tag_field="event", tag="done"):
+    """A rank has come to its end."""
+
+
+Event = Imported | Measured | Sockets | Wrong | Done
 
 # The network that NCCL chooses, as printed with NCCL_DEBUG=INFO: seen in NCCL 2.28.9.
 _CHOICE = re.compile(r"NCCL INFO (NET/\w+ ?: Using \[\d.*|Using network .*)$")
 # A connection over RoCE: the device, by its number in `Using`, and the GID. From NCCL's source: old versions
 # print `Dev`, current ones `IbDev`.
-_GID = re.compile(r"NCCL INFO NET/IB ?: .*\b(?:Ib)?Dev (\d+) Port \d+ qpn \d+ .*\bGID (\d+) ")
+_GID = re.compile(r"NCCL INFO NET/IB ?: .*\b(?:Ib)?Dev ([0-9]{1,9}) Port \d+ qpn \d+ .*\bGID ([0-9]{1,9}) ")
 
 
 def read_trial(
@@ -32,17 +74,19 @@ def read_trial(
     wrong: dict[str, str] = {}
     sockets: dict[str, set[tuple[str, str]]] = {}
     ended = False
-    for host, event in [(name, event) for name in output for event in _events(output[name], prefix)]:
-        if event["event"] == "imported":
-            backend = event["backend"]
-            imports[host] = max(event["seconds"], imports.get(host, 0.0))
-        elif event["event"] == "measured":
-            bandwidth = event["bytes"] / event["seconds"] * 2 * (world - 1) / world / 1e9
-            measured.append(Measurement(event["bytes"], event["seconds"], bandwidth))
-        elif event["event"] == "sockets":
-            sockets.setdefault(host, set()).update((local, peer) for local, peer in event["connections"])
-        elif event["event"] == "wrong":
-            wrong.setdefault(host, f"{event['sum']:g} instead of {event['expected']}")
+    for host, event in [(name, event) for name in output for event in _events(name, output[name], prefix)]:
+        if isinstance(event, HostError):
+            failed = failed or TrialCulprit(host, event.reason)
+        elif isinstance(event, Imported):
+            backend = event.backend
+            imports[host] = max(event.seconds, imports.get(host, 0.0))
+        elif isinstance(event, Measured):
+            bandwidth = event.bytes / event.seconds * 2 * (world - 1) / world / 1e9
+            measured.append(Measurement(event.bytes, event.seconds, bandwidth))
+        elif isinstance(event, Sockets):
+            sockets.setdefault(host, set()).update(event.connections)
+        elif isinstance(event, Wrong):
+            wrong.setdefault(host, f"{event.sum:g} instead of {event.expected}")
         else:
             ended = True
     if failed is None and not ended:
@@ -61,11 +105,29 @@ def read_trial(
     )
 
 
-def _events(text: str, prefix: str) -> Iterator[dict[str, Any]]:
+def _events(host: str, text: str, prefix: str) -> Iterator[Event | HostError]:
+    """The events that a host printed; of those that are not valid only the first, as an error."""
+    refused = False
     for line in text.splitlines():
         _, found, rest = line.partition(prefix)
         if found:
-            yield json.loads(rest)
+            try:
+                yield _event(host, rest)
+            except HostError as error:
+                if not refused:
+                    yield error
+                refused = True
+
+
+def _event(host: str, text: str) -> Event:
+    """Raises HostError."""
+    try:
+        document = parse(text)
+        typed.check_text(document)
+        event: Event = typed.convert(document, Event)
+        return event
+    except (BadFrame, typed.Misfit) as error:
+        raise HostError(host, "answer", f"its trial printed a line that is not valid: {error}") from None
 
 
 def _network(text: str) -> tuple[str, ...]:

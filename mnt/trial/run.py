@@ -6,6 +6,7 @@ import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import TypedDict
 
 from mnt.errors import HostError, NeverStarted
 from mnt.facts.fleet import FleetFacts
@@ -22,6 +23,7 @@ from mnt.launch.watch import Watch
 from mnt.network.decision import NetworkDecision
 from mnt.tasks.bundle import script_source
 from mnt.tasks.program import held
+from mnt.tasks.shape import shaped
 from mnt.trial.output import read_trial
 from mnt.trial.plan import SCRIPT, able_hosts, plan_trial
 
@@ -53,6 +55,10 @@ def _blamed(error: HostError | NeverStarted, names: Sequence[str]) -> str:
     return next((name for name in names if f"{name}:" in error.message), names[0])
 
 
+class _Staged(TypedDict):
+    directory: str
+
+
 @contextmanager
 def _staged(fleet: Fleet, hosts: Sequence[Host]) -> Iterator[dict[str, str]]:
     """A temporary directory on each host, by host, that holds the script while the block runs.
@@ -64,7 +70,7 @@ def _staged(fleet: Fleet, hosts: Sequence[Host]) -> Iterator[dict[str, str]]:
 
         def stage(connection: HostConnection) -> str:
             frame = stack.enter_context(held(connection, "trial.stage", {"files": {SCRIPT: text}}))
-            return str(frame["directory"])
+            return shaped(connection.target.name, frame, _Staged, "frame")["directory"]
 
         staged = fleet.run_each(stage, {host.name: () for host in hosts})
         for error in staged.errors().values():

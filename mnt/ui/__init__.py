@@ -14,9 +14,11 @@ from mnt.ui.console import (
     long_document,
     note,
     plain,
+    readable,
     success,
     warn,
 )
+from mnt.ui.files import write_file
 from mnt.ui.hostlines import HostLines, block
 from mnt.ui.table import Cell, fits, table
 
@@ -34,7 +36,9 @@ __all__ = [
     "long_document",
     "note",
     "plain",
+    "readable",
     "success",
     "table",
     "warn",
+    "write_file",
 ]

@@ -20,12 +20,18 @@ _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
     r"|[\u202a-\u202e\u2066-\u2069]"
 )
+_SURROGATES = re.compile("[\ud800-\udfff]")
 _ERASE_LINE = "\r\x1b[K"
 
 
 def clean(text: str) -> str:
     """Text that is safe for a terminal: without escapes and control characters, except tab and newline."""
     return _ESCAPES.sub("", text)
+
+
+def readable(text: str) -> str:
+    """Text that can be encoded: U+FFFD for surrogates, such as those for the bytes of a host's file name."""
+    return _SURROGATES.sub("\ufffd", text)
 
 
 def colours(stream: TextIO) -> bool:
@@ -90,7 +96,10 @@ def lines(text: str) -> None:
 
 def document(value: Any) -> None:
     """Print the result as one JSON document to stdout."""
-    put(sys.stdout, json.dumps(value, indent=2) + "\n")
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    if not text.isascii():
+        text = json.dumps(json.loads(readable(text)), indent=2)
+    put(sys.stdout, text + "\n")
 
 
 def long_document(value: dict[str, Any], name: str, members: Iterable[tuple[str, Any]]) -> None:

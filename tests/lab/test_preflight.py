@@ -377,7 +377,7 @@ def test_files_for_ci_and_for_people(make_hosts: MakeLab, run_mnt: RunMnt, tmp_p
     assert "✓ Fit to train" in page.read_text()
     done = run_mnt("preflight", "--html", str(tmp_path / "none" / "page.html"), lab=lab)
     assert done.returncode == 2
-    assert "cannot write" in done.stderr
+    assert "cannot be written" in done.stderr
 
 
 def test_watching_shows_what_changes_over_the_same_connections(make_hosts: MakeLab) -> None:

@@ -7,13 +7,10 @@ name, which must lead to the host on the machine where DeepSpeed runs.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
-from pathlib import Path
 
-from mnt.errors import UsageError
 from mnt.inventory.model import Host
-from mnt.remote.common.files import replace_file, strerror
+from mnt.ui.files import write_file
 
 
 def render(hosts: Iterable[Host], slots: int | None = None) -> str:
@@ -28,13 +25,4 @@ def render(hosts: Iterable[Host], slots: int | None = None) -> str:
 
 def write(file: str, text: str) -> None:
     """Write `text` to `file`, completely or not at all. Raises UsageError if that fails."""
-    target = Path(os.path.realpath(file))
-    try:
-        if target.exists() and not target.is_file():  # a pipe or /dev/null, which is not replaced
-            target.write_text(text)
-            return
-        replace_file(target, text, mode=None)
-    except OSError as error:
-        raise UsageError(
-            f"{file}: cannot be written: {strerror(error)}", fix="use -o with a file in a directory of yours"
-        ) from None
+    write_file(file, text, fix="use -o with a file in a directory of yours")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import itertools
 from collections.abc import Iterator, Sequence
 
 from mnt.facts.fleet import FleetFacts
@@ -67,28 +66,37 @@ def subnet_overlap(host: Host, facts: HostFacts) -> Iterator[Problem]:
     matching route. So traffic for one NIC may use the other.
     """
     nics = [nic for nic in facts.interfaces if nic.up and not nic.loopback]
-    for first, second in itertools.combinations(nics, 2):
-        shared = _shared_subnet(first, second)
-        if shared is not None:
-            yield Problem(
-                message=f"{first.name} and {second.name} are both in {shared}",
-                found=f"{first.name} {' '.join(first.ipv4)}, {second.name} {' '.join(second.ipv4)}",
-                expected="one NIC per subnet, or a bond of both",
-                fix="move one to another subnet, or bond them; or add a source rule for "
-                f"{second.name} and: sudo sysctl -w net.ipv4.conf.all.arp_ignore=1 "
-                "net.ipv4.conf.all.arp_announce=2",
-            )
+    for first, second, shared in _shared_subnets(nics):
+        yield Problem(
+            message=f"{first.name} and {second.name} are both in {shared}",
+            found=f"{first.name} {' '.join(first.ipv4)}, {second.name} {' '.join(second.ipv4)}",
+            expected="one NIC per subnet, or a bond of both",
+            fix="move one to another subnet, or bond them; or add a source rule for "
+            f"{second.name} and: sudo sysctl -w net.ipv4.conf.all.arp_ignore=1 "
+            "net.ipv4.conf.all.arp_announce=2",
+        )
 
 
-def _shared_subnet(one: Interface, other: Interface) -> str | None:
-    """A network that contains addresses of both NICs. A /32 is a point-to-point link, not a subnet."""
-    for mine, yours in itertools.product(
-        map(ipaddress.ip_interface, one.ipv4), map(ipaddress.ip_interface, other.ipv4)
-    ):
-        narrower = max(mine.network, yours.network, key=lambda network: network.prefixlen)
-        if narrower.prefixlen < 32 and mine.ip in yours.network and yours.ip in mine.network:
-            return str(narrower)
-    return None
+def _shared_subnets(nics: Sequence[Interface]) -> Iterator[tuple[Interface, Interface, str]]:
+    """(a NIC, a later one, a network with addresses of both), once for each later one.
+
+    A /32 is a point-to-point link, not a subnet. Two addresses are in one subnet if they agree on the bits of
+    the longer prefix. A host may claim thousands of NICs, so pairs are not compared one by one.
+    """
+    seen: dict[tuple[int, int], Interface] = {}  # (length of a prefix, its bits) -> the first NIC with it
+    for nic in nics:
+        own = [
+            (length, int(address.ip) >> (32 - length))
+            for address in map(ipaddress.IPv4Interface, nic.ipv4)
+            for length in range(address.network.prefixlen, 32)
+        ]
+        for length, bits in own:
+            if (length, bits) in seen:
+                first = seen[length, bits]
+                yield first, nic, str(ipaddress.IPv4Network((bits << (32 - length), length)))
+                break
+        for each in own:
+            seen.setdefault(each, nic)
 
 
 @network_check("nic-speed", severity=Severity.WARN)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
+from functools import cache
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from mnt.facts.reach import Reach, Reached
 from mnt.inventory.hostlist import fold
@@ -35,15 +36,8 @@ def as_page(report: Report, *, written: str, seconds: float) -> str:
         written: date and time, for people.
         seconds: how long the preflight took.
     """
-    environment = Environment(
-        loader=PackageLoader("mnt.preflight.output", ""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     hosts = [host.name for host in report.fleet.hosts]
-    return environment.get_template("page.html.j2").render(
+    return _template().render(
         report=report,
         fold=fold,
         hosts=hosts,
@@ -53,6 +47,18 @@ def as_page(report: Report, *, written: str, seconds: float) -> str:
         symbols=_SYMBOLS,
         reach=_heat(report.fleet.reach, hosts),
     )
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=PackageLoader("mnt.preflight.output", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html.j2")
 
 
 def _heat(reach: Reach, hosts: list[str]) -> list[tuple[str, list[Square]]]:

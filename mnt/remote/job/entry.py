@@ -3,41 +3,52 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from mnt.remote.common.refusal import Refused
+from mnt.remote.job.failures import CALENDAR_END
 from mnt.remote.job.files import FINAL_STATES, JobPaths, job_names, read_state
 from mnt.remote.job.procs import Process, boot_id, find, pids_with_environment
 from mnt.remote.job.spec import job_variables
 
+JOB_NAME = r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z"
+HOST_NAME = r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}\Z"  # as in an inventory
+
 # The shapes of about.json and state.json, as `_take` reads them. Together they are `mnt.tasks.job.JobEntry`.
-_TEXT, _INT, _TIME = (str, None), (int, None), (float, None)
+_COUNT, _PORT, _PID = range(2**63), range(1, 65536), range(1, 2**22 + 1)
+_TEXT, _RANK, _CODE, _TIME = (1024, None), (_COUNT, None), (range(256), None), (float, None)
+_HOST = re.compile(HOST_NAME)
+_LONG = 65536
 _FAILURE = {
-    **dict.fromkeys(("rank", "local_rank", "exit_code"), _INT),
-    **dict.fromkeys(("signal", "traceback"), _TEXT),
-    "message": str,
+    **dict.fromkeys(("rank", "local_rank"), _RANK),
+    "exit_code": _CODE,
+    "signal": _TEXT,
+    "traceback": (_LONG, None),
+    "message": _LONG,
     "time": _TIME,
     "victim": bool,
 }
 _REASON = {
     "request": (bool, None),
-    **dict.fromkeys(("peer", "lost", "message"), _TEXT),
+    **dict.fromkeys(("peer", "lost"), (_HOST, None)),
+    "message": (_LONG, None),
     "failure": (_FAILURE, None),
     "time": _TIME,
 }
 _ABOUT = {
-    "job": str,
-    "host": str,
-    "node_rank": int,
-    "nodes": [{"host": str, "node_rank": int, "nproc": int}],
+    "job": re.compile(JOB_NAME),
+    "host": _HOST,
+    "node_rank": _COUNT,
+    "nodes": [{"host": _HOST, "node_rank": _COUNT, "nproc": _COUNT}],
     **dict.fromkeys(("engine", "release", "backend", "outside_id"), _TEXT),
-    "master": ({"addr": str, "port": int}, None),
+    "master": ({"addr": re.compile(r"[0-9a-fA-F:.]{2,45}(%[\w.-]{1,64})?\Z"), "port": _PORT}, None),
     "created": _TIME,
 }
 _STATE = {
-    "state": str,
-    "exit_code": _INT,
+    "state": re.compile(r"(starting|running|finished|failed|stopped)\Z"),
+    "exit_code": _CODE,
     "signal": _TEXT,
     "failure": (_FAILURE, None),
     "reason": (_REASON, None),
@@ -45,9 +56,8 @@ _STATE = {
     "ended": _TIME,
     "listening": (bool, None),
     "peer": _TEXT,
-    "supervisor": ({"pid": int, "start_time": int, "boot_id": str}, None),
+    "supervisor": ({"pid": _PID, "start_time": _COUNT, "boot_id": 1024}, None),
 }
-CALENDAR_END = 253402214400  # epoch seconds: the last day of the year 9999
 
 
 def describe(paths: JobPaths) -> dict[str, Any] | None:
@@ -75,6 +85,11 @@ def describe(paths: JobPaths) -> dict[str, Any] | None:
     return {**about, **state, "listening": bool(state["listening"])}
 
 
+def as_failure(value: Any) -> Any:
+    """A `mnt.remote.job.failures.Failure` of another host; None if it is none."""
+    return _shaped(value, _FAILURE)
+
+
 def _shaped(value: Any, shape: Any) -> Any:
     """The part of a value that has the shape; None if it has another one."""
     try:
@@ -86,8 +101,9 @@ def _shaped(value: Any, shape: Any) -> Any:
 def _take(value: Any, shape: Any) -> Any:
     """The part of a value that has the shape. Raises ValueError if it has another one.
 
-    A shape is a type; a dict of shapes (a missing key is None, other keys are left out); a list with the
-    shape of all items; or (shape, None): None is possible too. `float` is a time in epoch seconds.
+    A shape is `bool`; `float`, a time in epoch seconds; a range of integers; the length of the longest text;
+    a pattern of a text; a dict of shapes (a missing key is None, other keys are left out); a list with the
+    shape of all items; or (shape, None): None is possible too.
     """
     if isinstance(shape, tuple):
         return None if value is None else _take(value, shape[0])
@@ -95,12 +111,28 @@ def _take(value: Any, shape: Any) -> Any:
         return {key: _take(value.get(key), part) for key, part in shape.items()}
     if isinstance(shape, list) and isinstance(value, list):
         return [_take(item, shape[0]) for item in value]
-    fits = type(value) is shape
-    if shape is float:
+    if shape is bool:
+        fits = type(value) is bool
+    elif shape is float:
         fits = type(value) in (int, float) and 0 <= value < CALENDAR_END
+    elif isinstance(shape, range):
+        fits = type(value) is int and value in shape
+    elif isinstance(shape, int):
+        fits = isinstance(value, str) and len(value) <= shape and _is_text(value)
+    else:
+        fits = isinstance(value, str) and isinstance(shape, re.Pattern) and bool(shape.match(value))
     if not fits:
         raise ValueError
     return value
+
+
+def _is_text(value: str) -> bool:
+    """Whether it is Unicode, but for bytes of a file name."""
+    try:
+        value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def is_staged(paths: JobPaths) -> bool:

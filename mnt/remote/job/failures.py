@@ -13,6 +13,8 @@ TRACEBACK_BYTES = 8 * 1024
 MESSAGE_CHARACTERS = 500
 TAIL_BYTES = 256 * 1024
 
+CALENDAR_END = 253402214400  # epoch seconds: the last day of the year 9999
+
 LINE_PREFIX = re.compile(r"^(?:\[\w+\]:? ?)+")  # "[rank1]: " of torch's excepthook, "[default1]:" of --tee
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:: |$)")
 
@@ -69,11 +71,16 @@ def make_failure(
         "local_rank": local_rank,
         "exit_code": None if code is None else exit_code_of(code),
         "signal": None if code is None else signal_of(code),
-        "message": message[:MESSAGE_CHARACTERS],
-        "traceback": None if traceback is None else traceback[-TRACEBACK_BYTES:],
-        "time": time,
+        "message": _readable(message[:MESSAGE_CHARACTERS]),
+        "traceback": None if traceback is None else _readable(traceback[-TRACEBACK_BYTES:]),
+        "time": time if time is not None and 0 <= time < CALENDAR_END else None,
         "victim": code is not None and (code == -signal.SIGTERM or _lost_others(words)),
     }
+
+
+def _readable(text: str) -> str:
+    """The text with `?` for surrogates, which a job can write as JSON, and nothing can encode."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _lost_others(words: str) -> bool:
@@ -105,7 +112,7 @@ def last_exception(stderr: str) -> tuple[str, str] | None:
 
 def exit_code_of(code: int) -> int:
     """The exit code as in a shell, 128+N for signal N, from that of Python's subprocess."""
-    return code if code >= 0 else 128 - code
+    return min(code if code >= 0 else 128 - code, 255)
 
 
 def signal_of(code: int) -> str | None:

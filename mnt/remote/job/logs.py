@@ -26,7 +26,7 @@ def read_logs(args: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> d
     paths = JobPaths(args["jobs_dir"], args["job"], args["host"])
     entry = require(paths)
     emit({"state": entry})
-    streams = _streams(paths, args["rank"], int(args["offset"]))
+    streams = _streams(paths, entry, args["rank"], int(args["offset"]))
     while True:
         # The state is read before the logs, so that everything written before the end is sent.
         now = require(paths)
@@ -41,16 +41,15 @@ def read_logs(args: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> d
         time.sleep(LOOK_EVERY)
 
 
-def _streams(paths: JobPaths, rank: int | None, offset: int) -> list[_Stream]:
+def _streams(paths: JobPaths, entry: dict[str, Any], rank: int | None, offset: int) -> list[_Stream]:
     """The log files to send. Raises Refused if the rank is not on this node."""
     if rank is None:
         return [_Stream("output", lambda: paths.output, offset)]
-    spec = read_spec(paths)
-    first, count = first_rank(spec), rank_count(spec)
+    first, count = first_rank(entry), rank_count(entry)
     if not first <= rank < first + count:
-        raise Refused(f"rank {rank} is not on {spec['host']}: it has {first} to {first + count - 1}")
+        raise Refused(f"rank {rank} is not on {paths.host}: it has {first} to {first + count - 1}")
 
-    remains, local_rank = remains_of(spec), rank - first
+    remains, local_rank = remains_of(read_spec(paths)), rank - first
 
     def stream(name: str) -> _Stream:
         return _Stream(name, lambda: remains.rank_log(paths.ranks, local_rank, name))

@@ -54,7 +54,7 @@ def spawn_node(args: dict[str, Any]) -> dict[str, Any]:
     spec = {**read_spec(paths), "peer": args["peer"]}
     with _nothing_left(paths):
         paths.write(paths.spec, spec)
-        started = _spawn(paths, spec, _session_environment())
+        started = _spawn(paths, args["jobs_dir"], _session_environment())
     if args["wait_for_port"]:
         _await_port(paths, deadline)
     entry = describe(paths)
@@ -159,7 +159,7 @@ def _nothing_left(paths: JobPaths) -> Iterator[None]:
 # --- the supervisor ----------------------------------------------------------------------------------------
 
 
-def _spawn(paths: JobPaths, spec: Mapping[str, Any], environment: dict[str, str]) -> dict[str, Any]:
+def _spawn(paths: JobPaths, jobs_dir: str, environment: dict[str, str]) -> dict[str, Any]:
     """Start the supervisor, in its own session and without our open files, and wait for its handshake."""
     reading, writing = os.pipe()
     log = os.open(paths.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -168,7 +168,7 @@ def _spawn(paths: JobPaths, spec: Mapping[str, Any], environment: dict[str, str]
             [sys.executable, "-I", "-X", "utf8", paths.program, paths.spec, str(writing)],
             cwd="/",
             # With the job's variables it can be found at once.
-            env={**environment, **job_variables(spec["job"], spec["host"])},
+            env={**environment, **job_variables(paths.job, paths.host)},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -180,7 +180,7 @@ def _spawn(paths: JobPaths, spec: Mapping[str, Any], environment: dict[str, str]
         os.close(writing)
     answer = _hear(reading)
     if "pid" not in answer:
-        stop_node({"jobs_dir": spec["jobs_dir"], "job": spec["job"], "host": spec["host"], "grace": 0.0})
+        stop_node({"jobs_dir": jobs_dir, "job": paths.job, "host": paths.host, "grace": 0.0})
         supervisor.wait()
         refused = answer.get("refused") or {}
         last_line = read(paths.supervisor_log).strip().rpartition("\n")[2] or "it printed nothing"

@@ -99,7 +99,7 @@ def _ask(paths: JobPaths, supervisor: Process, grace: float) -> int:
             return 0
         time.sleep(LOOK_EVERY)
     killed = (read_state(paths) or {}).get("killed")
-    return killed if isinstance(killed, int) else 0
+    return killed if type(killed) is int and killed > 0 else 0
 
 
 def _end_rest(job: str, host: str, recorded: list[dict[str, int]], grace: float) -> Ending:
@@ -151,4 +151,4 @@ def _master_port(paths: JobPaths, record: dict[str, Any]) -> int | None:
     spec = paths.read(paths.spec) or {}
     master = spec.get("master")
     port = (master if isinstance(master, dict) else record).get("port")
-    return port if isinstance(port, int) else None
+    return port if type(port) is int and 0 < port < 65536 else None

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mnt.remote.job.channel import Event
+from mnt.remote.job.entry import as_failure
 from mnt.remote.job.failures import Failure, exit_code_of, make_failure
 
 
@@ -39,4 +40,4 @@ def reason_of(event: Event, now: float) -> dict[str, Any]:
         return {"lost": event.host, "message": event.message, "time": now}
     if event.kind == "stopped":
         return {"request": True, "peer": event.host}
-    return {"peer": event.host, "failure": event.failure}
+    return {"peer": event.host, "failure": as_failure(event.failure)}

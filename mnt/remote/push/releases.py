@@ -29,7 +29,8 @@ from mnt.remote.common.owners import accepts, check_owners, find_group
 from mnt.remote.common.refusal import Refused
 from mnt.remote.push.entries import differs, parse_manifest, same_bytes, shown
 
-_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")
+RELEASE_ID = r"\A[0-9]{8}-[0-9]{6}-[0-9a-f]{8}\Z"
+_ID = re.compile(RELEASE_ID)
 _MANIFEST = ".manifest.json"
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # NFS mounted with `nolock`, FUSE
 _STALE = 24 * 3600.0  # seconds after which leftovers are removed if locks do not work

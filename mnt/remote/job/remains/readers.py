@@ -36,6 +36,8 @@ READERS: dict[str, Remains] = {"torchrun": TorchrunRemains()}
 def remains_of(spec: Mapping[str, Any]) -> Remains:
     """The reader that a spec names; old specs name none, and have torchrun's. Raises Refused."""
     name = spec.get("remains") or "torchrun"
-    if name not in READERS:
-        raise Refused(f"this mnt cannot read what {name} leaves", "use the mnt that started the job")
+    if not isinstance(name, str) or name not in READERS:
+        raise Refused(
+            f"this mnt cannot read what {str(name)[:80]} leaves", "use the mnt that started the job"
+        )
     return READERS[name]

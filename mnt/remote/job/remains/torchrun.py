@@ -24,6 +24,7 @@ from mnt.remote.job.failures import (
     tail,
 )
 
+_WRONG = (ValueError, KeyError, TypeError, OverflowError, RecursionError)  # of an error.json that is none
 _REPORT = re.compile(r"^\[\d+\]:$")
 _FIELD = re.compile(r"^  (time|rank|exitcode)\s*: (.*)$")
 _RANK = re.compile(r"([0-9]{1,9}) \(local_rank: ([0-9]{1,9})\)")
@@ -104,7 +105,7 @@ def error_time(text: str, modified: float) -> float:
     """
     try:
         timestamp = float(parse_json(text)["message"]["extraInfo"]["timestamp"])
-    except (ValueError, KeyError, TypeError):
+    except _WRONG:
         return modified
     if not math.isfinite(timestamp):
         return modified
@@ -157,7 +158,7 @@ def _parse_error_file(text: str) -> tuple[str, str] | None:
     """Message and call stack of an error.json, whose message is a mapping or (torch.multiprocessing) text."""
     try:
         message = parse_json(text)["message"]
-    except (ValueError, KeyError, TypeError):
+    except _WRONG:
         return None
     if isinstance(message, str):
         return message.strip().rpartition("\n")[2], message
@@ -172,7 +173,7 @@ def _parse_error_file(text: str) -> tuple[str, str] | None:
 def _clock(text: str | None) -> float | None:
     try:
         return time.mktime(time.strptime(text or "", "%Y-%m-%d_%H:%M:%S"))
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 

@@ -1,0 +1,29 @@
+"""Files that a command writes for people."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from mnt.errors import UsageError
+from mnt.remote.common.files import replace_file, strerror
+from mnt.ui.console import readable
+
+
+def write_file(file: str | os.PathLike[str], text: str, *, fix: str | None = None) -> None:
+    """Write `text` to a file, completely or not at all. A link stays, and what it points to is replaced.
+
+    Args:
+        text: what is no Unicode in it (a host's file names) becomes U+FFFD.
+        fix: of the error.
+
+    Raises UsageError if that fails.
+    """
+    target, text = Path(os.path.realpath(file)), readable(text)
+    try:
+        if target.exists() and not target.is_file():  # a pipe or /dev/null, which is not replaced
+            target.write_text(text, encoding="utf-8")
+        else:
+            replace_file(target, text, mode=None)
+    except OSError as error:
+        raise UsageError(f"{os.fspath(file)}: cannot be written: {strerror(error)}", fix=fix) from None
