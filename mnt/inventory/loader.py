@@ -22,7 +22,7 @@ Plain = dict[str, Any]
 
 _EVERY_KEY = "see docs/inventory.md and inventories/template.yaml for every key"
 _MAPPING = "for settings write a mapping: hosts: {node1: {nic: eth0}}"
-_SECRET = "expected {file: PATH}, {env: NAME} or {command: [PROGRAM, ARG..]}"
+_ORIGIN = "expected {file: PATH}, {env: NAME} or {command: [PROGRAM, ARG..]}"
 _NO_VALUE = "write where the value comes from, never the value itself"
 _ONCE = "name each host once; only the key of a single host may refine a range that contains it"
 _SEVERAL = "split it into several inventories"
@@ -101,7 +101,7 @@ def _explain_secret(source: Document, location: Location) -> InventoryError:
     if not is_variable_name(str(location[1])):
         message = "secrets: this key is not a name for an environment variable"
         return source.error(location[:2], message, fix="write NAME: {file: PATH}")
-    return source.error(location, f"{dotted(location[:2])}: {_SECRET}", fix=_NO_VALUE)
+    return source.error(location, f"{dotted(location[:2])}: {_ORIGIN}", fix=_NO_VALUE)
 
 
 def _secrets(source: Document, parsed: InventoryFile) -> dict[str, Plain]:

@@ -208,9 +208,7 @@ def _outputs(process: subprocess.Popen[bytes], end: float) -> tuple[bytes, bytes
 
     Raises TimeoutExpired, UsageError.
     """
-    assert process.stdout is not None
-    assert process.stderr is not None
-    out, err = process.stdout.fileno(), process.stderr.fileno()
+    out, err = (pipe.fileno() for pipe in (process.stdout, process.stderr) if pipe is not None)
     printed = {out: b"", err: b""}
     with selectors.DefaultSelector() as selector:
         for pipe in printed:
