@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 from mnt import lab
 from mnt.errors import UsageError
 from mnt.inventory.spelling import did_you_mean
+from mnt.remote.common.owners import check_owners
+from mnt.remote.common.refusal import Refused
 
 DIRECTORY = "inventories"
 VARIABLE = "MNT_INVENTORY"
@@ -31,7 +34,8 @@ def locate(name: str | None) -> str:
             inventories/default.yaml, else that of the running lab.
 
     Raises:
-        UsageError: there is no such inventory, or several labs could be meant.
+        UsageError: there is no such inventory, several labs could be meant, or another user can write to a
+            file in inventories/ that is not named by its path.
     """
     name = name or os.environ.get(VARIABLE)
     if not name:
@@ -44,7 +48,7 @@ def locate(name: str | None) -> str:
         return name
     if name not in named():
         raise UsageError(f"no inventory named {name!r}{did_you_mean(name, named())}", fix=_what_there_is())
-    return named()[name]
+    return _own(named()[name])
 
 
 def named() -> dict[str, str]:
@@ -60,13 +64,29 @@ def labs() -> dict[str, str]:
 
 def _without_name() -> str:
     if DEFAULT in named():
-        return named()[DEFAULT]
+        return _own(named()[DEFAULT])
     if labs():
         return _only_lab(several=SeveralLabs)
     raise NoInventory(
         f"no inventory: no -i, no ${VARIABLE}, no {DIRECTORY}/{DEFAULT}.yaml and no running lab",
         fix=_what_there_is(),
     )
+
+
+def _own(file: str) -> str:
+    """The file, which nobody named by its path.
+
+    Raises UsageError if another user made or can replace it: an inventory can name an ssh_config and commands
+    that run as this user, and the current directory may be one like /tmp.
+    """
+    try:
+        check_owners(os.path.abspath(file))
+    except Refused as refusal:
+        raise UsageError(
+            f"{file} may be another user's: {refusal.message}",
+            fix=f"{refusal.fix}; or, if you trust it, name its path: -i {shlex.quote(file)}",
+        ) from None
+    return file
 
 
 def _only_lab(several: type[UsageError] = UsageError) -> str:

@@ -22,6 +22,8 @@ from mnt.errors import InventoryError, UsageError
 from mnt.inventory.model import Inventory, SecretSource
 from mnt.inventory.values import is_variable_name
 from mnt.remote.common.files import strerror
+from mnt.remote.common.owners import check_owners
+from mnt.remote.common.refusal import Refused
 
 HIDDEN = "***"
 
@@ -156,7 +158,10 @@ def _of_file(path: str) -> bytes:
             if not stat.S_ISREG(found.st_mode):
                 raise UsageError(f"{path} is not a file", fix="name a regular file")
             check_private(path, found)
+            check_owners(path)
             return file.read(_MOST + 1)
+    except Refused as refusal:
+        raise UsageError(refusal.message, fix=refusal.fix) from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {strerror(error)}", fix="create it, mode 0600") from None
 

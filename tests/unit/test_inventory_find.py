@@ -79,3 +79,14 @@ def test_a_lab_that_does_not_run(here: Path) -> None:
     for name in ("half", "../x", ""):
         with pytest.raises(UsageError, match="is running"):
             find.locate(f"lab:{name}")
+
+
+@pytest.mark.parametrize("name", [None, "default"])
+@pytest.mark.parametrize("open_to_others", [".", "inventories", "inventories/default.yaml"])
+def test_an_inventory_that_another_user_can_write(here: Path, name: str | None, open_to_others: str) -> None:
+    """It could have an ssh_config with a `Match exec`. Whoever names its path has looked at it."""
+    write(here, "inventories/default.yaml")
+    (here / open_to_others).chmod(0o777)
+    with pytest.raises(UsageError, match="may be another user's: all users can write to .*0777"):
+        find.locate(name)
+    assert find.locate("inventories/default.yaml") == "inventories/default.yaml"

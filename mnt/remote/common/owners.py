@@ -132,8 +132,7 @@ def _judge_mode(path: str, found: os.stat_result, group: Group | None, *, last: 
         name = _group_name(found.st_gid)
         raise Refused(
             f"the group {name} can write to {path} (mode {_octal(mode)})",
-            f"chmod g-w {where}; if this group shares the workdir on purpose: workdir_group: {name} in the "
-            "inventory",
+            f"chmod g-w {where} (only a workdir may be shared with a group: workdir_group in the inventory)",
         )
 
 
