@@ -87,6 +87,6 @@ def test_an_inventory_that_another_user_can_write(here: Path, name: str | None, 
     """It could have an ssh_config with a `Match exec`. Whoever names its path has looked at it."""
     write(here, "inventories/default.yaml")
     (here / open_to_others).chmod(0o777)
-    with pytest.raises(UsageError, match="may be another user's: all users can write to .*0777"):
+    with pytest.raises(UsageError, match=r"may be another user's: all users can write to .*0777"):
         find.locate(name)
     assert find.locate("inventories/default.yaml") == "inventories/default.yaml"
