@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from mnt.facts.system import Gpus, LogLine
+from mnt.remote.common.files import whole_number
 
 Row = Mapping[str, str]
 
@@ -44,6 +46,9 @@ XIDS = {
 FATAL_XIDS = frozenset({62, 64, 79, 95, 119, 120, 140, 143})
 
 
+_LONGEST_LINE = 2000  # characters; a message of the kernel has at most 1,024
+
+
 class Xid(NamedTuple):
     code: int
     device: str  # PCI address as the kernel prints it, 0000:41:00
@@ -54,7 +59,7 @@ class Xid(NamedTuple):
 def xids(lines: tuple[LogLine, ...]) -> Iterator[Xid]:
     """From lines like `NVRM: Xid (PCI:0000:41:00): 79, pid=.., ..`; old drivers leave out `PCI:`."""
     for line in lines:
-        found = re.search(r"NVRM: Xid \((?:PCI:)?([^)]+)\): (\d+),?\s*(.*)", line.text)
+        found = re.search(r"NVRM: Xid \((?:PCI:)?([^)]+)\): ([0-9]{1,9}),?\s*(.*)", line.text[:_LONGEST_LINE])
         if found:
             yield Xid(int(found[2]), found[1], line.age, found[3])
 
@@ -63,9 +68,10 @@ def number(row: Row, column: str) -> float | None:
     """The number in a text like `143771 MiB`, `16`, `0x08`. None: `[N/A]`, or no such column."""
     text = row.get(column, "").partition(" ")[0]
     try:
-        return float(int(text, 16)) if text.startswith("0x") else float(text)
-    except ValueError:
+        found = float(int(text, 16)) if text.startswith("0x") else float(text)
+    except (ValueError, OverflowError):
         return None
+    return found if math.isfinite(found) else None
 
 
 def value(row: Row, column: str) -> str | None:
@@ -116,5 +122,9 @@ def visible(devices: str, count: int) -> int:
     CUDA Environment Variables). Names (GPU-.., MIG-..) are assumed to exist.
     """
     words = [word.strip() for word in devices.split(",")] if devices.strip() else []
-    exist = (not re.fullmatch(r"-?\d+", word) or 0 <= int(word) < count for word in words)
-    return sum(1 for _ in itertools.takewhile(bool, exist))
+
+    def exists(word: str) -> bool:
+        index = whole_number(word)
+        return not re.fullmatch("-?[0-9]+", word) if index is None else index < count
+
+    return sum(1 for _ in itertools.takewhile(exists, words))

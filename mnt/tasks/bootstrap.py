@@ -204,7 +204,7 @@ class FrameReader:
     @staticmethod
     def _sizes(text: str) -> tuple[int, bool]:
         size, _, more = text.partition(" ")
-        if not size.isdecimal() or more not in ("0", "1") or int(size) > _LINE_LIMIT:
+        if len(size) > _DIGITS or not size.isdecimal() or more not in ("0", "1") or int(size) > _LINE_LIMIT:
             raise BadFrame(f"a frame of no known size: {text[:40]!r}")
         return int(size), more == "1"
 

@@ -249,7 +249,7 @@ class _Run:
     def _note(self, frame: Frame) -> None:
         """Keep track of what is being started: interpreters after `sh`, nothing after `hello`."""
         self._heard = True
-        if frame.kind == "sh" and frame.value.isdecimal():
+        if frame.kind == "sh" and frame.value.isdecimal() and len(frame.value) < 12:
             self._group = int(frame.value)
         if frame.kind in ("sh", "tried"):
             self._impatient = time.monotonic() + self._patience

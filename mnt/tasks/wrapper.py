@@ -10,6 +10,7 @@ from mnt.tasks import bootstrap
 # The wrapper itself runs as root, to be able to end root's processes. -n: never ask.
 _SUDO_COMMAND = bootstrap.COMMAND.replace("exec ", "exec sudo -n -- ", 1)
 
+_DIGITS = 12  # more than an exit code or a process group has
 _NOISE_KEPT = 4096  # bytes: its end
 
 GO = b"\n"  # run.sh waits for it before it starts a command that has an input
@@ -85,7 +86,7 @@ class Streams:
         data = self._held + self._after_mark("stderr", data)
         before, mark, after = data.partition(self._mark + b" ")
         code, newline, after = after.partition(b"\n")
-        if newline and code.isdigit():
+        if newline and code.isdigit() and len(code) < _DIGITS:
             self.exit_code = int(code)
             self._held = b""
             return before + after
@@ -107,7 +108,7 @@ class Streams:
         group, newline, rest = rest.partition(b"\n")
         if newline:
             del self._noise[stream]
-            self.group = int(group) if group.strip().isdigit() else self.group
+            self.group = int(group) if group.strip().isdigit() and len(group) < _DIGITS else self.group
         elif not mark:
             del noise[: -_NOISE_KEPT - len(self._mark)]
         return bytes(rest)

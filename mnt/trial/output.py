@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mnt.facts.trial import Measurement, Trial, TrialCulprit
+from mnt.remote.common.files import parse_json
+
+_LONGEST_LINE = 2000  # characters
 
 # The network that NCCL chooses, as printed with NCCL_DEBUG=INFO: seen in NCCL 2.28.9.
 _CHOICE = re.compile(r"NCCL INFO (NET/\w+ ?: Using \[\d.*|Using network .*)$")
 # A connection over RoCE: the device, by its number in `Using`, and the GID. From NCCL's source: old versions
 # print `Dev`, current ones `IbDev`.
-_GID = re.compile(r"NCCL INFO NET/IB ?: .*\b(?:Ib)?Dev (\d+) Port \d+ qpn \d+ .*\bGID (\d+) ")
+_GID = re.compile(r"NCCL INFO NET/IB ?: .*\b(?:Ib)?Dev ([0-9]{1,9}) Port \d+ qpn \d+ .*\bGID ([0-9]{1,9}) ")
 
 
 def read_trial(
@@ -65,16 +68,24 @@ def _events(text: str, prefix: str) -> Iterator[dict[str, Any]]:
     for line in text.splitlines():
         _, found, rest = line.partition(prefix)
         if found:
-            yield json.loads(rest)
+            with contextlib.suppress(ValueError):  # another output of the job came in between
+                event = parse_json(rest)
+                if isinstance(event, dict):
+                    yield event
+
+
+def _lines(text: str) -> list[str]:
+    """Lines that can be NCCL's: the expressions would take quadratic time for much longer ones."""
+    return [line for line in text.splitlines() if len(line) < _LONGEST_LINE]
 
 
 def _network(text: str) -> tuple[str, ...]:
     """The lines that show NCCL's choice, each once."""
-    found = (_CHOICE.search(line) for line in text.splitlines())
+    found = (_CHOICE.search(line) for line in _lines(text))
     return tuple(dict.fromkeys(match[1].strip() for match in found if match))
 
 
 def _gids(text: str) -> dict[int, int]:
     """The GID indices of NCCL's connections, by NCCL's number of the device."""
-    found = (_GID.search(line) for line in text.splitlines())
+    found = (_GID.search(line) for line in _lines(text))
     return {int(match[1]): int(match[2]) for match in found if match}
