@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from mnt import ui
 from mnt.cli.options import Selection
+from mnt.errors import MntError, UsageError
 from mnt.inventory.find import NoInventory, SeveralLabs
 from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host
-from mnt.launch.jobs import Job
+from mnt.launch.jobs import Job, named_job
 from mnt.launch.status import JobHosts
 
 
@@ -21,14 +22,26 @@ class FoundJobs:
     jobs: list[Job]  # newest first
     complete: bool  # every host on which there may be jobs was asked, and answered
 
+    def named(self, job: str | None) -> Job:
+        """The job with that id; None: the newest. Raises MntError, as a UsageError if no host can have it."""
+        try:
+            return named_job(self.jobs, job)
+        except UsageError as error:
+            if self.complete:
+                raise
+            raise MntError(f"{error.message} that answered", fix="see the warnings above") from None
+
 
 @contextmanager
-def found_jobs(selection: Selection, *, all_of_them: bool = False) -> Iterator[FoundJobs]:
+def found_jobs(
+    selection: Selection, wanted: str | None = None, *, all_of_them: bool = False
+) -> Iterator[FoundJobs]:
     """Ask the hosts for jobs, with a warning for each that does not answer.
 
     Where no inventory is named and none can be chosen, only this machine is asked.
 
     Args:
+        wanted: the job that is named on the command line, if any.
         all_of_them: raise UsageError if several labs run and none is named, instead of a warning.
     """
     hosts: tuple[Host, ...] = ()
@@ -42,9 +55,11 @@ def found_jobs(selection: Selection, *, all_of_them: bool = False) -> Iterator[F
         if undecided:
             ui.warn(f"{error.message}, and none of them was asked for jobs; {error.fix}")
     with JobHosts(hosts) as job_hosts:
-        jobs, errors = job_hosts.jobs()
+        jobs, errors = job_hosts.jobs(wanted)
         for problem in errors.values():
             ui.warn(problem.message)
+        if job_hosts.cut:
+            ui.note(f"{fold(job_hosts.cut)}: too many jobs: the oldest that have ended are not listed")
         divided = [job for job in jobs if job.dissenters]
         for job in divided:
             ui.warn(f"job {job.job}: {fold(job.dissenters)}: describes it otherwise than most of its hosts")

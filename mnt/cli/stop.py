@@ -28,12 +28,12 @@ def stop(selection: Selection, as_json: bool, everything: bool, grace: float, jo
     """
     if job is not None and everything:
         raise UsageError("--all and JOB exclude each other", fix="mnt stop JOB, or mnt stop --all")
-    with found_jobs(selection, all_of_them=job is None) as found:
+    with found_jobs(selection, job, all_of_them=job is None) as found:
         document = None
         if job is not None and job not in {each.job for each in found.jobs}:
             document = stop_unlisted(found.hosts, job, grace=grace)
         if document is None:
-            wanted = jobs_to_stop(found.jobs, job, everything=everything)
+            wanted = jobs_to_stop(found.jobs, everything=everything) if job is None else [found.named(job)]
             document = stop_jobs(found.hosts, wanted, grace=grace)
     document["ok"] = document["ok"] and found.complete
     if as_json:

@@ -215,7 +215,7 @@ class _Converter:
     def _check_text(self, node: yaml.ScalarNode) -> None:
         """Refuse escapes such as `\\0` and `\\ud800`: the text cannot be passed to a program."""
         if re.search("[\0\ud800-\udfff]", node.value):
-            problem = f"{node.value!r} contains a character that cannot be passed to a program"
+            problem = "the text contains a character that cannot be passed to a program"
             raise self._error(node, problem, fix="remove it")
 
     def _merge_sources(self, value: yaml.Node) -> list[yaml.MappingNode]:

@@ -14,7 +14,7 @@ from mnt.inventory.document import Document
 from mnt.inventory.model import Inventory
 from mnt.inventory.schema import GroupSettings, InventoryFile, NodeNetworkSection
 from mnt.inventory.spelling import did_you_mean
-from mnt.inventory.values import Address, is_host_name
+from mnt.inventory.values import Address, is_host_name, is_variable_name
 from mnt.typed import Location, Misfit, dotted
 
 Groups = Mapping[str, tuple[str, ...]]
@@ -22,6 +22,8 @@ Plain = dict[str, Any]
 
 _EVERY_KEY = "see docs/inventory.md and inventories/template.yaml for every key"
 _MAPPING = "for settings write a mapping: hosts: {node1: {nic: eth0}}"
+_SECRET = "expected {file: PATH}, {env: NAME} or {command: [PROGRAM, ARG..]}"
+_NO_VALUE = "write where the value comes from, never the value itself"
 _ONCE = "name each host once; only the key of a single host may refine a range that contains it"
 _SEVERAL = "split it into several inventories"
 _MOST_MEMBERS = 300_000  # of all groups together
@@ -57,6 +59,7 @@ def load(file: str | os.PathLike[str]) -> Inventory:
         "file": source.file,
         "hosts": [_host(source, name, layers[name]) for name in entries],
         "groups": groups,
+        "secrets": _secrets(source, parsed),
     }
     inventory: Inventory = typed.convert(plain | resolved, Inventory)
     _check_sockets(source, inventory, entries)
@@ -67,6 +70,8 @@ def load(file: str | os.PathLike[str]) -> Inventory:
 def _explain(source: Document, plain: Plain, misfit: Misfit) -> InventoryError:
     """The error for a value that does not fit."""
     location = misfit.location
+    if location[:1] == ("secrets",):
+        return _explain_secret(source, location)
     value: Any = plain
     for part in location:
         value = value[part]
@@ -87,6 +92,35 @@ def _explain(source: Document, plain: Plain, misfit: Misfit) -> InventoryError:
         problem = kinds.problem(value, kind)
     in_list = len(location) == 2 and location[0] == "hosts" and isinstance(plain["hosts"], list)
     return source.error(location, f"{dotted(location)}: {problem}", fix=_MAPPING if in_list else _EVERY_KEY)
+
+
+def _explain_secret(source: Document, location: Location) -> InventoryError:
+    """The same for a secret, without any text that may be its value."""
+    if len(location) == 1:
+        return source.error(location, "secrets: expected a mapping, like {NAME: {file: PATH}}", fix=_NO_VALUE)
+    if not is_variable_name(str(location[1])):
+        message = "secrets: this key is not a name for an environment variable"
+        return source.error(location[:2], message, fix="write NAME: {file: PATH}")
+    return source.error(location, f"{dotted(location[:2])}: {_SECRET}", fix=_NO_VALUE)
+
+
+def _secrets(source: Document, parsed: InventoryFile) -> dict[str, Plain]:
+    """Where the secrets come from, by the names of mnt.inventory.model.SecretSource."""
+    for location in source.lines if parsed.secrets else ():
+        section, name = location[:-1], location[-1]
+        of_node = len(section) == 3 and section[0] in ("groups", "hosts") and section[2] == "env"
+        if name in parsed.secrets and (of_node or section in (("env",), ("defaults", "env"))):
+            message = f"secrets.{name}: {dotted(location)}, in line {source.line(location)}, sets it too"
+            raise source.error(("secrets", str(name)), message, fix="remove one of them")
+    beside = Path(source.file).absolute().parent
+    secrets: dict[str, Plain] = {}
+    for name, secret in parsed.secrets.items():
+        file = secret.file
+        if file is not None and not file.startswith("~"):
+            file = str(beside / file)
+        line = source.line(("secrets", name))
+        secrets[name] = {"file": file, "env": secret.env, "command": secret.command, "line": line}
+    return secrets
 
 
 def _located(

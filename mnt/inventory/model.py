@@ -78,6 +78,7 @@ class Host:
     ssh: Ssh = field(default_factory=Ssh)
     python: tuple[str, ...] = ("python3",)  # argv prefix of the interpreter that trains
     workdir: str = "~/mnt"
+    workdir_group: str | None = None  # the Unix group that shares the workdir
     jobs_dir: str = "~/.mnt/jobs"
     gpus: int = 0
     nic: str | None = None  # training NIC; None: chosen by mnt.network.nic
@@ -101,6 +102,20 @@ class Network:
     subnet: str | None = None  # CIDR of the training network
     nic: str | None = None
     master_port: int = 29500
+
+
+@dataclass(frozen=True)
+class SecretSource:
+    """Where the head gets the value of a secret; exactly one is given. `mnt.launch.secret` reads it."""
+
+    file: str | None = None  # path, with `~` not expanded
+    env: str | None = None  # a variable of whoever launches
+    command: tuple[str, ...] = ()  # an argv, which prints the value
+    line: int | None = None  # in the inventory's file
+
+    @property
+    def kind(self) -> str:
+        return "file" if self.file is not None else "env" if self.env is not None else "command"
 
 
 class Mount(Section, frozen=True):
@@ -129,6 +144,7 @@ class Inventory:
     storage: tuple[Mount, ...] = ()
     paths: tuple[RequiredPath, ...] = ()
     require: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, SecretSource] = field(default_factory=dict)  # by variable, on every host
 
     def host(self, name: str) -> Host:
         """The host of that name. Raises KeyError."""

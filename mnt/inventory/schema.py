@@ -56,6 +56,7 @@ class Settings(Section, frozen=True):
 
     python: Interpreter = Interpreter("python3")
     workdir: HostPath = ""
+    workdir_group: Text | None = None
     jobs_dir: HostPath = ""
     gpus: Annotated[int, Meta(ge=0, le=1024)] = 0
     nic: Interface | None = None
@@ -87,6 +88,16 @@ class NetworkSection(NodeNetworkSection, frozen=True):
     master_port: Annotated[int, Meta(ge=1024, le=65535)] = 1024
 
 
+class SecretSection(Section, frozen=True):
+    file: HeadPath | None = None
+    env: VariableName | None = None
+    command: tuple[AsWritten, ...] = ()
+
+    def __post_init__(self) -> None:
+        if [self.file is None, self.env is None, not self.command].count(False) != 1:
+            raise ValueError("exactly one of them")
+
+
 class InventoryFile(Section, frozen=True, kw_only=True):
     """A whole file."""
 
@@ -99,4 +110,5 @@ class InventoryFile(Section, frozen=True, kw_only=True):
     storage: tuple[Mount, ...] = ()
     paths: tuple[RequiredPath, ...] = ()
     require: dict[PackageName, Versions] = field(default_factory=dict)
+    secrets: dict[VariableName, SecretSection] = field(default_factory=dict)
     env: Env = field(default_factory=dict)

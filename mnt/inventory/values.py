@@ -59,9 +59,8 @@ Gateway = Annotated[
         description="[user@]host[:port], or several of them with commas",
     ),
 ]
-VariableName = Annotated[
-    str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z", description="a name for an environment variable")
-]
+_VARIABLE = r"\A[A-Za-z_][A-Za-z0-9_]*\Z"
+VariableName = Annotated[str, Meta(pattern=_VARIABLE, description="a name for an environment variable")]
 PackageName = Annotated[
     str, Meta(pattern=r"\A[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z", description="a package's name")
 ]
@@ -70,6 +69,11 @@ PackageName = Annotated[
 def is_host_name(text: str) -> bool:
     """Whether `text` can be a host's name, which is also used in file names and command lines."""
     return re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}", text) is not None
+
+
+def is_variable_name(text: str) -> bool:
+    """Whether `text` can be the name of an environment variable."""
+    return re.search(_VARIABLE, text) is not None
 
 
 def text(value: Any) -> str:

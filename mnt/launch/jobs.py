@@ -177,9 +177,10 @@ def merge_jobs(answers: Mapping[str, tuple[Jobs, float]], unreachable: Iterable[
         for entry in jobs["jobs"]:
             entries.setdefault(entry["job"], {})[host] = (entry, offset)
     away = set(unreachable)
-    merged = [
-        merge_job(by_host, unreachable=away, asked=away | answers.keys()) for by_host in entries.values()
-    ]
+    # A host that has left out some jobs does not say that it has no part of a job.
+    silent = {host for host, (jobs, _) in answers.items() if jobs.get("left_out")}
+    asked = (away | answers.keys()) - silent
+    merged = [merge_job(by_host, unreachable=away, asked=asked) for by_host in entries.values()]
     return sorted(merged, key=lambda job: (job.created, job.job), reverse=True)
 
 
@@ -295,17 +296,15 @@ def named_job(jobs: Sequence[Job], wanted: str | None) -> Job:
     for job in jobs:
         if job.job == wanted:
             return job
-    raise UsageError(f"there is no job {wanted!r}", fix=f"name one of these: {_listed(jobs)}")
+    raise UsageError(f"there is no job {wanted!r} on the hosts", fix=f"name one of these: {_listed(jobs)}")
 
 
-def jobs_to_stop(jobs: Sequence[Job], wanted: str | None, *, everything: bool) -> list[Job]:
-    """The jobs that `mnt stop` must end: the named one, all that may still run, or the only one.
+def jobs_to_stop(jobs: Sequence[Job], *, everything: bool) -> list[Job]:
+    """The jobs that `mnt stop` must end if none is named: all that may still run, or the only one.
 
     Raises:
-        UsageError: there is no such job, or several jobs run and none is named.
+        UsageError: several jobs run.
     """
-    if wanted is not None:
-        return [named_job(jobs, wanted)]
     running = [job for job in jobs if job.stoppable]
     if len(running) > 1 and not everything:
         raise UsageError(f"several jobs run: {_listed(running)}", fix="name one of them, or use --all")

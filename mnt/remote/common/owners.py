@@ -22,9 +22,10 @@ import os
 import pwd
 import shlex
 import stat
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from mnt.remote.common.files import read
+from mnt.remote.common.files import read, strerror
 from mnt.remote.common.refusal import Refused
 
 _MOST_LINKS = 40  # on the way to one path: path_resolution(7)
@@ -48,17 +49,42 @@ def find_group(name: str) -> Group:
         ) from None
 
 
-def check_owners(path: str | bytes, group: Group | None = None, *, private: int = 0) -> bool:
+def check_owners(
+    path: str | bytes, group: Group | None = None, *, private: int = 0, inside_closed: bool = False
+) -> bool:
     """Whether `path`, which is absolute, exists. What exists of it is checked, from the root directory on.
 
     Args:
         group: its members are accepted, as this user is.
         private: number of levels at the end that must be directories (not links) of this user, which no other
             user can enter.
+        inside_closed: below a directory that other users cannot enter, accept any mode.
 
-    Raises Refused, naming the level and its owner, and OSError if a level cannot be entered.
+    Raises Refused, naming the level and its owner, also if a level cannot be entered.
     """
-    todo, here, links = _parts(os.fsdecode(path)), "/", 0
+    exists, closed = False, None
+    try:
+        for level, found, after in _levels(os.fsdecode(path)):
+            is_link = stat.S_ISLNK(found.st_mode)
+            if after < private:
+                _judge_private(level, found)
+            else:
+                _judge_owner(level, found, group)
+                if not is_link and not (closed and level.startswith(closed)):
+                    _judge_mode(level, found, group, last=not after)
+                    closed = f"{level}/" if inside_closed and _is_closed(found, group) else None
+            exists = not after and not is_link
+    except OSError as error:
+        raise Refused(f"cannot enter {os.fsdecode(path)}: {strerror(error)}", "check the path") from error
+    return exists
+
+
+def _levels(path: str) -> Iterator[tuple[str, os.stat_result, int]]:
+    """Every level on the way to `path`: its path without links, its status, the number of levels after it.
+
+    Ends early if one does not exist. Links are followed, and are levels too. Raises OSError.
+    """
+    todo, here, links = _parts(path), "/", 0
     with contextlib.ExitStack() as opened:
 
         def enter(name: str, above: int | None) -> int:
@@ -67,40 +93,33 @@ def check_owners(path: str | bytes, group: Group | None = None, *, private: int 
             return level
 
         root = above = enter("/", None)
-        _judge("/", os.fstat(root), group, last=not todo)
+        yield here, os.fstat(root), len(todo)
         while todo:
-            is_private = len(todo) <= private
             name = todo.pop(0)
             try:
                 level = enter(name, above)
             except (FileNotFoundError, NotADirectoryError):
-                return False
+                return
             shown, found = os.path.normpath(os.path.join(here, name)), os.fstat(level)
-            if is_private:
-                _judge_private(shown, found)
-            elif stat.S_ISLNK(found.st_mode):
-                _judge_owner(shown, found, group)
-                links += 1
-                if links > _MOST_LINKS:
-                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), shown)
-                target = os.readlink("", dir_fd=level)
-                todo = _parts(target) + todo
-                if target.startswith("/"):
-                    here, above = "/", root
+            yield shown, found, len(todo)
+            if not stat.S_ISLNK(found.st_mode):
+                here, above = shown, level
                 continue
-            else:
-                _judge(shown, found, group, last=not todo)
-            here, above = shown, level
-    return True
+            links += 1
+            if links > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), shown)
+            target = os.readlink("", dir_fd=level)
+            todo = _parts(target) + todo
+            if target.startswith("/"):
+                here, above = "/", root
 
 
 def _parts(path: str) -> list[str]:
     return [part for part in path.split("/") if part not in ("", ".")]
 
 
-def _judge(path: str, found: os.stat_result, group: Group | None, *, last: bool) -> None:
-    """Raises Refused if another user made, or could replace, what is at `path` or in it."""
-    _judge_owner(path, found, group)
+def _judge_mode(path: str, found: os.stat_result, group: Group | None, *, last: bool) -> None:
+    """Raises Refused if another user can write to it."""
     mode = found.st_mode
     sticky = stat.S_ISDIR(mode) and bool(mode & stat.S_ISVTX)
     if sticky and not last:
@@ -119,13 +138,18 @@ def _judge(path: str, found: os.stat_result, group: Group | None, *, last: bool)
 
 
 def _judge_owner(path: str, found: os.stat_result, group: Group | None) -> None:
-    if found.st_uid in (0, os.getuid()) or (found.st_uid == _nobody() and _in_user_namespace()):
-        return
-    if group is not None and _is_member(found.st_uid, group):
+    if accepts(found.st_uid, group):
         return
     raise Refused(
         f"{path} belongs to {_user(found.st_uid)}, not to {_user(os.getuid())} or root", _fix_owner(path)
     )
+
+
+def _is_closed(found: os.stat_result, group: Group | None) -> bool:
+    """Whether other users cannot enter a directory."""
+    mode = found.st_mode
+    others = mode & stat.S_IXOTH or (mode & stat.S_IXGRP and not _is_accepted_group(found.st_gid, group))
+    return stat.S_ISDIR(mode) and not others
 
 
 def _judge_private(path: str, found: os.stat_result) -> None:
@@ -148,6 +172,13 @@ def _fix_owner(path: str) -> str:
     return (
         f"use a directory of your own, or let its owner or root remove this one: ls -ld {shlex.quote(path)}"
     )
+
+
+def accepts(uid: int, group: Group | None = None) -> bool:
+    """Whether this user, or root, or a member of the group has this uid."""
+    if uid in (0, os.getuid()) or (uid == _nobody() and _in_user_namespace()):
+        return True
+    return group is not None and _is_member(uid, group)
 
 
 def _is_accepted_group(gid: int, group: Group | None) -> bool:

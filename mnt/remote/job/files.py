@@ -24,6 +24,11 @@ _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:@%-]{0,254}")
 
 
+def user_directory() -> str:
+    """The directory of this user's jobs that is on this host only."""
+    return os.path.join(_TMP, f"mnt-{os.getuid()}")
+
+
 class JobFiles:
     """The names of one node's job files in a directory of jobs: pure, and the same on host and head.
 
@@ -55,9 +60,10 @@ class JobPaths(JobFiles):
         if not _HOST.fullmatch(host):
             raise Refused(f"{host!r} is not a host's name")
         super().__init__(os.path.expanduser(jobs_dir), job, host)
-        self.local = os.path.join(_TMP, f"mnt-{os.getuid()}", job, host)
+        self.local = os.path.join(user_directory(), job, host)
         self.program = os.path.join(self.local, "supervisor.py")
         self.processes = os.path.join(self.local, "processes.json")
+        self.secrets = os.path.join(self.local, "secrets.json")
         self.stop_request = os.path.join(self.local, "stop.json")
         self.unsaved_state = os.path.join(self.local, "state.json")
 
@@ -85,11 +91,11 @@ class JobPaths(JobFiles):
 
     def has_local(self) -> bool:
         """Whether the node-local directory exists. Raises Refused if a level is not this user's alone."""
-        return _exists(self.local, private=3)
+        return check_owners(self.local, private=3)
 
     def has_directory(self) -> bool:
         """Whether the directory exists. Raises Refused if another user can write to a level of it."""
-        return _exists(self.directory)
+        return check_owners(self.directory)
 
     def read(self, path: str) -> dict[str, Any] | None:
         """The JSON object in one of these files, as `read_json`. Raises Refused if others can replace it."""
@@ -125,7 +131,7 @@ class JobPaths(JobFiles):
 
 def job_names(jobs_dir: str) -> list[str]:
     """The names in a directory of jobs. Raises Refused if another user can write to it."""
-    return os.listdir(jobs_dir) if _exists(jobs_dir) else []
+    return os.listdir(jobs_dir) if check_owners(jobs_dir) else []
 
 
 def read_spec(paths: JobPaths) -> dict[str, Any]:
@@ -150,11 +156,3 @@ def remove_files(paths: JobPaths) -> None:
     """Remove every trace of a job that did not start here. Raises Refused."""
     paths.remove_local()
     paths.remove_directory()
-
-
-def _exists(path: str, private: int = 0) -> bool:
-    """As `check_owners`. Raises Refused, also if a level cannot be entered."""
-    try:
-        return check_owners(path, private=private)
-    except OSError as error:
-        raise Refused(f"cannot enter {path}: {strerror(error)}") from error

@@ -14,10 +14,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mnt.remote.common.files import parse_json, read, replace_file, strerror
+from mnt.remote.common.owners import check_owners, find_group
 from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.entry import about, describe, is_staged, living_supervisor
 from mnt.remote.job.files import FINAL_STATES, JobPaths, read_spec, read_state, remove_files
+from mnt.remote.job.secret import put_secrets
 from mnt.remote.job.spec import SESSION_VARIABLES, job_of, job_variables
 from mnt.remote.job.stop import stop_node
 
@@ -28,7 +30,7 @@ LOOK_EVERY = 0.05
 def check_node(args: dict[str, Any]) -> dict[str, Any]:
     """See `mnt.tasks.job.check_node`. Raises Refused."""
     spec = args["spec"]
-    _check(spec, _session_environment())
+    _check(spec, {**_session_environment(), **args.get("secrets", {})})
     if spec["node_rank"] == 0:
         _check_port(int(spec["master"]["port"]))
     return {}
@@ -39,7 +41,7 @@ def stage_node(args: dict[str, Any]) -> dict[str, Any]:
     check_node(args)
     spec = args["spec"]
     paths = JobPaths(spec["jobs_dir"], spec["job"], spec["host"])
-    _write_files(paths, spec, args["supervisor"])
+    _write_files(paths, spec, args["supervisor"], args.get("secrets", {}))
     return {"spec": paths.spec, "program": paths.program}
 
 
@@ -77,6 +79,13 @@ def _check(spec: Mapping[str, Any], environment: Mapping[str, str]) -> None:
     if not os.path.isdir(cwd):
         raise Refused(f"working directory missing: {cwd}", "mnt push")
     script = spec.get("script")
+    if spec["release"] is not None:  # otherwise it is the directory in which its user runs it by hand
+        group = spec.get("workdir_group")
+        check_owners(
+            os.path.join(cwd, script or ""),
+            None if group is None else find_group(group),
+            inside_closed=True,
+        )
     if script is not None and not os.path.isfile(os.path.join(cwd, script)):
         push = "" if spec["release"] is None else ", or push the tree that has it: mnt push"
         raise Refused(f"script missing: {script} (in {cwd})", f"check its path, relative to {cwd}{push}")
@@ -109,7 +118,8 @@ def _describe_holder(holder: Mapping[str, Any]) -> str:
 # --- the files ---------------------------------------------------------------------------------------------
 
 
-def _write_files(paths: JobPaths, spec: Mapping[str, Any], program: str) -> None:
+def _write_files(paths: JobPaths, spec: Mapping[str, Any], program: str, secrets: Mapping[str, str]) -> None:
+    paths.has_directory()  # raises Refused if another user can write to a level of it
     try:
         mask = os.umask(0o077)  # the `mode` of makedirs applies only to the last directory
         try:
@@ -130,6 +140,7 @@ def _write_files(paths: JobPaths, spec: Mapping[str, Any], program: str) -> None
         paths.write(paths.spec, spec)
         paths.write(paths.about, about(spec))
         replace_file(paths.program, program)
+        put_secrets(paths, secrets)
 
 
 @contextlib.contextmanager

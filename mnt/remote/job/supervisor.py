@@ -42,6 +42,7 @@ from mnt.remote.job.procs import (
     read_processes,
 )
 from mnt.remote.job.remains.readers import remains_of
+from mnt.remote.job.secret import take_secrets
 from mnt.remote.job.spec import encode, first_rank, job_environment, job_variables
 from mnt.remote.job.verdict import reason_of, verdict
 
@@ -102,6 +103,7 @@ class Supervisor:
         self._save()
         self._link = self._make_link()
         spec = self._spec
+        secrets = take_secrets(self._paths, spec)
         try:
             output = os.open(self._paths.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         except OSError as error:
@@ -110,7 +112,7 @@ class Supervisor:
             self._child = subprocess.Popen(
                 [encode(argument) for argument in spec["argv"]],
                 cwd=encode(spec["cwd"]),
-                env=job_environment(spec, os.environ),
+                env=job_environment(spec, os.environ, secrets),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
