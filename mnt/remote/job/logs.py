@@ -46,7 +46,10 @@ def _streams(paths: JobPaths, rank: int | None, offset: int) -> list[_Stream]:
     if rank is None:
         return [_Stream("output", lambda: paths.output, offset)]
     spec = read_spec(paths)
-    first, count = first_rank(spec), rank_count(spec)
+    try:
+        first, count = first_rank(spec), rank_count(spec)
+    except (KeyError, TypeError, ValueError):
+        raise Refused(f"{paths.spec} is damaged: it does not say which ranks are here") from None
     if not first <= rank < first + count:
         raise Refused(f"rank {rank} is not on {spec['host']}: it has {first} to {first + count - 1}")
 
