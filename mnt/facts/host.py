@@ -220,7 +220,7 @@ class HostFacts:
     def nccl_version(self) -> tuple[int, ...] | None:
         """(2, 28, 9): from the library that torch loads, else from the installed package; None: unknown."""
         installed = next(iter(self.nccl_packages.values()), "")
-        numbers = re.match(r"\d+(\.\d+)+", self.nccl_library or installed)
+        numbers = re.match(r"[0-9]{1,9}(\.[0-9]{1,9})+", self.nccl_library or installed)
         return tuple(int(number) for number in numbers[0].split(".")) if numbers else None
 
     @property

@@ -168,5 +168,5 @@ def _gid(port: Port, environment: Mapping[str, str], version: tuple[int, ...] | 
 
 def _number(text: str) -> int:
     """The decimal number that strtoll(3) reads; 0 if there is none."""
-    digits = re.match(r"\s*([+-]?\d+)", text)
+    digits = re.match(r"\s*([+-]?[0-9]{1,18})", text)
     return int(digits[1]) if digits else 0

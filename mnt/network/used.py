@@ -18,7 +18,7 @@ from mnt.network.nic import NicChoice
 
 _NETWORK = "Using network "
 _INTERFACE = re.compile(r"(?:\[\d+\]|OOB )([^\s:]+):(\S+?)<\d+>")  # [0]eth0:10.0.0.1<0>
-_HCA = re.compile(r"([^\s:\]{]+):(\d+)/(?:RoCE|IB)\b")  # [0]mlx5_6:1/RoCE
+_HCA = re.compile(r"([^\s:\]{]+):([0-9]{1,9})/(?:RoCE|IB)\b")  # [0]mlx5_6:1/RoCE
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from mnt.facts.system import Gpus, LogLine
+from mnt.remote.common.files import whole_number
 
 Row = Mapping[str, str]
 
@@ -45,6 +46,9 @@ XIDS = {
 FATAL_XIDS = frozenset({62, 64, 79, 95, 119, 120, 140, 143})
 
 
+_LONGEST_LINE = 2000  # characters; a message of the kernel has at most 1,024
+
+
 class Xid(NamedTuple):
     code: int
     device: str  # PCI address as the kernel prints it, 0000:41:00
@@ -55,7 +59,7 @@ class Xid(NamedTuple):
 def xids(lines: tuple[LogLine, ...]) -> Iterator[Xid]:
     """From lines like `NVRM: Xid (PCI:0000:41:00): 79, pid=.., ..`; old drivers leave out `PCI:`."""
     for line in lines:
-        found = re.search(r"NVRM: Xid \((?:PCI:)?([^)]+)\): ([0-9]{1,9}),?\s*(.*)", line.text)
+        found = re.search(r"NVRM: Xid \((?:PCI:)?([^)]+)\): ([0-9]{1,9}),?\s*(.*)", line.text[:_LONGEST_LINE])
         if found:
             yield Xid(int(found[2]), found[1], line.age, found[3])
 
@@ -118,5 +122,9 @@ def visible(devices: str, count: int) -> int:
     CUDA Environment Variables). Names (GPU-.., MIG-..) are assumed to exist.
     """
     words = [word.strip() for word in devices.split(",")] if devices.strip() else []
-    exist = (not re.fullmatch(r"-?\d+", word) or 0 <= int(word) < count for word in words)
-    return sum(1 for _ in itertools.takewhile(bool, exist))
+
+    def exists(word: str) -> bool:
+        index = whole_number(word)
+        return not re.fullmatch("-?[0-9]+", word) if index is None else index < count
+
+    return sum(1 for _ in itertools.takewhile(exists, words))

@@ -16,6 +16,8 @@ from mnt.preflight.findings import Problem, Severity
 
 ABSENT = "not installed"
 
+_LONGEST_VERSION = 500  # characters; of 4,301 digits, int() makes no number
+
 
 class Subject(NamedTuple):
     """The value that is compared."""
@@ -62,6 +64,8 @@ def pinned(fleet: FleetFacts, name: str) -> str | None:
 
 def satisfies(version: str, specifier: str) -> bool:
     """By PEP 440. Pre-releases are accepted, because people train with nightly builds."""
+    if len(version) > _LONGEST_VERSION:
+        return False
     try:
         return SpecifierSet(specifier).contains(Version(version), prereleases=True)
     except InvalidVersion:

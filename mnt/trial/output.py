@@ -49,6 +49,8 @@ class Done(Struct, tag_field="event", tag="done"):
     """A rank has come to its end."""
 
 
+_LONGEST_LINE = 2000  # characters
+
 Event = Imported | Measured | Sockets | Wrong | Done
 
 # The network that NCCL chooses, as printed with NCCL_DEBUG=INFO: seen in NCCL 2.28.9.
@@ -130,13 +132,18 @@ def _event(host: str, text: str) -> Event:
         raise HostError(host, "answer", f"its trial printed a line that is not valid: {error}") from None
 
 
+def _lines(text: str) -> list[str]:
+    """Lines that can be NCCL's: the expressions would take quadratic time for much longer ones."""
+    return [line for line in text.splitlines() if len(line) < _LONGEST_LINE]
+
+
 def _network(text: str) -> tuple[str, ...]:
     """The lines that show NCCL's choice, each once."""
-    found = (_CHOICE.search(line) for line in text.splitlines())
+    found = (_CHOICE.search(line) for line in _lines(text))
     return tuple(dict.fromkeys(match[1].strip() for match in found if match))
 
 
 def _gids(text: str) -> dict[int, int]:
     """The GID indices of NCCL's connections, by NCCL's number of the device."""
-    found = (_GID.search(line) for line in text.splitlines())
+    found = (_GID.search(line) for line in _lines(text))
     return {int(match[1]): int(match[2]) for match in found if match}

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mnt.errors import UsageError
-from mnt.remote.common.files import strerror
+from mnt.remote.common.files import read_bytes, strerror
 
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
+
+_MOST_BYTES = 16 * 1024 * 1024  # a list of 100,000 keys has 7 MB
 
 Listed = Mapping[str, frozenset[str]]  # host -> fingerprints
 
@@ -21,22 +23,22 @@ def read(path: str) -> Listed:
     number.
     """
     try:
-        text = Path(path).expanduser().read_text(encoding="utf-8")
+        text = read_bytes(Path(path).expanduser(), _MOST_BYTES, any_kind=True).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         problem = strerror(error) if isinstance(error, OSError) else "not a text file"
         raise UsageError(f"{path}: {problem}") from None
-    found: dict[str, frozenset[str]] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
+    found: dict[str, set[str]] = {}
+    for number, line in enumerate(text.split("\n"), start=1):
         words = line.partition("#")[0].split()
         if not words:
             continue
         if len(words) != 2 or not _FINGERPRINT.fullmatch(words[1]):
             fix = "write lines HOST SHA256:...; on HOST: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub"
             raise UsageError(f"{path}:{number}: not a host and a fingerprint: {line.strip()!r}", fix=fix)
-        found[words[0]] = found.get(words[0], frozenset()) | {words[1]}
+        found.setdefault(words[0], set()).add(words[1])
     if not found:
         raise UsageError(f"{path}: the file contains no fingerprints")
-    return found
+    return {host: frozenset(listed) for host, listed in found.items()}
 
 
 def of(names: Iterable[str], listed: Listed) -> frozenset[str]:

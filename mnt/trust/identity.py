@@ -13,7 +13,9 @@ from mnt import keys
 from mnt.errors import UsageError
 from mnt.fleet.login.destination import DEFAULT_IDENTITIES
 from mnt.inventory.model import Host
-from mnt.remote.common.files import strerror
+from mnt.remote.common.files import read_bytes, strerror
+
+_MOST_BYTES = 64 * 1024  # of a public key
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ def load(path: str) -> Identity | None:
         return None
     public = Path(f"{_file(path)}.pub")
     try:
-        words = public.read_text().split(None, 2)
+        text = read_bytes(public, _MOST_BYTES)
+        words = text.decode("utf-8", "replace").split("\n")[0].split(None, 2)
     except OSError as error:
         fix = f"ssh-keygen -y -f {path} > {path}.pub"
         raise UsageError(f"{path}.pub: {strerror(error)}", fix=fix) from None

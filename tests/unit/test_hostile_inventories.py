@@ -103,7 +103,7 @@ READ = {
     "a big group": ("hosts: ['n[1-10000]']\ngroups: {g: {hosts: 'n[1-10000]', gpus: 8}}", 10_000),
     "many groups": (ALL + "groups:\n" + "".join(f"  g{i}: n1\n" for i in range(50_000)), 5000),
     "many hosts with keys": (
-        "hosts:\n" + "".join(f"  n{i}: {{address: 10.{i}, gpus: 8}}\n" for i in range(10_000)),
+        "hosts:\n" + "".join(f"  n{i}: {{address: host{i}, gpus: 8}}\n" for i in range(10_000)),
         10_000,
     ),
     "comments": ("# x\n" * 500_000 + HOSTS, 1),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from mnt.errors import UsageError
 from mnt.fleet.login.sshconfig import Settings, SshConfig
 from mnt.inventory.model import Host, Ssh
+from mnt.remote.common.files import whole_number
 
 DEFAULT_IDENTITIES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 _GLOBAL_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
@@ -117,7 +118,9 @@ def _jumps(spec: str, ssh: Ssh, config: SshConfig, seen: tuple[str, ...]) -> tup
 
 def _parse_hop(word: str) -> tuple[str | None, str, int | None]:
     """[ssh://][user@]host[:port] as (user, host, port); an IPv6 address with a port is in brackets."""
-    match = re.fullmatch(r"(?:ssh://)?(?:(.+)@)?(\[[^\]]+\]|[^:@]+|[0-9a-fA-F:.%]+)(?::(\d+))?/?", word)
+    match = re.fullmatch(
+        r"(?:ssh://)?(?:(.+)@)?(\[[^\]]+\]|[^:@]+|[0-9a-fA-F:.%]+)(?::([0-9]{1,5}))?/?", word
+    )
     if match is None or match[2].startswith("-"):
         raise UsageError(f"not a gateway: {word!r}", fix="write it as [user@]host[:port]")
     return match[1], match[2].strip("[]"), int(match[3]) if match[3] else None
@@ -146,6 +149,7 @@ def _is_yes(found: Settings, keyword: str) -> bool:
 
 
 def _port(text: str, name: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) < 65536:
+    port = whole_number(text)
+    if port is None or not 0 < port < 65536:
         raise UsageError(f"{name}: not a port in ssh_config: {text!r}")
-    return int(text)
+    return port

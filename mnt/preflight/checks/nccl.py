@@ -74,7 +74,7 @@ def gpudirect(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
 
 
 def _shares(rdma: RdmaFacts, kernel: str | None) -> bool:
-    numbers = re.match(r"(\d+)\.(\d+)", kernel or "")
+    numbers = re.match(r"([0-9]{1,9})\.([0-9]{1,9})", kernel or "")
     recent = numbers is None or (int(numbers[1]), int(numbers[2])) >= _DMA_BUF_KERNEL
     return rdma.peermem or (rdma.open_driver is not False and recent)
 
