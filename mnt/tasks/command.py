@@ -11,7 +11,7 @@ from typing import Protocol
 from mnt.errors import HostError
 from mnt.fleet import HostConnection
 from mnt.fleet.shell import runs_nothing
-from mnt.fleet.wire.command import ReadTimeout, RunningCommand
+from mnt.fleet.wire.command import ReadTimeout, RunningCommand, remaining
 from mnt.tasks import bootstrap, wrapper
 from mnt.tasks.wrapper import Command, Streams
 
@@ -156,9 +156,10 @@ def _leash(connection: HostConnection, login_line: str, group: int | None) -> It
         mark = bootstrap.new_mark()
         running.write([wrapper.leash_opening(mark, group)])
         answer = b""
+        deadline = time.monotonic() + limit
         try:
             while mark.encode() not in answer:
-                data = running.read(limit)
+                data = running.read(remaining(deadline))
                 if not data:
                     raise HostError(host, "channel", "the second session ended at once")
                 answer = answer[-len(mark) :] + data

@@ -118,13 +118,19 @@ def run_program(
 
 
 @contextlib.contextmanager
-def held(connection: HostConnection, name: str, args: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def held(
+    connection: HostConnection, name: str, args: dict[str, Any], *, patience: float = 60.0
+) -> Iterator[dict[str, Any]]:
     """Run a program of `mnt/remote/` while the block runs; yields the first frame that it emits.
 
     The program ends with its standard input: at the end of the block, or if the connection is lost.
     Further frames are ignored.
 
-    Raises HostError if the program fails before that frame.
+    Args:
+        patience: seconds that it may take to emit the frame, and again to end. If it does not end, the
+            connection is closed.
+
+    Raises HostError if the program fails before that frame, or does not emit it in time.
     """
     done = threading.Event()
     heard: queue.Queue[dict[str, Any] | BaseException] = queue.Queue(maxsize=1)
@@ -144,16 +150,27 @@ def held(connection: HostConnection, name: str, args: dict[str, Any]) -> Iterato
             host = connection.target.name
             tell(HostError(host, "answer", f"{name}: it ended before it was ready", fix=CHECK))
 
-    holder = threading.Thread(target=run)
+    holder = threading.Thread(target=run, daemon=True)
     holder.start()
     try:
+<<<<<<< HEAD
         first = heard.get()
         if isinstance(first, BaseException):
+=======
+        try:
+            first = heard.get(timeout=patience)
+        except queue.Empty:
+            problem = f"{name}: no answer within {patience:g} s"
+            raise HostError(connection.target.name, "command", problem) from None
+        if isinstance(first, HostError):
+>>>>>>> frames
             raise first
         yield first
     finally:
         done.set()
-        holder.join()
+        holder.join(patience)
+        if holder.is_alive():
+            connection.close()
 
 
 def _until(done: threading.Event) -> Iterator[bytes]:

@@ -9,18 +9,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import liars
 import pytest
-from liars import Deed, answers, connection_of, endless, frame, lines, no_end
+from liars import Deed, LyingCommand, answers, connection_of, endless, frame, lines, no_end
+from waiting import at_most
 
 from mnt.errors import HostError
 from mnt.fleet import Fleet, HostConnection
 from mnt.fleet.processes import LocalConnection
+from mnt.fleet.wire.command import ReadTimeout
 from mnt.inventory.model import Host, Ssh
-from mnt.tasks.program import ProgramError, run_program
+from mnt.tasks.program import ProgramError, held, run_program
 
 GIB = 1024  # MiB
 
@@ -92,6 +95,48 @@ def test_the_other_hosts_notice_nothing(hostile: str) -> None:
     assert len(error.message) < 3000
     assert error.fix
     assert not error.__cause__
+
+
+class Mute(LyingCommand):
+    """Says what the deed says, and then nothing, until it is closed."""
+
+    def __init__(self, host: str, deed: Deed) -> None:
+        super().__init__(host, deed)
+        self._closed = threading.Event()
+
+    def read(self, timeout: float | None = None) -> bytes:
+        data = super().read(timeout)
+        if not data and not self._closed.wait(timeout):
+            raise ReadTimeout
+        return data
+
+    def close(self) -> None:
+        self._closed.set()
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_a_host_that_holds_on_to_what_it_should_end(says: bool) -> None:
+    class MuteConnection(connection_of(lambda mark: iter(()))):  # type: ignore[misc]
+        def start(self, command: str, **options: Any) -> Mute:
+            deed = endless("frame", b'{"x":1}', 7) if says else (lambda mark: iter([mark + b" sh 7\n"]))
+            self.running = Mute(self.target.name, deed)
+            return self.running
+
+        def close(self) -> None:
+            self.running.close()
+
+    connection = MuteConnection(Host("liar", "192.0.2.1", Ssh(config=None)))
+    with at_most(30):
+        if says:
+            with held(connection, "trial.stage", {}, patience=0.5) as first:
+                assert first == {"x": 1}
+        else:
+            with (
+                pytest.raises(HostError, match=r"^liar: command: trial.stage: no answer within 0.5 s"),
+                held(connection, "trial.stage", {}, patience=0.5),
+            ):
+                raise AssertionError("it did not say anything")
+    assert connection.running._closed.is_set()
 
 
 def test_a_traceback_without_end_is_cut() -> None:
