@@ -324,6 +324,6 @@ def test_a_line_that_makes_a_pattern_slow(line: str) -> None:
 def test_output_that_makes_a_pattern_slow() -> None:
     assert not make_failure("x", -signal.SIGABRT, stderr="gloo" * 60000)["victim"]
     line = "NVRM: Xid (" * 100000
+    log = {"lines": [{"age": 1.0, "text": line}]}
     with pytest.raises(HostError, match=r"kernel_log\.lines\[0\]\.text"):
-        log = {"lines": [{"age": 1.0, "text": line}]}
         HostFacts.parse(LIAR, {**facts_of(LIAR), "gpus": {"kernel_log": log}})
