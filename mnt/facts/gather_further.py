@@ -167,7 +167,7 @@ def gather_reach(fleet: Fleet, nics: Mapping[str, TrainingNic], master: str, por
         try:
             pairs[host] = read_reached(answer, set(hosts) - {host})
         except typed.Misfit as misfit:
-            errors[host] = "its answer is not valid: " + described(misfit.location or ("answer",), misfit)
+            errors[host] = "its answer is not valid: " + described(misfit.location, misfit)
     late = {host: "it did not listen in time" for host in hosts if host not in pairs}
     return Reach(nics, pairs, {**late, **errors})
 

@@ -6,7 +6,7 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -120,7 +120,7 @@ class Space:
 class PathFacts:
     """The state of a path, for the user who logged in."""
 
-    kind: str  # file, dir, other, missing, unreadable or hung
+    kind: Literal["file", "dir", "other", "missing", "unreadable", "hung"]
     real: str | None = None  # with symbolic links resolved; None: the path hangs
     error: str | None = None
     code: str | None = None  # the name of the error: ESTALE
@@ -200,7 +200,7 @@ class HostFacts:
             raise HostError(
                 host,
                 "answer",
-                "the probe's answer is not valid: " + described(misfit.location or ("answer",), misfit),
+                described(misfit.location, misfit, "the probe's {} is not valid: {}"),
                 fix="run the command again; if it fails again, check what replaces Python or /proc there",
             ) from None
 

@@ -20,7 +20,7 @@ class LogLine:
     """A line of the kernel log."""
 
     age: Duration
-    text: str
+    text: Annotated[str, Meta(max_length=4096)]
 
 
 @dataclass(frozen=True)

@@ -153,17 +153,12 @@ def held(
     holder = threading.Thread(target=run, daemon=True)
     holder.start()
     try:
-<<<<<<< HEAD
-        first = heard.get()
-        if isinstance(first, BaseException):
-=======
         try:
             first = heard.get(timeout=patience)
         except queue.Empty:
             problem = f"{name}: no answer within {patience:g} s"
             raise HostError(connection.target.name, "command", problem) from None
-        if isinstance(first, HostError):
->>>>>>> frames
+        if isinstance(first, BaseException):
             raise first
         yield first
     finally:

@@ -54,9 +54,9 @@ def shaped(host: str, value: object, shape: type[T], what: str = "answer") -> T:
     return value  # type: ignore[return-value]
 
 
-def described(where: typed.Location, misfit: typed.Misfit) -> str:
+def described(where: typed.Location, misfit: typed.Misfit, form: str = "{}: {}") -> str:
     """The place and the problem, cut: a host may have chosen their texts."""
-    return f"{typed.dotted(where)[:_SHOWN]}: {misfit.problem[:_SHOWN]}"
+    return form.format(typed.dotted(where)[:_SHOWN] or "answer", misfit.problem[:_SHOWN])
 
 
 def complete(host: str, answers: dict[str, T], asked: Iterable[str], what: str) -> dict[str, T]:

@@ -49,15 +49,17 @@ class Done(Struct, tag_field="event", tag="done"):
     """A rank has come to its end."""
 
 
-_LONGEST_LINE = 2000  # characters
-
 Event = Imported | Measured | Sockets | Wrong | Done
 
+_NCCL = "NCCL INFO "
+_NCCL_CHARACTERS = 1024  # of a line of NCCL; the longest seen has 200
+_MOST_CHARACTERS = 1 << 18  # of a host's output
+
 # The network that NCCL chooses, as printed with NCCL_DEBUG=INFO: seen in NCCL 2.28.9.
-_CHOICE = re.compile(r"NCCL INFO (NET/\w+ ?: Using \[\d.*|Using network .*)$")
+_CHOICE = re.compile(r"(NET/\w+ ?: Using \[\d.*|Using network .*)$")
 # A connection over RoCE: the device, by its number in `Using`, and the GID. From NCCL's source: old versions
 # print `Dev`, current ones `IbDev`.
-_GID = re.compile(r"NCCL INFO NET/IB ?: .*\b(?:Ib)?Dev ([0-9]{1,9}) Port \d+ qpn \d+ .*\bGID ([0-9]{1,9}) ")
+_GID = re.compile(r"NET/IB ?: .*\b(?:Ib)?Dev ([0-9]{1,9}) Port \d+ qpn \d+ .*\bGID ([0-9]{1,9}) ")
 
 
 def read_trial(
@@ -132,18 +134,50 @@ def _event(host: str, text: str) -> Event:
         raise HostError(host, "answer", f"its trial printed a line that is not valid: {error}") from None
 
 
-def _lines(text: str) -> list[str]:
-    """Lines that can be NCCL's: the expressions would take quadratic time for much longer ones."""
-    return [line for line in text.splitlines() if len(line) < _LONGEST_LINE]
+def _of_nccl(text: str) -> Iterator[str]:
+    """The lines of NCCL, without what precedes their text."""
+    for line in text.splitlines():
+        _, found, rest = line.partition(_NCCL)
+        if found:
+            yield rest[:_NCCL_CHARACTERS]
+
+
+class Collector:
+    """Keeps of a host's output what `read_trial` reads, as it comes in pieces; not more than it can use.
+
+    Args:
+        prefix: as for `read_trial`.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._partial = ""
+        self._lines: list[str] = []
+        self._left = _MOST_CHARACTERS
+
+    def feed(self, text: str) -> None:
+        *lines, rest = (self._partial + text).split("\n")
+        for line in lines:
+            self._take(line)
+        self._partial = rest[:_MOST_CHARACTERS]
+
+    @property
+    def text(self) -> str:
+        return "\n".join([*self._lines, self._partial])
+
+    def _take(self, line: str) -> None:
+        if (self._prefix in line or _NCCL in line) and len(line) < self._left:
+            self._left -= len(line) + 1
+            self._lines.append(line)
 
 
 def _network(text: str) -> tuple[str, ...]:
     """The lines that show NCCL's choice, each once."""
-    found = (_CHOICE.search(line) for line in _lines(text))
+    found = (_CHOICE.match(line) for line in _of_nccl(text))
     return tuple(dict.fromkeys(match[1].strip() for match in found if match))
 
 
 def _gids(text: str) -> dict[int, int]:
     """The GID indices of NCCL's connections, by NCCL's number of the device."""
-    found = (_GID.search(line) for line in _lines(text))
+    found = (_GID.match(line) for line in _of_nccl(text))
     return {int(match[1]): int(match[2]) for match in found if match}

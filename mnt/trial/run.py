@@ -24,10 +24,9 @@ from mnt.network.decision import NetworkDecision
 from mnt.tasks.bundle import script_source
 from mnt.tasks.program import held
 from mnt.tasks.shape import shaped
-from mnt.trial.output import read_trial
+from mnt.trial.output import Collector, read_trial
 from mnt.trial.plan import SCRIPT, able_hosts, plan_trial
 
-_OUTPUT_KEPT = 1 << 18  # characters of a host; NCCL writes some 10,000
 _RUN_SECONDS = 180.0  # from the time when the rendezvous listens
 
 
@@ -42,7 +41,7 @@ def try_out(fleet: Fleet, facts: FleetFacts, network: NetworkDecision, progress:
     try:
         with _staged(fleet, hosts) as directories:
             plan = plan_trial(facts, network, hosts, directories, prefix, job=new_job_id())
-            output, failed = _run(fleet, plan, facts, progress)
+            output, failed = _run(fleet, plan, prefix, facts, progress)
     except (HostError, NeverStarted) as error:
         return Trial(names, culprit=TrialCulprit(_blamed(error, names), error.message))
     return read_trial(names, output, prefix, failed, plan.world_size)
@@ -79,19 +78,15 @@ def _staged(fleet: Fleet, hosts: Sequence[Host]) -> Iterator[dict[str, str]]:
 
 
 def _run(
-    fleet: Fleet, plan: LaunchPlan, facts: FleetFacts, progress: Progress
+    fleet: Fleet, plan: LaunchPlan, prefix: str, facts: FleetFacts, progress: Progress
 ) -> tuple[Mapping[str, str], TrialCulprit | None]:
     """What each host printed, and the host that ended the job. Raises HostError, NeverStarted."""
-    output = {node.host: "" for node in plan.nodes}
-    too_much: list[str] = []
+    collected = {node.host: Collector(prefix) for node in plan.nodes}
 
     def collect(host: str, text: str) -> None:
-        room = _OUTPUT_KEPT - len(output[host])
-        if len(text) > room:
-            too_much.append(host)
-        output[host] += text[:room]
+        collected[host].feed(text)
 
-    progress(f"all-reduce on {fold(list(output))}")
+    progress(f"all-reduce on {fold(list(collected))}")
     late = threading.Event()
 
     def give_up() -> None:
@@ -107,10 +102,9 @@ def _run(
     finally:
         timer.cancel()
         take_back(fleet, plan)
+    output = {host: each.text for host, each in collected.items()}
     if late.is_set():
         return output, TrialCulprit(plan.master_host, f"it was not done within {_RUN_SECONDS:g} s")
-    if too_much:
-        return output, TrialCulprit(too_much[0], f"it prints more than {_OUTPUT_KEPT} characters")
     if job.state == "finished":
         return output, None
     if job.culprit is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +15,16 @@ import pytest
 from fleets import findings, make_fleet, nic
 from lying_hosts import WatchedFleet
 from network_facts import roce, table
-from test_fuzz_answers import Frames, entry, honest, staged
+from test_fuzz_answers import Frames, entry, facts_of, honest, staged
 from test_fuzz_facts import LIAR, NAMES, inventory
 
 from mnt import ui
 from mnt.cli.preflight import _write
 from mnt.errors import HostError, UsageError
+from mnt.facts.host import HostFacts
 from mnt.facts.rdma import RdmaFacts
 from mnt.inventory.model import Host, Network
+from mnt.network.used import read_used
 from mnt.preflight.look import look
 from mnt.preflight.nvidia import number, slowdowns
 from mnt.preflight.registry import select
@@ -32,7 +35,7 @@ from mnt.push.tree import walk
 from mnt.remote.job.failures import exit_code_of, make_failure
 from mnt.tasks.job import Jobs
 from mnt.tasks.shape import shaped
-from mnt.trial.output import read_trial
+from mnt.trial.output import Collector, read_trial
 
 HOSTS = tuple(Host(name, name) for name in NAMES)
 CLUSTER = replace(inventory(random.Random(1)), hosts=HOSTS, network=Network("tcp", "10.0.0.0/24"))
@@ -287,3 +290,40 @@ def test_a_rank_that_prints_nonsense(line: str) -> None:
     assert trial.culprit is not None
     assert trial.culprit.host == LIAR
     assert trial.import_seconds.keys() == {"node1", LIAR}
+
+
+def test_a_host_that_prints_without_end() -> None:
+    collector = Collector("p ")
+    for piece in (
+        *["x" * 70000 + "\n"] * 50,
+        *["p " + "y" * 70000] * 50,
+        "\np {}\n",
+        *["NCCL INFO NET/IB\n"] * 99999,
+    ):
+        collector.feed(piece)
+    collector.feed("the end")
+    assert len(collector.text) < 3 << 20
+    assert "p {}\n" in collector.text
+    assert "x" not in collector.text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NCCL INFO NET/IB : " + "IbDev 1 Port 1 qpn 1 " * 40000,
+        "NCCL INFO NET/Socket : Using [0]" + "a:[0]" * 200000,
+        "NCCL INFO NET/IB : Using [0]" + "a" * 1000000,
+    ],
+)
+def test_a_line_that_makes_a_pattern_slow(line: str) -> None:
+    """Without a limit each takes minutes or more."""
+    trial = read_trial(("node1",), {"node1": "\n".join([line] * 10)}, "p ", None, 2)
+    read_used(replace(trial, backend="nccl"), "node1", ())
+
+
+def test_output_that_makes_a_pattern_slow() -> None:
+    assert not make_failure("x", -signal.SIGABRT, stderr="gloo" * 60000)["victim"]
+    line = "NVRM: Xid (" * 100000
+    log = {"lines": [{"age": 1.0, "text": line}]}
+    with pytest.raises(HostError, match=r"kernel_log\.lines\[0\]\.text"):
+        HostFacts.parse(LIAR, {**facts_of(LIAR), "gpus": {"kernel_log": log}})

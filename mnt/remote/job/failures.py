@@ -12,6 +12,7 @@ from mnt.remote.common.files import open_regular
 TRACEBACK_BYTES = 8 * 1024
 MESSAGE_CHARACTERS = 500
 TAIL_BYTES = 256 * 1024
+_LINE_CHARACTERS = 2000  # of each line that VICTIM reads: its time grows with the square
 
 CALENDAR_END = 253402214400  # epoch seconds: the last day of the year 9999
 
@@ -66,6 +67,7 @@ def make_failure(
             the reason there.
     """
     words = message + stderr if code == -signal.SIGABRT else message
+    words = "\n".join(line[:_LINE_CHARACTERS] for line in words.splitlines())
     return {
         "rank": rank,
         "local_rank": local_rank,
