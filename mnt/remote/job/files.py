@@ -39,6 +39,7 @@ class JobFiles:
         self.state = os.path.join(self.directory, "state.json")
         self.output = os.path.join(self.directory, "output.log")
         self.ranks = os.path.join(self.directory, "ranks")
+        self.python = os.path.join(self.directory, "python")
         self.supervisor_log = os.path.join(self.directory, "supervisor.log")
 
 

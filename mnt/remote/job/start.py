@@ -131,6 +131,10 @@ def _write_files(paths: JobPaths, spec: Mapping[str, Any], program: str) -> None
         write_json(paths.spec, spec)
         write_json(paths.about, about(spec))
         replace_file(paths.program, program)
+        for name, text in spec.get("python_files", {}).items():
+            path = os.path.join(paths.python, name)
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            replace_file(path, text)
 
 
 @contextlib.contextmanager
