@@ -67,10 +67,12 @@ def job(mnt_with_job: Mnt) -> Iterator[str]:
 
 def strangers_visit(lab: Lab, address: str) -> subprocess.CompletedProcess[str]:
     """This machine has an address in the management network, and none in the training network."""
-    python = yaml.safe_load(lab.inventory_path.read_text())["defaults"]["python"]
-    return subprocess.run(
-        [python, "-c", STRANGER, address, str(PORT)], capture_output=True, text=True, timeout=PATIENCE
-    )
+    words = [training_python(lab), "-c", STRANGER, address, str(PORT)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
+
+
+def training_python(lab: Lab) -> str:
+    return str(yaml.safe_load(lab.inventory_path.read_text())["defaults"]["python"])
 
 
 def listening(host: LabHost) -> dict[str, set[str]]:
