@@ -104,6 +104,8 @@ def main() -> None:
         ui.error(error)
         code = error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        click.echo("mnt: interrupted", err=True)
+        from mnt import ui
+
+        ui.info("mnt: interrupted")
         code = 130
     sys.exit(code)

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from mnt import ui
 from mnt.cli.options import Selection
+from mnt.errors import MntError, UsageError
 from mnt.inventory.find import NoInventory, SeveralLabs
 from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host
-from mnt.launch.jobs import Job
+from mnt.launch.jobs import Job, named_job
 from mnt.launch.status import JobHosts
 
 
@@ -20,6 +21,15 @@ class FoundJobs:
     hosts: JobHosts  # where they were found
     jobs: list[Job]  # newest first
     complete: bool  # every host on which there may be jobs was asked, and answered
+
+    def named(self, job: str | None) -> Job:
+        """The job with that id; None: the newest. Raises MntError, as a UsageError if no host can have it."""
+        try:
+            return named_job(self.jobs, job)
+        except UsageError as error:
+            if self.complete:
+                raise
+            raise MntError(f"{error.message} that answered", fix="see the warnings above") from None
 
 
 @contextmanager

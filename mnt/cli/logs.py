@@ -11,7 +11,7 @@ from mnt.cli.jobs import found_jobs
 from mnt.cli.options import Selection, selection_options
 from mnt.errors import UsageError
 from mnt.fleet import HostConnection, raise_output_error
-from mnt.launch.jobs import host_of_rank, named_job
+from mnt.launch.jobs import host_of_rank
 from mnt.tasks.job import read_logs
 
 
@@ -24,7 +24,7 @@ from mnt.tasks.job import read_logs
 def logs(selection: Selection, follow: bool, node: str | None, rank: int | None, job: str | None) -> int:
     """Print what JOB (default: the newest job) has written so far."""
     with found_jobs(selection) as found:
-        wanted = named_job(found.jobs, job)
+        wanted = found.named(job)
         fleet = found.hosts.fleet_of(wanted)
         hosts = [member.host for member in wanted.nodes if member.entry is not None]
         if rank is not None:

@@ -10,7 +10,7 @@ from mnt import ui
 from mnt.cli.jobs import found_jobs
 from mnt.cli.options import Selection, json_option, selection_options
 from mnt.inventory.hostlist import fold
-from mnt.launch.jobs import Job, named_job
+from mnt.launch.jobs import Job
 
 _COLOURS = {
     "pending": "cyan",
@@ -36,21 +36,20 @@ def status(selection: Selection, as_json: bool, job: str | None) -> int:
     This includes your jobs of `mnt launch --via local` on this machine, with or without an inventory.
     """
     with found_jobs(selection) as found:
-        jobs = found.jobs
-    if job is not None:
-        jobs = [named_job(jobs, job)]
+        jobs = found.jobs if job is None else [found.named(job)]
     if as_json:
         ui.document({"jobs": [each.document() for each in jobs]})
     elif job is not None:
         _show_job(jobs[0])
     else:
-        _show_jobs(jobs)
+        _show_jobs(jobs, found.complete)
     return 0 if found.complete else 1
 
 
-def _show_jobs(jobs: list[Job]) -> None:
+def _show_jobs(jobs: list[Job], complete: bool) -> None:
     if not jobs:
-        ui.info("there are no jobs on the hosts; mnt launch starts one")
+        where = "the hosts" if complete else "the hosts that answered"
+        ui.info(f"there are no jobs on {where}; mnt launch starts one")
         return
     rows: list[list[str | ui.Cell]] = [
         [

@@ -33,7 +33,7 @@ def stop(selection: Selection, as_json: bool, everything: bool, grace: float, jo
         if job is not None and job not in {each.job for each in found.jobs}:
             document = stop_unlisted(found.hosts, job, grace=grace)
         if document is None:
-            wanted = jobs_to_stop(found.jobs, job, everything=everything)
+            wanted = jobs_to_stop(found.jobs, everything=everything) if job is None else [found.named(job)]
             document = stop_jobs(found.hosts, wanted, grace=grace)
     document["ok"] = document["ok"] and found.complete
     if as_json:

@@ -108,11 +108,20 @@ class BuildLock:
 
 
 @dataclass(frozen=True)
+class Exposed:
+    """A directory that another user made, or can write to, and how to mend that."""
+
+    message: str
+    fix: str | None = None
+
+
+@dataclass(frozen=True)
 class Artifacts:
     """Files on disk from earlier pushes and builds."""
 
     release: Release
     locks: tuple[BuildLock, ...] = ()
+    exposed: tuple[Exposed, ...] = ()  # of the workdir, of the jobs' directory, and of that in /tmp
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,7 @@ class Host:
     ssh: Ssh = field(default_factory=Ssh)
     python: tuple[str, ...] = ("python3",)  # argv prefix of the interpreter that trains
     workdir: str = "~/mnt"
+    workdir_group: str | None = None  # the Unix group that shares the workdir
     jobs_dir: str = "~/.mnt/jobs"
     gpus: int = 0
     nic: str | None = None  # training NIC; None: chosen by mnt.network.nic

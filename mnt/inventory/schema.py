@@ -56,6 +56,7 @@ class Settings(Section, frozen=True):
 
     python: Interpreter = Interpreter("python3")
     workdir: HostPath = ""
+    workdir_group: Text | None = None
     jobs_dir: HostPath = ""
     gpus: Annotated[int, Meta(ge=0, le=1024)] = 0
     nic: Interface | None = None

@@ -295,17 +295,15 @@ def named_job(jobs: Sequence[Job], wanted: str | None) -> Job:
     for job in jobs:
         if job.job == wanted:
             return job
-    raise UsageError(f"there is no job {wanted!r}", fix=f"name one of these: {_listed(jobs)}")
+    raise UsageError(f"there is no job {wanted!r} on the hosts", fix=f"name one of these: {_listed(jobs)}")
 
 
-def jobs_to_stop(jobs: Sequence[Job], wanted: str | None, *, everything: bool) -> list[Job]:
-    """The jobs that `mnt stop` must end: the named one, all that may still run, or the only one.
+def jobs_to_stop(jobs: Sequence[Job], *, everything: bool) -> list[Job]:
+    """The jobs that `mnt stop` must end if none is named: all that may still run, or the only one.
 
     Raises:
-        UsageError: there is no such job, or several jobs run and none is named.
+        UsageError: several jobs run.
     """
-    if wanted is not None:
-        return [named_job(jobs, wanted)]
     running = [job for job in jobs if job.stoppable]
     if len(running) > 1 and not everything:
         raise UsageError(f"several jobs run: {_listed(running)}", fix="name one of them, or use --all")

@@ -68,6 +68,7 @@ class NodePlan:
     argv: tuple[str, ...]
     path_prepend: tuple[str, ...]  # directories put first on the session's own PATH
     jobs_dir: str
+    workdir_group: str | None  # the Unix group that shares the release
 
 
 @dataclass(frozen=True)
@@ -183,6 +184,7 @@ def plan_launch(
                 argv=tuple(options.engine.argv(role)),
                 path_prepend=(directory,) if directory else (),
                 jobs_dir=jobs_dir,
+                workdir_group=host.workdir_group,
             )
         )
     return LaunchPlan(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypedDict
 
 from mnt.fleet import HostConnection
+from mnt.inventory.model import Host
 from mnt.tasks.program import run_program
 from mnt.tasks.shape import Refusal, granted, shaped
 
@@ -25,9 +26,13 @@ def find_release(connection: HostConnection) -> FoundRelease:
 
     Raises HostError (phase `command`) if the workdir cannot be read, or `current` is not a link to a release.
     """
-    args = {"action": "find", "workdir": connection.target.workdir}
+    args = {"action": "find", **_workdir(connection.target)}
     answer = run_program(connection, "push.receive", args)
     return shaped(connection.target.name, granted(connection.target.name, answer), FoundRelease)
+
+
+def _workdir(host: Host) -> dict[str, Any]:
+    return {"workdir": host.workdir, "group": host.workdir_group, "keep": host.keep}
 
 
 class _Step(TypedDict):
@@ -81,6 +86,6 @@ def converse(
         shaped(target.name, frame, shape, "frame")
         on_frame(frame)
 
-    args = {"action": "push", "workdir": target.workdir, "keep": target.keep, "beacon": beacon, "who": who}
+    args = {"action": "push", **_workdir(target), "beacon": beacon, "who": who}
     answer = run_program(connection, "push.receive", args, stdin=stdin, timeout=None, on_frame=take)
     return shaped(target.name, {"refused": None, "called_off": False, **answer}, _Answer)

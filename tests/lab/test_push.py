@@ -251,8 +251,9 @@ def test_a_host_that_is_down(make_lab: Callable[..., Lab], source: Path, tmp_pat
 def test_a_host_without_room(make_lab: Callable[..., Lab], source: Path, tmp_path: Path) -> None:
     lab = make_lab(count=2)
     site = Site(lab, tmp_path, "/srv/code")
-    for host, options in zip(lab.hosts, ("size=64m", "size=64k"), strict=True):
-        host.exec(["sh", "-c", f"mkdir -p /srv/code; mount -t tmpfs -o {options},mode=777 none /srv/code"])
+    for host, size in zip(lab.hosts, ("64m", "64k"), strict=True):
+        options = f"size={size},uid={lab.spec.uid},mode=755"
+        host.exec(["sh", "-c", f"mkdir -p /srv/code; mount -t tmpfs -o {options} none /srv/code"])
     (source / "weights").write_bytes(os.urandom(1 << 20))
     pushed = site.push(source)
     assert [h["status"] for h in pushed["hosts"].values()] == ["untouched", "failed"]

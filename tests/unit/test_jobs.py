@@ -178,22 +178,22 @@ def jobs(*states: str) -> list[Job]:
 
 
 def test_stop_means_the_only_running_job() -> None:
-    assert [job.job for job in jobs_to_stop(jobs("finished", "running"), None, everything=False)] == ["j1"]
+    assert [job.job for job in jobs_to_stop(jobs("finished", "running"), everything=False)] == ["j1"]
 
 
 def test_stop_of_several_lists_them_and_stops_nothing() -> None:
     with pytest.raises(UsageError, match=r"j0 \(running\); j1 \(lost\)") as caught:
-        jobs_to_stop(jobs("running", "lost"), None, everything=False)
+        jobs_to_stop(jobs("running", "lost"), everything=False)
     assert caught.value.exit_code == 2
 
 
 def test_stop_all_takes_what_may_still_be_there() -> None:
-    stopping = jobs_to_stop(jobs("running", "finished", "lost", "starting", "failed"), None, everything=True)
+    stopping = jobs_to_stop(jobs("running", "finished", "lost", "starting", "failed"), everything=True)
     assert [job.job for job in stopping] == ["j0", "j2", "j3"]
 
 
 def test_stop_with_nothing_running_is_nothing_to_do() -> None:
-    assert jobs_to_stop(jobs("finished"), None, everything=False) == []
+    assert jobs_to_stop(jobs("finished"), everything=False) == []
 
 
 def test_a_job_by_its_name() -> None:
@@ -234,7 +234,7 @@ def test_a_job_that_is_only_staged_may_be_stopped() -> None:
     job = merged(entry("node1", "pending"))
     assert job.state == "pending"
     assert not job.active
-    assert jobs_to_stop([job], None, everything=False) == [job]
+    assert jobs_to_stop([job], everything=False) == [job]
 
 
 def nodes_of(*hosts: str) -> list[dict[str, Any]]:
@@ -265,7 +265,7 @@ def test_a_host_speaks_only_for_itself(liar: str, lie: dict[str, Any]) -> None:
     assert [node.host for node in job.nodes] == ["node1", "node2", "node3"]
     assert job.dissenters == (liar,)
     assert job.state == "running"
-    assert jobs_to_stop([job], None, everything=False) == [job]
+    assert jobs_to_stop([job], everything=False) == [job]
     over = merged(*({**each, "state": "finished"} for each in entries))
     assert (over.state, over.exit_code) == ("lost", 1)
     assert over.culprit is not None

@@ -108,3 +108,26 @@ def test_programs_on_hosts_import_nothing_of_the_head() -> None:
         if room_of(imported) != "remote"
     ]
     assert above == []
+
+
+def test_only_ui_prints() -> None:
+    """Text of hosts reaches the terminal through `mnt.ui` only. Tasks for `fab` print JSON."""
+    elsewhere = [
+        f"{module}:{node.lineno}"
+        for module, path in MODULES.items()
+        if room_of(module) not in ("ui", "remote") and module != "mnt.tasks.by_hand"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in PRINTS
+    ]
+    assert elsewhere == []
+
+
+PRINTS = (
+    "print",
+    "click.echo",
+    "click.secho",
+    "sys.stdout.write",
+    "sys.stderr.write",
+    "sys.stdout.buffer.write",
+    "warnings.warn",
+)

@@ -12,7 +12,7 @@ from mnt.facts.host import HostFacts, PathFacts
 from mnt.inventory.model import Host, RequiredPath
 from mnt.preflight import mounts
 from mnt.preflight.findings import Problem, Severity
-from mnt.preflight.registry import Needs, check
+from mnt.preflight.registry import Needs, check, host_check
 
 _GIB = 2**30
 _NOTICEABLE = 1.0  # seconds
@@ -115,6 +115,24 @@ def local_space(fleet: FleetFacts) -> Iterator[Problem]:
             ):
                 name = "the home directory" if disk == "~" else disk
                 yield from _judge_space(host, name, disk, state, _LOCAL)
+
+
+@host_check("file-owner")
+def file_owner(host: Host, facts: HostFacts) -> Iterator[Problem]:
+    """Only the user who logs in, and root, can write to the workdir, to the directory of jobs and above them.
+
+    Another user who can replace code, a job's files or a directory above them can run commands as this user.
+    A push, a launch and a stop refuse such a directory. `workdir_group` in the inventory allows a Unix group
+    to share the workdir. The node-local directory `/tmp/mnt-UID` must belong to this user alone. The rule is
+    that of sshd's StrictModes.
+    """
+    for exposed in facts.artifacts.exposed if facts.artifacts else ():
+        yield Problem(
+            message=exposed.message,
+            found=exposed.message,
+            expected="only this user and root can write there",
+            fix=exposed.fix or "correct `workdir` or `jobs_dir` in the inventory",
+        )
 
 
 def _human(size: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mnt.remote.common.refusal import Refused
-from mnt.remote.job.files import FINAL_STATES, JobPaths, read_json, read_state
+from mnt.remote.job.files import FINAL_STATES, JobPaths, job_names, read_state
 from mnt.remote.job.procs import Process, boot_id, find, pids_with_environment
 from mnt.remote.job.spec import job_variables
 
@@ -56,8 +56,8 @@ def describe(paths: JobPaths) -> dict[str, Any] | None:
     A job that is staged but not started is "pending"; one that should run but has no supervisor is "lost".
     Files whose contents are no job's count as missing.
     """
-    about = _shaped(read_json(paths.about), _ABOUT)
-    about = about or _shaped(read_json(paths.spec), _ABOUT)  # an older mnt wrote only the spec
+    about = _shaped(paths.read(paths.about), _ABOUT)
+    about = about or _shaped(paths.read(paths.spec), _ABOUT)  # an older mnt wrote only the spec
     if about is None or (about["job"], about["host"]) != (paths.job, paths.host):
         return None
     state = _shaped(read_state(paths), _STATE)
@@ -132,13 +132,12 @@ def require(paths: JobPaths) -> dict[str, Any]:
 
 
 def list_entries(jobs_dir: str, host: str) -> list[dict[str, Any]]:
-    """The entries of every job that has a directory for this host, newest first. Raises Refused."""
-    try:
-        jobs = os.listdir(os.path.expanduser(jobs_dir))
-    except OSError:
-        return []
+    """The entries of every job that has a directory for this host, newest first.
+
+    Raises Refused if another user can write to the directory of jobs.
+    """
     entries = []
-    for job in jobs:
+    for job in job_names(os.path.expanduser(jobs_dir)):
         try:
             paths = JobPaths(jobs_dir, job, host)
         except Refused:  # not a job's name: another file

@@ -8,10 +8,10 @@ import json
 import os
 import re
 import shutil
-import stat
 from typing import Any
 
 from mnt.remote.common.files import replace_file, strerror
+from mnt.remote.common.owners import check_owners
 from mnt.remote.common.refusal import Refused
 
 FORMAT = 1
@@ -21,6 +21,11 @@ _TMP = "/tmp"
 _PATIENCE = 1000  # attempts to make a directory inside one that other processes may remove
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:@%-]{0,254}")
+
+
+def user_directory() -> str:
+    """The directory of this user's jobs that is on this host only."""
+    return os.path.join(_TMP, f"mnt-{os.getuid()}")
 
 
 class JobFiles:
@@ -55,7 +60,7 @@ class JobPaths(JobFiles):
         if not _HOST.fullmatch(host):
             raise Refused(f"{host!r} is not a host's name")
         super().__init__(os.path.expanduser(jobs_dir), job, host)
-        self.local = os.path.join(_TMP, f"mnt-{os.getuid()}", job, host)
+        self.local = os.path.join(user_directory(), job, host)
         self.program = os.path.join(self.local, "supervisor.py")
         self.processes = os.path.join(self.local, "processes.json")
         self.stop_request = os.path.join(self.local, "stop.json")
@@ -63,12 +68,13 @@ class JobPaths(JobFiles):
 
     def make_local(self) -> None:
         """Make the node-local directory, new and private. Raises Refused, also if another user owns it."""
+        of_job = os.path.dirname(self.local)
         for _ in range(_PATIENCE):
             try:
-                for path in self._above_local():
+                for level, path in enumerate((os.path.dirname(of_job), of_job), start=1):
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(path, 0o700)
-                    _check_private(path)
+                    check_owners(path, private=level)
                 os.mkdir(self.local, 0o700)
             except FileNotFoundError:  # another job has ended just now, and taken the empty directory along
                 continue
@@ -83,41 +89,53 @@ class JobPaths(JobFiles):
         raise Refused(f"cannot make {self.local}: another process keeps removing the directory above it")
 
     def has_local(self) -> bool:
-        """Whether the node-local directory exists. Raises Refused if a level of it is not this user's alone.
+        """Whether the node-local directory exists. Raises Refused if a level is not this user's alone."""
+        return check_owners(self.local, private=3)
 
-        Called before each use. What was checked stays as it was: others cannot replace a directory of this
-        user in /tmp (its sticky bit), nor anything in a directory that is closed to them.
-        """
+    def has_directory(self) -> bool:
+        """Whether the directory exists. Raises Refused if another user can write to a level of it."""
+        return check_owners(self.directory)
+
+    def read(self, path: str) -> dict[str, Any] | None:
+        """The JSON object in one of these files, as `read_json`. Raises Refused if others can replace it."""
+        return read_json(path) if self._has_directory_of(path) else None
+
+    def write(self, path: str, document: Any) -> None:
+        """Replace one of these files. Raises OSError, also if another user can write to its directory."""
         try:
-            for path in (*self._above_local(), self.local):
-                _check_private(path)
-        except FileNotFoundError:
-            return False
-        return True
+            self._has_directory_of(path)
+        except Refused as refusal:
+            raise PermissionError(errno.EPERM, str(refusal)) from None
+        replace_file(path, json.dumps(document))
 
     def remove_directory(self) -> None:
-        """Remove this node's directory, and the job's if no other node has one."""
-        shutil.rmtree(self.directory, ignore_errors=True)
-        with contextlib.suppress(OSError):  # it contains other nodes' files
-            os.rmdir(self.job_directory)
+        """Remove this node's directory, and the job's if no other node has one. Raises Refused."""
+        if self.has_directory():
+            shutil.rmtree(self.directory, ignore_errors=True)
+            with contextlib.suppress(OSError):  # it contains other nodes' files
+                os.rmdir(self.job_directory)
 
     def remove_local(self) -> None:
         """Remove the node-local directory, and then those above it that are empty. Raises Refused."""
         if self.has_local():
             shutil.rmtree(self.local, ignore_errors=True)
         with contextlib.suppress(OSError):  # it contains another job's files
-            for path in reversed(self._above_local()):
+            of_job = os.path.dirname(self.local)
+            for path in (of_job, os.path.dirname(of_job)):
                 os.rmdir(path)
 
-    def _above_local(self) -> tuple[str, str]:
-        """This user's directory, and the job's directory in it."""
-        of_job = os.path.dirname(self.local)
-        return os.path.dirname(of_job), of_job
+    def _has_directory_of(self, path: str) -> bool:
+        return self.has_local() if path.startswith(self.local + "/") else self.has_directory()
+
+
+def job_names(jobs_dir: str) -> list[str]:
+    """The names in a directory of jobs. Raises Refused if another user can write to it."""
+    return os.listdir(jobs_dir) if check_owners(jobs_dir) else []
 
 
 def read_spec(paths: JobPaths) -> dict[str, Any]:
     """Raises Refused if there is none."""
-    spec = read_json(paths.spec)
+    spec = paths.read(paths.spec)
     if spec is None:
         raise Refused(
             f"{paths.spec} is missing or damaged", f"remove {paths.directory}, and start the job again"
@@ -126,47 +144,17 @@ def read_spec(paths: JobPaths) -> dict[str, Any]:
 
 
 def read_state(paths: JobPaths) -> dict[str, Any] | None:
-    """This node's state: the node-local one if the disk has no room for the other; None if there is none."""
-    return read_local(paths, paths.unsaved_state) or read_json(paths.state)
+    """This node's state: the node-local one if the disk has no room for the other; None if there is none.
 
-
-def read_local(paths: JobPaths, path: str) -> dict[str, Any] | None:
-    """The JSON object in a file of the node-local directory, as `read_json`. Raises Refused."""
-    return read_json(path) if paths.has_local() else None
-
-
-def write_local(paths: JobPaths, path: str, document: Any) -> None:
-    """Replace a file of the node-local directory. Raises OSError, also if the directory is not ours."""
-    try:
-        paths.has_local()
-    except Refused as refusal:
-        raise PermissionError(errno.EPERM, str(refusal)) from None
-    write_json(path, document)
+    Raises Refused.
+    """
+    return paths.read(paths.unsaved_state) or paths.read(paths.state)
 
 
 def remove_files(paths: JobPaths) -> None:
-    """Remove every trace of a job that did not start here."""
+    """Remove every trace of a job that did not start here. Raises Refused."""
     paths.remove_local()
     paths.remove_directory()
-
-
-def _check_private(path: str) -> None:
-    """Raises Refused unless `path` is a real directory of this user, closed to other users."""
-    found = os.lstat(path)
-    if not stat.S_ISDIR(found.st_mode):
-        raise Refused(f"{path} is not a directory", f"find out who made it (ls -ld {path}), and remove it")
-    if found.st_uid != os.getuid():
-        raise Refused(
-            f"{path} belongs to uid {found.st_uid}, not to {os.getuid()}",
-            f"ask that user, or root, to remove {path}",
-        )
-    if found.st_mode & 0o077:
-        raise Refused(f"{path} is open to other users", f"chmod 700 {path}")
-
-
-def write_json(path: str, document: Any) -> None:
-    """Replace a file in one step, readable by its owner only. Raises OSError."""
-    replace_file(path, json.dumps(document))
 
 
 def read_json(path: str) -> dict[str, Any] | None:

@@ -15,10 +15,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mnt.remote.common.files import read, replace_file, strerror
+from mnt.remote.common.owners import check_owners, find_group
 from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.entry import about, describe, is_staged, living_supervisor
-from mnt.remote.job.files import FINAL_STATES, JobPaths, read_spec, read_state, remove_files, write_json
+from mnt.remote.job.files import FINAL_STATES, JobPaths, read_spec, read_state, remove_files
 from mnt.remote.job.spec import SESSION_VARIABLES, job_of, job_variables
 from mnt.remote.job.stop import stop_node
 
@@ -52,7 +53,7 @@ def spawn_node(args: dict[str, Any]) -> dict[str, Any]:
         raise Refused(f"nothing is staged here for job {args['job']}", "start it again: mnt launch")
     spec = {**read_spec(paths), "peer": args["peer"]}
     with _nothing_left(paths):
-        write_json(paths.spec, spec)
+        paths.write(paths.spec, spec)
         started = _spawn(paths, spec, _session_environment())
     if args["wait_for_port"]:
         _await_port(paths, deadline)
@@ -78,6 +79,13 @@ def _check(spec: Mapping[str, Any], environment: Mapping[str, str]) -> None:
     if not os.path.isdir(cwd):
         raise Refused(f"working directory missing: {cwd}", "mnt push")
     script = spec.get("script")
+    if spec["release"] is not None:  # otherwise it is the directory in which its user runs it by hand
+        group = spec.get("workdir_group")
+        check_owners(
+            os.path.join(cwd, script or ""),
+            None if group is None else find_group(group),
+            inside_closed=True,
+        )
     if script is not None and not os.path.isfile(os.path.join(cwd, script)):
         push = "" if spec["release"] is None else ", or push the tree that has it: mnt push"
         raise Refused(f"script missing: {script} (in {cwd})", f"check its path, relative to {cwd}{push}")
@@ -111,6 +119,7 @@ def _describe_holder(holder: Mapping[str, Any]) -> str:
 
 
 def _write_files(paths: JobPaths, spec: Mapping[str, Any], program: str) -> None:
+    paths.has_directory()  # raises Refused if another user can write to a level of it
     try:
         mask = os.umask(0o077)  # the `mode` of makedirs applies only to the last directory
         try:
@@ -128,8 +137,8 @@ def _write_files(paths: JobPaths, spec: Mapping[str, Any], program: str) -> None
         paths.remove_directory()
         raise
     with _nothing_left(paths):
-        write_json(paths.spec, spec)
-        write_json(paths.about, about(spec))
+        paths.write(paths.spec, spec)
+        paths.write(paths.about, about(spec))
         replace_file(paths.program, program)
         for name, text in spec.get("python_files", {}).items():
             path = os.path.join(paths.python, name)

@@ -14,12 +14,8 @@ from mnt.remote.job.files import (
     FINAL_STATES,
     FORMAT,
     JobPaths,
-    read_json,
-    read_local,
     read_state,
     remove_files,
-    write_json,
-    write_local,
 )
 from mnt.remote.job.procs import (
     SWEEP,
@@ -46,7 +42,7 @@ def stop_node(args: dict[str, Any]) -> dict[str, Any]:
     paths = JobPaths(args["jobs_dir"], args["job"], args["host"])
     grace = float(args["grace"])
     before = read_state(paths) or {}
-    record = read_local(paths, paths.processes) or {}
+    record = paths.read(paths.processes) or {}
     recorded = _recorded(record)
     staged = is_staged(paths)
 
@@ -90,7 +86,7 @@ def _recorded(record: dict[str, Any]) -> list[dict[str, int]]:
 def _ask(paths: JobPaths, supervisor: Process, grace: float) -> int:
     """Let the supervisor end the job, and kill it if it does not. Returns the number of ended processes."""
     with contextlib.suppress(OSError):  # without the file it uses the job's own grace
-        write_local(paths, paths.stop_request, {"grace": grace})
+        paths.write(paths.stop_request, {"grace": grace})
     send_signal(supervisor, signal.SIGTERM)
     send_signal(supervisor, signal.SIGCONT)  # it may have been stopped
     deadline = time.monotonic() + grace + Ending.PATIENCE + SUPERVISOR_EXTRA
@@ -144,11 +140,11 @@ def _write_end(paths: JobPaths, state: dict[str, Any], ending: Ending) -> None:
 
 def _write_state(paths: JobPaths, state: dict[str, Any]) -> None:
     with contextlib.suppress(OSError):  # on a full disk the job has ended all the same, and shows as lost
-        write_json(paths.state, state)
+        paths.write(paths.state, state)
 
 
 def _master_port(paths: JobPaths, record: dict[str, Any]) -> int | None:
-    spec = read_json(paths.spec) or {}
+    spec = paths.read(paths.spec) or {}
     master = spec.get("master")
     port = (master if isinstance(master, dict) else record).get("port")
     return port if isinstance(port, int) else None

@@ -27,7 +27,7 @@ from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.channel import Event
 from mnt.remote.job.failures import Failure, make_failure, tail
-from mnt.remote.job.files import FORMAT, JobPaths, read_json, read_local, write_json, write_local
+from mnt.remote.job.files import FORMAT, JobPaths, read_json
 from mnt.remote.job.peers import Hub, Spoke
 from mnt.remote.job.procs import (
     SWEEP,
@@ -221,7 +221,7 @@ class Supervisor:
         self._stop_asked, self._stopping = False, True
         request: dict[str, Any] = {}
         with contextlib.suppress(Refused):
-            request = read_local(self._paths, self._paths.stop_request) or {}
+            request = self._paths.read(self._paths.stop_request) or {}
         grace = float(request.get("grace", self._grace))
         if self._ending is not None:
             self._ending.hurry(now + grace)
@@ -269,7 +269,7 @@ class Supervisor:
                     "processes": recorded,
                     "port": self._spec["master"]["port"],
                 }
-                write_local(self._paths, self._paths.processes, record)
+                self._paths.write(self._paths.processes, record)
             except OSError as error:
                 _log(f"cannot write {self._paths.processes}: {error}")
 
@@ -368,16 +368,17 @@ class Supervisor:
         """
         unsaved = self._paths.unsaved_state
         try:
-            write_json(self._paths.state, self._state)
+            self._paths.write(self._paths.state, self._state)
         except OSError as error:
             self._dirty = True
             _log(f"cannot write {self._paths.state}: {error}")
             with contextlib.suppress(OSError):
-                write_local(self._paths, unsaved, self._state)
+                self._paths.write(unsaved, self._state)
         else:
             self._dirty = False
-            with contextlib.suppress(OSError):  # usually there is none
-                os.unlink(unsaved)
+            with contextlib.suppress(OSError, Refused):  # usually there is none
+                if self._paths.has_local():
+                    os.unlink(unsaved)
 
 
 def _as_child() -> None:

@@ -11,6 +11,8 @@ Arguments, all optional:
     paths: [path, ..]      paths to describe; `~` is the home of the user who logged in
     port: int              the master port, to find the processes that listen on it
     workdir: path          the directory of the releases; `~` as above, also in the next
+    workdir_group: name    the Unix group that shares it; none: it is this user's alone
+    jobs_dir: path         the directory of the jobs
     extensions: path       where torch builds its extensions
     clock: bool            send the time, in a frame, as soon as standard input ends
     deadline: float        seconds for the paths, and all else that may hang there, together; default 5
@@ -54,7 +56,13 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
     deadline = float(args.get("deadline", 5.0))
     paths, mounts = args.get("paths", []), args.get("mounts", [])
     slow = {
-        "artifacts": partial(artifacts, args.get("workdir", "~/mnt"), args.get("extensions", EXTENSIONS)),
+        "artifacts": partial(
+            artifacts,
+            args.get("workdir", "~/mnt"),
+            args.get("workdir_group"),
+            args.get("jobs_dir", "~/.mnt/jobs"),
+            args.get("extensions", EXTENSIONS),
+        ),
         "resolved": partial(resolve, os.uname().nodename),
     }
     # First, because it triggers automounts, which are then among the mounts.

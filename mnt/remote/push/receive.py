@@ -20,8 +20,8 @@ for hosts that share the workdir of another host: that host receives and switche
 
 The program answers when the input ends: {"current": id} after a commit; otherwise, after everything was
 undone, {"refused": {"message", "fix"}, "called_off": bool, "current": id}. The program's arguments are
-{"action": "push", "workdir", "keep", "beacon", "who"}, or {"action": "find", "workdir"}, which only
-looks: see mnt/tasks/push.py.
+{"action": "push", "workdir", "group", "keep", "beacon", "who"}, or {"action": "find", "workdir", "group",
+"keep"}, which only looks: see mnt/tasks/push.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from typing import IO, Any, Callable, Dict, Iterator
 from mnt.remote.common.files import strerror
 from mnt.remote.common.refusal import Refused
 from mnt.remote.push.entries import Entry, parse_manifest, shown
-from mnt.remote.push.releases import Releases, make_directories, remove_tree
+from mnt.remote.push.releases import Releases, remove_tree
 from mnt.remote.push.unpack import (
     Contents,
     Window,
@@ -62,7 +62,7 @@ def main(args: dict[str, Any], emit: Emit, stdin: IO[bytes]) -> Answer:
     """Carry out args["action"]."""
     releases = None
     try:
-        releases = Releases(args["workdir"], args.get("keep", ()))
+        releases = Releases(args["workdir"], args.get("keep", ()), args.get("group"))
         if args["action"] == "find":
             return _find(releases)
         return Push(releases, args["beacon"], args["who"], stdin).run(emit)
@@ -135,7 +135,7 @@ class Push:
 
     def open(self) -> Answer:
         """Make the workdir, and a beacon in it: a file that all hosts see that share it."""
-        make_directories(self._releases.directory, self._undo.callback)
+        self._releases.make(self._undo.callback)
         if not os.access(self._releases.workdir, os.W_OK | os.X_OK):
             raise Refused(f"you may not write to {shown(self._releases.workdir)}")
         path = self._beacon_path(self._beacon)

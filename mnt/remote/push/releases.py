@@ -1,6 +1,7 @@
 """The releases in a workdir, and the names of their files. Runs on a host: Python 3.8, standard library.
 
     workdir/current -> releases/<id>          replaced by one rename
+    workdir/releases/                         closed to other users
     workdir/releases/<id>/                    the tree, with links to shared/
     workdir/releases/<id>.manifest.json       the entries of the tree; without it, it is not a release
     workdir/releases/.incoming-*, .removing-* incomplete; useless once the push has ended
@@ -24,6 +25,7 @@ import stat
 import time
 from typing import Any, Callable, Iterable, Iterator, Sequence
 
+from mnt.remote.common.owners import accepts, check_owners, find_group
 from mnt.remote.common.refusal import Refused
 from mnt.remote.push.entries import differs, parse_manifest, same_bytes, shown
 
@@ -41,11 +43,13 @@ class Releases:
     Args:
         workdir: `~` and `~user` in it are expanded here, on the host.
         keep: names of directories in shared/ to which every release has links.
+        group: the Unix group whose members share the workdir; None: it is this user's alone.
 
-    Raises Refused if the workdir is then not absolute, or a name in `keep` leads out of shared/.
+    Raises Refused if the workdir is then not absolute, a name in `keep` leads out of shared/, there is no
+    such group, or another user made, or could replace, something in the workdir (mnt.remote.common.owners).
     """
 
-    def __init__(self, workdir: str, keep: Sequence[str] = ()) -> None:
+    def __init__(self, workdir: str, keep: Sequence[str] = (), group: str | None = None) -> None:
         self.workdir = os.path.expanduser(os.fsencode(workdir))
         if not os.path.isabs(self.workdir):
             raise Refused(f"workdir {workdir} is not an absolute path", "begin it with / or ~")
@@ -56,6 +60,16 @@ class Releases:
         for name in self.keep:
             if os.path.isabs(name) or b".." in name.split(b"/") or os.path.normpath(name) in (b".", b""):
                 raise Refused(f"keep: {shown(name)} is not the name of a directory in shared/")
+        self.group = None if group is None else find_group(group)
+        self._check_owners()
+
+    def _check_owners(self) -> None:
+        shared = [os.path.join(self.shared, name) for name in self.keep]
+        for path in (self.workdir, self.directory, self.shared, *shared):
+            check_owners(path, self.group)
+        check_owners(self.link, self.group, inside_closed=True)
+        for name in os.listdir(self.directory) if os.path.isdir(self.directory) else ():
+            check_owners(os.path.join(self.directory, name), self.group, inside_closed=True)
 
     # --- reading --------------------------------------------------------------------------------------------
 
@@ -104,7 +118,7 @@ class Releases:
         return None if document is None else hashlib.sha256(document).hexdigest()
 
     def intact(self, release: str) -> bool:
-        """Whether every entry of the manifest exists as it was sent; hashes all files again.
+        """Whether every entry of the manifest exists as it was sent, and is ours; hashes all files again.
 
         Files that jobs have added since (byte code, logs) do not count.
         """
@@ -114,7 +128,12 @@ class Releases:
         entries = [entry for entry in parse_manifest(document) if not self.is_kept(entry.path)]
         top = self.path(release)
         try:
-            return all(differs(top, entry) is None and same_bytes(top, entry) for entry in entries)
+            return all(
+                differs(top, entry) is None
+                and accepts(os.lstat(os.path.join(top, entry.path)).st_uid, self.group)
+                and same_bytes(top, entry)
+                for entry in entries
+            )
         except OSError:
             return False
 
@@ -134,6 +153,32 @@ class Releases:
         return sorted(found)
 
     # --- changing -------------------------------------------------------------------------------------------
+
+    def make(self, undo: Callable[..., Any]) -> None:
+        """Make the directory of the releases, as `make_directories`, and close it to other users.
+
+        Then the modes of the code in it, which are those on the head, give others no access.
+        """
+        self.make_directories(self.directory, undo)
+        if os.stat(self.directory).st_uid == os.getuid():
+            os.chmod(self.directory, 0o700 if self.group is None else 0o2770)
+
+    def make_directories(self, path: bytes, undo: Callable[..., Any]) -> None:
+        """Make a directory and those above it; `undo` gets the removal of each new one, if still empty.
+
+        Other users cannot write to them; with `group`, its members can.
+        """
+        if os.path.isdir(path):
+            return
+        self.make_directories(os.path.dirname(path), undo)
+        with contextlib.suppress(FileExistsError):  # another host, on a shared file system, was faster
+            os.mkdir(path, 0o755)
+            undo(_attempt, os.rmdir, path)
+            if self.group is not None:
+                os.chown(path, -1, self.group.id)
+                os.chmod(path, 0o2775)
+        if not os.path.isdir(path):
+            raise Refused(f"{shown(path)} is not a directory", "move it away, or choose another workdir")
 
     def switch(self, target: bytes | None) -> None:
         """Point `current` to `target` by one rename; None removes it. Raises OSError, Refused."""
@@ -160,13 +205,13 @@ class Releases:
         """
         for name in self.keep:
             shared = os.path.join(self.shared, name)
-            make_directories(shared, undo)
+            self.make_directories(shared, undo)
             place = os.path.join(top, name)
             target = os.path.relpath(shared, os.path.dirname(place))
             if os.path.islink(place) and os.readlink(place) == target:
                 continue
             with _writable(top):
-                make_directories(os.path.dirname(place), undo)
+                self.make_directories(os.path.dirname(place), undo)
             with _writable(os.path.dirname(place)):
                 _clear(place, name)
                 os.symlink(target, place)
@@ -182,6 +227,8 @@ class Releases:
             is_new = not os.path.exists(path)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             at_end(os.close, descriptor)
+            if self.group is not None and os.fstat(descriptor).st_uid == os.getuid():
+                os.fchmod(descriptor, 0o660)
             if not self._take(descriptor):
                 return False
             with contextlib.suppress(FileNotFoundError):
@@ -239,18 +286,6 @@ class Releases:
         for release in doomed:
             self.remove(release)
         return doomed
-
-
-def make_directories(path: bytes, undo: Callable[..., Any]) -> None:
-    """Make a directory and those above it; `undo` gets the removal of each new one, if still empty."""
-    if os.path.isdir(path):
-        return
-    make_directories(os.path.dirname(path), undo)
-    with contextlib.suppress(FileExistsError):  # another host, on a shared file system, was faster
-        os.mkdir(path)
-        undo(_attempt, os.rmdir, path)
-    if not os.path.isdir(path):
-        raise Refused(f"{shown(path)} is not a directory", "move it away, or choose another workdir")
 
 
 def remove_tree(path: bytes) -> None:

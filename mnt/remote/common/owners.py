@@ -1,0 +1,227 @@
+"""Refuse files that another user of this host made, or could replace. Runs on a host: Python 3.8.
+
+The rule is that of sshd's StrictModes (OpenSSH 9, sshd_config(5)), for every level of a path: it belongs to
+this user or to root, and no other user can write to it. A directory in which all users may make files of
+their own (the sticky bit, like /tmp) may be on the way to a path, but not its end. In addition:
+
+* A group that has only this user is no other user: with umask 002, Debian and Red Hat make home directories
+  that it can write to.
+* The members of a group that the caller names may own files and write to them.
+* In a user namespace (a container), root's files may be shown as nobody's.
+
+Each level is opened from the one above it, without following links, and judged by its descriptor. What was
+accepted can be used by its path afterwards: only the users that were accepted can replace any part of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import grp
+import os
+import pwd
+import shlex
+import stat
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from mnt.remote.common.files import read, strerror
+from mnt.remote.common.refusal import Refused
+
+_MOST_LINKS = 40  # on the way to one path: path_resolution(7)
+_ALL_USERS = 4294967295  # in the map of a user namespace that is the machine's own: user_namespaces(7)
+
+
+class Group(NamedTuple):
+    """A Unix group that shares files on purpose."""
+
+    name: str
+    id: int
+
+
+def find_group(name: str) -> Group:
+    """Raises Refused if this host has no such group."""
+    try:
+        return Group(name, grp.getgrnam(name).gr_gid)
+    except KeyError:
+        raise Refused(
+            f"this host has no group {name}", "make the group here, or correct workdir_group in the inventory"
+        ) from None
+
+
+def check_owners(
+    path: str | bytes, group: Group | None = None, *, private: int = 0, inside_closed: bool = False
+) -> bool:
+    """Whether `path`, which is absolute, exists. What exists of it is checked, from the root directory on.
+
+    Args:
+        group: its members are accepted, as this user is.
+        private: number of levels at the end that must be directories (not links) of this user, which no other
+            user can enter.
+        inside_closed: below a directory that other users cannot enter, accept any mode.
+
+    Raises Refused, naming the level and its owner, also if a level cannot be entered.
+    """
+    exists, closed = False, None
+    try:
+        for level, found, after in _levels(os.fsdecode(path)):
+            is_link = stat.S_ISLNK(found.st_mode)
+            if after < private:
+                _judge_private(level, found)
+            else:
+                _judge_owner(level, found, group)
+                if not is_link and not (closed and level.startswith(closed)):
+                    _judge_mode(level, found, group, last=not after)
+                    closed = f"{level}/" if inside_closed and _is_closed(found, group) else None
+            exists = not after and not is_link
+    except OSError as error:
+        raise Refused(f"cannot enter {os.fsdecode(path)}: {strerror(error)}", "check the path") from error
+    return exists
+
+
+def _levels(path: str) -> Iterator[tuple[str, os.stat_result, int]]:
+    """Every level on the way to `path`: its path without links, its status, the number of levels after it.
+
+    Ends early if one does not exist. Links are followed, and are levels too. Raises OSError.
+    """
+    todo, here, links = _parts(path), "/", 0
+    with contextlib.ExitStack() as opened:
+
+        def enter(name: str, above: int | None) -> int:
+            level = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+            opened.callback(os.close, level)
+            return level
+
+        root = above = enter("/", None)
+        yield here, os.fstat(root), len(todo)
+        while todo:
+            name = todo.pop(0)
+            try:
+                level = enter(name, above)
+            except (FileNotFoundError, NotADirectoryError):
+                return
+            shown, found = os.path.normpath(os.path.join(here, name)), os.fstat(level)
+            yield shown, found, len(todo)
+            if not stat.S_ISLNK(found.st_mode):
+                here, above = shown, level
+                continue
+            links += 1
+            if links > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), shown)
+            target = os.readlink("", dir_fd=level)
+            todo = _parts(target) + todo
+            if target.startswith("/"):
+                here, above = "/", root
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in ("", ".")]
+
+
+def _judge_mode(path: str, found: os.stat_result, group: Group | None, *, last: bool) -> None:
+    """Raises Refused if another user can write to it."""
+    mode = found.st_mode
+    sticky = stat.S_ISDIR(mode) and bool(mode & stat.S_ISVTX)
+    if sticky and not last:
+        return
+    where = shlex.quote(path)
+    if mode & stat.S_IWOTH:
+        fix = "use a directory of your own below it" if sticky else f"chmod o-w {where}"
+        raise Refused(f"all users can write to {path} (mode {_octal(mode)})", fix)
+    if mode & stat.S_IWGRP and not _is_accepted_group(found.st_gid, group):
+        name = _group_name(found.st_gid)
+        raise Refused(
+            f"the group {name} can write to {path} (mode {_octal(mode)})",
+            f"chmod g-w {where}; if this group shares the workdir on purpose: workdir_group: {name} in the "
+            "inventory",
+        )
+
+
+def _judge_owner(path: str, found: os.stat_result, group: Group | None) -> None:
+    if accepts(found.st_uid, group):
+        return
+    raise Refused(
+        f"{path} belongs to {_user(found.st_uid)}, not to {_user(os.getuid())} or root", _fix_owner(path)
+    )
+
+
+def _is_closed(found: os.stat_result, group: Group | None) -> bool:
+    """Whether other users cannot enter a directory."""
+    mode = found.st_mode
+    others = mode & stat.S_IXOTH or (mode & stat.S_IXGRP and not _is_accepted_group(found.st_gid, group))
+    return stat.S_ISDIR(mode) and not others
+
+
+def _judge_private(path: str, found: os.stat_result) -> None:
+    """Raises Refused unless it is a real directory of this user, closed to all others."""
+    if not stat.S_ISDIR(found.st_mode):
+        raise Refused(
+            f"{path} is not a directory", f"find out who made it (ls -ld {shlex.quote(path)}), and remove it"
+        )
+    if found.st_uid != os.getuid():
+        raise Refused(
+            f"{path} belongs to {_user(found.st_uid)}, not to {_user(os.getuid())}", _fix_owner(path)
+        )
+    if found.st_mode & 0o077:
+        raise Refused(
+            f"{path} is open to other users (mode {_octal(found.st_mode)})", f"chmod 700 {shlex.quote(path)}"
+        )
+
+
+def _fix_owner(path: str) -> str:
+    return (
+        f"use a directory of your own, or let its owner or root remove this one: ls -ld {shlex.quote(path)}"
+    )
+
+
+def accepts(uid: int, group: Group | None = None) -> bool:
+    """Whether this user, or root, or a member of the group has this uid."""
+    if uid in (0, os.getuid()) or (uid == _nobody() and _in_user_namespace()):
+        return True
+    return group is not None and _is_member(uid, group)
+
+
+def _is_accepted_group(gid: int, group: Group | None) -> bool:
+    """Whether its members are accepted: the named group, or this user's own, which has no other member."""
+    if group is not None and gid == group.id:
+        return True
+    try:
+        me, found = pwd.getpwuid(os.getuid()), grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return gid == me.pw_gid and found.gr_name == me.pw_name and set(found.gr_mem) <= {me.pw_name}
+
+
+def _is_member(uid: int, group: Group) -> bool:
+    try:
+        user = pwd.getpwuid(uid)
+        return user.pw_gid == group.id or user.pw_name in grp.getgrgid(group.id).gr_mem
+    except KeyError:
+        return False
+
+
+def _in_user_namespace() -> bool:
+    return [int(number) for number in read("/proc/self/uid_map").split()] != [0, 0, _ALL_USERS]
+
+
+def _nobody() -> int:
+    """The uid that stands for all users that this user namespace does not know."""
+    return int(read("/proc/sys/kernel/overflowuid") or 65534)
+
+
+def _user(uid: int) -> str:
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+def _octal(mode: int) -> str:
+    return f"{stat.S_IMODE(mode):04o}"

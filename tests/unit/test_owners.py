@@ -1,0 +1,193 @@
+"""Which paths are refused because another user made a level of them, or can write to it."""
+
+from __future__ import annotations
+
+import grp
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mnt.remote.common.owners import Group, check_owners, find_group
+from mnt.remote.common.refusal import Refused
+
+OTHER = 64999  # no such user here
+GROUP = Group("crew", 64998)
+
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A path of three levels: a, b, c."""
+    found = tmp_path / "a" / "b" / "c"
+    found.mkdir(parents=True)
+    return found
+
+
+def give(path: Path, uid: int = OTHER, gid: int = OTHER, mode: int | None = None) -> None:
+    os.chown(path, uid, gid, follow_symlinks=False)
+    if mode is not None:
+        path.chmod(mode)
+
+
+def refusal(path: Path, **options: bool | int | Group) -> str:
+    with pytest.raises(Refused) as caught:
+        check_owners(str(path), **options)  # type: ignore[arg-type]
+    assert caught.value.fix
+    return caught.value.message
+
+
+def test_ones_own_path(path: Path) -> None:
+    assert check_owners(str(path))
+    assert check_owners(os.fsencode(path))
+    assert check_owners(f"{path}/./../c//")
+    assert check_owners("/")
+    assert not check_owners(str(path / "missing" / "deeper"))
+    (path / "file").touch()
+    assert check_owners(str(path / "file"))
+    assert not check_owners(str(path / "file" / "below"))
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o757, 0o2777, 0o702])
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_a_level_to_which_all_users_can_write(path: Path, level: int, mode: int) -> None:
+    taken = [path, *path.parents][level]
+    taken.chmod(mode)
+    assert f"all users can write to {taken} " in refusal(path)
+    assert f"all users can write to {taken} " in refusal(path / "missing")
+
+
+def test_the_sticky_bit_protects_what_is_below_and_not_the_directory_itself(path: Path) -> None:
+    path.parent.chmod(0o1777)
+    assert check_owners(str(path))
+    assert f"all users can write to {path.parent} " in refusal(path.parent)
+
+
+@needs_root
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_a_level_of_another_user(path: Path, level: int) -> None:
+    taken = [path, *path.parents][level]
+    path.parents[1].chmod(0o1777)
+    give(taken)
+    assert refusal(path).startswith(f"{taken} belongs to uid {OTHER}, not to root (uid 0) or root")
+
+
+@needs_root
+def test_links(path: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to("a/b")
+    assert check_owners(str(link / "c"))
+    absolute = path / "absolute"
+    absolute.symlink_to(link)
+    assert check_owners(str(absolute / "c"))
+    path.chmod(0o777)  # the end of both
+    assert f"all users can write to {path} " in refusal(link / "c")
+    path.chmod(0o755)
+    give(link)
+    assert refusal(link / "c").startswith(f"{link} belongs to")
+    assert refusal(absolute / "c").startswith(f"{link} belongs to")
+    link.unlink()
+    link.symlink_to("link")
+    assert "Too many levels" in refusal(link)
+    link.unlink()
+    link.symlink_to("nowhere")
+    assert not check_owners(str(link))
+
+
+@needs_root
+def test_files(path: Path) -> None:
+    script = path / "train.py"
+    script.touch()
+    script.chmod(0o666)
+    assert f"all users can write to {script} " in refusal(script)
+    give(script, mode=0o644)
+    assert f"{script} belongs to uid {OTHER}" in refusal(script)
+
+
+@needs_root
+def test_groups(path: Path) -> None:
+    give(path, 0, GROUP.id, 0o775)
+    assert f"the group {GROUP.id} can write to {path} (mode 0775)" in refusal(path)
+    assert check_owners(str(path), GROUP)
+    give(path, 0, OTHER, 0o775)
+    assert f"the group {OTHER} can write to {path}" in refusal(path, group=GROUP)
+    give(path, 0, GROUP.id, 0o777)
+    assert "all users can write" in refusal(path, group=GROUP)
+    give(path, OTHER, GROUP.id, 0o755)  # of somebody who is not a member
+    assert "belongs to" in refusal(path, group=GROUP)
+
+
+@needs_root
+def test_files_of_members_of_the_group(path: Path) -> None:
+    named = next(entry for entry in grp.getgrall() if entry.gr_name == "daemon")
+    give(path, 1, named.gr_gid, 0o775)  # daemon's own group
+    assert check_owners(str(path), find_group("daemon"))
+    assert "belongs to daemon" in refusal(path)
+
+
+def test_the_group_that_has_only_this_user(path: Path) -> None:
+    me = os.getgid()
+    os.chown(path, -1, me)
+    path.chmod(0o775)
+    assert check_owners(str(path))  # root's group, or that of a user who has one of the same name
+
+
+def test_no_such_group() -> None:
+    with pytest.raises(Refused, match="no group no-such-group"):
+        find_group("no-such-group")
+
+
+@pytest.mark.parametrize(
+    ("take", "message"),
+    [
+        (lambda path: path.chmod(0o750), "is open to other users (mode 0750)"),
+        (lambda path: path.chmod(0o701), "is open to other users"),
+        (lambda path: (path.rename(path.with_name("x")), path.symlink_to("x")), "is not a directory"),
+        (lambda path: (path.rename(path.with_name("x")), path.touch()), "is not a directory"),
+    ],
+)
+@pytest.mark.parametrize("level", [0, 1])
+def test_private_levels(path: Path, level: int, take: Callable[[Path], object], message: str) -> None:
+    taken = [path, path.parent][level]
+    for each in (path, path.parent):
+        each.chmod(0o700)
+    assert check_owners(str(path), private=2)
+    take(taken)
+    assert f"{taken} {message}" in refusal(path, private=2)
+
+
+def test_a_directory_that_others_cannot_enter() -> None:
+    # pytest's own directories are closed to others.
+    with tempfile.TemporaryDirectory(prefix="mnt-test-") as top:
+        os.chmod(top, 0o755)
+        path = Path(top, "a", "b", "c")
+        path.mkdir(parents=True)
+        closed_to_others(path)
+
+
+def closed_to_others(path: Path) -> None:
+    path.chmod(0o777)
+    (path / "train.py").touch()
+    (path / "train.py").chmod(0o666)
+    (path / "link").symlink_to("train.py")
+    path.parent.chmod(0o700)
+    for name in ("train.py", "link"):
+        assert check_owners(str(path / name), inside_closed=True)
+        assert "all users can write" in refusal(path / name)
+    path.parent.chmod(0o701)
+    assert "all users can write" in refusal(path / "train.py", inside_closed=True)
+    path.parent.chmod(0o700)
+    outside = path.parents[1] / "outside"
+    outside.touch()
+    outside.chmod(0o666)
+    (path / "out").symlink_to("../../outside")
+    assert f"all users can write to {outside}" in refusal(path / "out", inside_closed=True)
+
+
+def test_a_level_that_this_user_cannot_enter() -> None:
+    message = refusal(Path("/proc/1/task/1/cwd/" + "x" * 300)) if os.getuid() == 0 else "File name too long"
+    assert re.search("File name too long|Permission", message)
