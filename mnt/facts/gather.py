@@ -87,5 +87,5 @@ def _facts(outcome: Outcome[dict[str, Any]]) -> HostFacts:
         )
     if outcome.error is not None:
         raise outcome.error
-    assert outcome.value is not None
+    assert outcome.value is not None  # noqa: S101 - narrows the type
     return HostFacts.parse(outcome.host, outcome.value)

@@ -232,7 +232,7 @@ def _fit(host: Host, network: NetworkDecision) -> tuple[NicChoice, dict[str, str
         raise NeverStarted(f"{host.name}: it did not report its network interfaces", fix="mnt preflight")
     if node.obstacle is not None:
         raise NeverStarted(f"{host.name}: {node.obstacle[0]}", fix=node.obstacle[1])
-    assert isinstance(node.nic, NicChoice)
+    assert isinstance(node.nic, NicChoice)  # noqa: S101 - narrows the type
     return node.nic, {variable.name: variable.value for variable in node.variables}
 
 

@@ -69,7 +69,7 @@ class Draft:
         """The planned job. Raises NeverStarted if the launch is refused."""
         if self.error is not None:
             raise self.error
-        assert self.planned is not None
+        assert self.planned is not None  # noqa: S101 - narrows the type
         return self.planned
 
 

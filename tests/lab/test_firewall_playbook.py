@@ -59,11 +59,13 @@ def play(hosts: Lab, tmp_path: Path) -> Play:
     lines += [f"ansible_ssh_common_args={options}"]
     (tmp_path / "hosts.ini").write_text("\n".join(lines) + "\n")
 
+    masters = "-o ControlMaster=auto -o ControlPersist=5"
+
     def run(*words: str, ok: bool = True, **variables: str) -> tuple[str, int]:
         options = ["-i", str(tmp_path / "hosts.ini"), "--become", "--extra-vars", json.dumps(variables)]
         done = subprocess.run(
             [sys.executable, "-m", "ansible", "playbook", *options, *words, str(PLAYBOOK)],
-            env={**os.environ, "ANSIBLE_PIPELINING": "1", "ANSIBLE_SSH_ARGS": "-o ControlMaster=auto -o ControlPersist=5"},
+            env={**os.environ, "ANSIBLE_PIPELINING": "1", "ANSIBLE_SSH_ARGS": masters},
             capture_output=True,
             text=True,
             timeout=PATIENCE,

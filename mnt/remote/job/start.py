@@ -141,6 +141,10 @@ def _write_files(paths: JobPaths, spec: Mapping[str, Any], program: str) -> None
         paths.write(paths.about, about(spec))
         replace_file(paths.program, program)
         for name, text in spec.get("python_files", {}).items():
+            if os.pathsep in paths.python:
+                raise Refused(
+                    f"{paths.python} contains {os.pathsep!r}: PYTHONPATH cannot name it", "set jobs_dir"
+                )
             path = os.path.join(paths.python, name)
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
             replace_file(path, text)
