@@ -133,6 +133,7 @@ def start_sleeper(connection: HostConnection) -> None:
         "cwd": "/tmp",  # noqa: S108 - a working directory, nothing is written there
         "argv": ["sleep", "1000"],
         "env": {},
+        "secrets": [],
         "jobs_dir": connection.target.jobs_dir,
         "master": {"addr": "127.0.0.1", "port": 29500},
     }

@@ -9,6 +9,8 @@ lower case (names and commands keep theirs), has no full stop at the end, and `;
 
 from __future__ import annotations
 
+_LONGEST = 4000  # characters of a message; a name or value of a file can have millions
+
 
 class MntError(Exception):
     """Something went wrong that a person can repair.
@@ -21,6 +23,8 @@ class MntError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, *, fix: str | None = None) -> None:
+        if len(message) > _LONGEST:
+            message = f"{message[:_LONGEST]}..."
         super().__init__(message)
         self.message = message
         self.fix = fix

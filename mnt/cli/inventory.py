@@ -44,7 +44,8 @@ def show(selection: Selection, as_json: bool) -> None:
     """Show the hosts with their final settings, in rank order."""
     cluster, hosts = selection.inventory, selection.hosts
     if as_json:
-        ui.document(to_builtins(asdict(replace(cluster, hosts=hosts))))
+        document = to_builtins(asdict(replace(cluster, hosts=hosts)))
+        ui.document({**document, "secrets": {name: each.kind for name, each in cluster.secrets.items()}})
         return
     ui.info(f"{cluster.cluster}: {len(hosts)} of {len(cluster.hosts)} hosts, {cluster.file}")
     ui.table(

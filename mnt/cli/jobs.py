@@ -33,12 +33,15 @@ class FoundJobs:
 
 
 @contextmanager
-def found_jobs(selection: Selection, *, all_of_them: bool = False) -> Iterator[FoundJobs]:
+def found_jobs(
+    selection: Selection, wanted: str | None = None, *, all_of_them: bool = False
+) -> Iterator[FoundJobs]:
     """Ask the hosts for jobs, with a warning for each that does not answer.
 
     Where no inventory is named and none can be chosen, only this machine is asked.
 
     Args:
+        wanted: the job that is named on the command line, if any.
         all_of_them: raise UsageError if several labs run and none is named, instead of a warning.
     """
     hosts: tuple[Host, ...] = ()
@@ -52,9 +55,11 @@ def found_jobs(selection: Selection, *, all_of_them: bool = False) -> Iterator[F
         if undecided:
             ui.warn(f"{error.message}, and none of them was asked for jobs; {error.fix}")
     with JobHosts(hosts) as job_hosts:
-        jobs, errors = job_hosts.jobs()
+        jobs, errors = job_hosts.jobs(wanted)
         for problem in errors.values():
             ui.warn(problem.message)
+        if job_hosts.cut:
+            ui.note(f"{fold(job_hosts.cut)}: too many jobs: the oldest that have ended are not listed")
         divided = [job for job in jobs if job.dissenters]
         for job in divided:
             ui.warn(f"job {job.job}: {fold(job.dissenters)}: describes it otherwise than most of its hosts")

@@ -22,6 +22,7 @@ from mnt.launch.backends.local import this_machine
 from mnt.launch.jobs import Job, new_job_id
 from mnt.launch.plan import LaunchOptions, LaunchPlan, parse_env
 from mnt.launch.run import Draft, Launch
+from mnt.launch.secret import Secret, check_private, read_env_file
 from mnt.launch.signals import HangUp
 from mnt.launch.stop import stop_document
 
@@ -57,6 +58,13 @@ from mnt.launch.stop import stop_document
     metavar="K[=V]",
     help="Set a variable of the job; K alone: with your own value.",
 )
+@click.option(
+    "--env-file",
+    "env_files",
+    multiple=True,
+    metavar="FILE",
+    help="Set the variables in its lines K=V; their values are never shown.",
+)
 @click.option("-m", "as_module", is_flag=True, help="SCRIPT is the name of a module.")
 @click.option("--detach", is_flag=True, help="Start the job and return; see mnt status, logs and stop.")
 @click.option("--dry-run", is_flag=True, help="Print each node's command and environment; start nothing.")
@@ -80,6 +88,7 @@ def launch(
     nproc: int | None,
     master_port: int | None,
     assignments: tuple[str, ...],
+    env_files: tuple[str, ...],
     as_module: bool,
     detach: bool,
     dry_run: bool,
@@ -104,6 +113,7 @@ def launch(
         args=args,
         nproc=nproc,
         env=parse_env(assignments, os.environ),
+        secrets=_read_env_files(env_files),
         grace=grace,
         start_timeout=start_timeout,
     )
@@ -125,6 +135,18 @@ def launch(
         )
         _warn(draft)
         return _run(fleet, draft.launch(), detach, as_json)
+
+
+def _read_env_files(files: tuple[str, ...]) -> dict[str, Secret]:
+    """The variables of all files, with a warning for each that is not private. Raises UsageError."""
+    variables: dict[str, Secret] = {}
+    for file in files:
+        variables |= read_env_file(file, os.environ)
+        try:
+            check_private(file, os.stat(file))
+        except UsageError as error:
+            ui.warn(f"{error.message}; {error.fix}")
+    return variables
 
 
 def _inventory(
@@ -168,16 +190,21 @@ def _run(fleet: Fleet, launch: Launch, detach: bool, as_json: bool) -> int:
 
 
 def _stop_everywhere(launch: Launch) -> None:
-    """End an interrupted job; a second interrupt leaves it to `mnt stop`."""
+    """End an interrupted job; an interrupt some seconds later leaves it to `mnt stop`, and says so."""
     job = launch.plan.job
-    ui.info("")
-    ui.info(f"interrupted: stopping {job} on every node")
+    stopped = False
+    why = "interrupted again"
     try:
-        for host, outcome in launch.stop().items():
-            show_stopped(host, stop_document(outcome))
-    except KeyboardInterrupt:
-        ui.warn(f"interrupted again: {job} may still run; mnt stop {job} ends it")
-        raise
+        ui.info("")
+        ui.info(f"interrupted: stopping {job} on every node")
+        documents = {host: stop_document(outcome) for host, outcome in launch.stop().items()}
+        stopped = all(each["status"] in ("stopped", "none") for each in documents.values())
+        why = "not stopped everywhere"
+        for host, document in documents.items():
+            show_stopped(host, document)
+    finally:
+        if not stopped:
+            ui.warn(f"{why}: {job} may still run; mnt stop {job} ends it")
 
 
 def _warn(draft: Draft) -> None:
@@ -211,7 +238,7 @@ def _show_plan(plan: LaunchPlan) -> None:
         ui.plain(f"  cd {shlex.quote(node.cwd)}")
         for directory in node.path_prepend:
             ui.plain(f"  export PATH={shlex.quote(directory)}:$PATH")
-        for name, value in node.env.items():
+        for name, value in plan.shown_env(node).items():
             ui.plain(f"  export {name}={shlex.quote(value)}")
         ui.plain(f"  {shlex.join(node.argv)}")
 

@@ -23,7 +23,7 @@ from mnt.tasks.job import read_logs
 @click.argument("job", required=False)
 def logs(selection: Selection, follow: bool, node: str | None, rank: int | None, job: str | None) -> int:
     """Print what JOB (default: the newest job) has written so far."""
-    with found_jobs(selection) as found:
+    with found_jobs(selection, job) as found:
         wanted = found.named(job)
         fleet = found.hosts.fleet_of(wanted)
         hosts = [member.host for member in wanted.nodes if member.entry is not None]

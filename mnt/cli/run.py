@@ -9,13 +9,14 @@ import click
 
 from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
+from mnt.errors import MntError
 from mnt.fleet import Fleet, HostConnection, Timeouts
 from mnt.fleet.processes import OpenSshConnection
 from mnt.inventory.hostlist import fold, group
 from mnt.run import failed, feed
 from mnt.run.command import from_script, from_words
 from mnt.run.differences import Answer, diff
-from mnt.run.outputs import Outputs, prepare
+from mnt.run.outputs import KEPT_MIB, Outputs, prepare
 from mnt.run.session import run as run_everywhere
 from mnt.run.summary import HostRun, RunSummary
 from mnt.tasks.wrapper import Command
@@ -98,7 +99,7 @@ def run(
             fleet, command, outputs, _show_error, stdin=stdin, timeout=timeout, fail_fast=fail_fast
         )
     if as_json:
-        ui.document(summary.document())
+        ui.long_document(summary.overview(), "hosts", summary.documents())
     elif keep:
         _show_groups(summary, diff=diff)
     _show_end(summary)
@@ -177,7 +178,12 @@ def _answer(summary: RunSummary, hosts: tuple[str, ...]) -> Answer:
 
 
 def _show_end(summary: RunSummary) -> None:
-    """Show the failed hosts, in a form that can be pasted."""
+    """Show the hosts whose output was cut, and the failed hosts, in a form that can be pasted."""
+    if summary.cut:
+        ui.warn(
+            f"{fold(summary.cut)}: only the first {KEPT_MIB} MiB of stdout and of stderr are kept; "
+            "--outdir writes all"
+        )
     for code, hosts in summary.by_exit_code().items():
         ui.failure(f"exit code {code}: {fold(hosts)}")
     if summary.missing:
@@ -190,5 +196,5 @@ def _show_end(summary: RunSummary) -> None:
 def _remember(inventory: str, summary: RunSummary) -> None:
     try:
         failed.remember(inventory, summary.failed)
-    except OSError as error:
+    except (OSError, MntError) as error:
         ui.warn(f"the failed hosts could not be saved for -n @failed: {error}")

@@ -35,7 +35,7 @@ def status(selection: Selection, as_json: bool, job: str | None) -> int:
 
     This includes your jobs of `mnt launch --via local` on this machine, with or without an inventory.
     """
-    with found_jobs(selection) as found:
+    with found_jobs(selection, job) as found:
         jobs = found.jobs if job is None else [found.named(job)]
     if as_json:
         ui.document({"jobs": [each.document() for each in jobs]})

@@ -28,7 +28,7 @@ def stop(selection: Selection, as_json: bool, everything: bool, grace: float, jo
     """
     if job is not None and everything:
         raise UsageError("--all and JOB exclude each other", fix="mnt stop JOB, or mnt stop --all")
-    with found_jobs(selection, all_of_them=job is None) as found:
+    with found_jobs(selection, job, all_of_them=job is None) as found:
         document = None
         if job is not None and job not in {each.job for each in found.jobs}:
             document = stop_unlisted(found.hosts, job, grace=grace)

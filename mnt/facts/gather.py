@@ -12,7 +12,7 @@ from typing import Any
 from mnt.errors import HostError
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import HostFacts
-from mnt.fleet import Fleet, Outcome
+from mnt.fleet import Fleet, HostConnection, Outcome
 from mnt.inventory.model import Host, Inventory
 from mnt.tasks.probe import probe
 from mnt.tasks.program import NoPython
@@ -42,14 +42,14 @@ def gather_facts(
     errors: dict[str, HostError] = {}
     tasks = {host.name: (_probe_arguments(inventory, host, packages, paths),) for host in hosts}
 
-    def take(outcome: Outcome[dict[str, Any]]) -> None:
+    def take(outcome: Outcome[HostFacts]) -> None:
         try:
-            facts[outcome.host] = _facts(outcome)  # parsed while other hosts still work
+            facts[outcome.host] = _facts(outcome)
         except HostError as error:
             errors[outcome.host] = error
         progress(f"{len(facts) + len(errors)} of {len(tasks)} hosts have answered")
 
-    fleet.run_each(probe, tasks, on_result=take)
+    fleet.run_each(_probe, tasks, on_result=take)
     return FleetFacts(
         inventory=inventory,
         hosts=tuple(hosts),
@@ -76,7 +76,12 @@ def _probe_arguments(
     }
 
 
-def _facts(outcome: Outcome[dict[str, Any]]) -> HostFacts:
+def _probe(connection: HostConnection, arguments: dict[str, Any]) -> HostFacts:
+    """The typed facts; the answer itself is not kept. Raises HostError."""
+    return HostFacts.parse(connection.target.name, probe(connection, arguments))
+
+
+def _facts(outcome: Outcome[HostFacts]) -> HostFacts:
     """Raises HostError."""
     if isinstance(outcome.error, NoPython):
         answer = outcome.error.facts
@@ -88,4 +93,4 @@ def _facts(outcome: Outcome[dict[str, Any]]) -> HostFacts:
     if outcome.error is not None:
         raise outcome.error
     assert outcome.value is not None  # noqa: S101 - narrows the type
-    return HostFacts.parse(outcome.host, outcome.value)
+    return outcome.value

@@ -145,21 +145,23 @@ def gather_reach(fleet: Fleet, nics: Mapping[str, TrainingNic], master: str, por
     if len(nics) < 2:
         return Reach()
     hosts = list(nics)
-    connections = max(map(len, peers(hosts, master).values())) * (_SAMPLES + 1)
+    tried = {host: len(others) for host, others in peers(hosts, master).items()}
+    connections = max(tried.values()) * (_SAMPLES + 1)
     patience = _PATIENCE + _TIMEOUT * (2 + 2 * connections / _AT_ONCE)
     meeting = Meeting(hosts, partial(_targets, nics, port, master), patience=patience)
     arguments = {"master": port, "samples": _SAMPLES, "timeout": _TIMEOUT, "at_once": _AT_ONCE}
     outcomes = fleet.run_each(
         reach,
         {
-            host: (meeting, {**arguments, "address": nic.address}, 60.0 + patience)
+            host: (meeting, {**arguments, "address": nic.address}, 60.0 + patience, tried[host])
             for host, nic in nics.items()
         },
         fanout=len(nics),
     )
     errors = {host: error.reason for host, error in outcomes.errors().items()}
     pairs = {}
-    for host, answer in meeting.reached.items():
+    for host in list(meeting.reached):
+        answer = meeting.reached.pop(host)  # no host's answer is kept twice
         try:
             pairs[host] = typed.convert(answer, dict[str, Reached])
         except typed.Misfit as misfit:

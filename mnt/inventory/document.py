@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from mnt.errors import InventoryError
-from mnt.remote.common.files import strerror
+from mnt.remote.common.files import read_bytes, strerror
 from mnt.typed import Location
 
 _TAGS = "tag:yaml.org,2002:"
 _TOO_DEEP, _FEW_LEVELS = "nested too deeply", "an inventory has a few levels"
 _DEEPEST = 32  # levels
-_MOST = 200_000  # values; an inventory of 1,000 hosts has some 10,000
+_MOST = 200_000  # values, with those of aliases and merges; an inventory of 1,000 hosts has some 10,000
+_MOST_TEXT = 16 * 1024 * 1024  # characters of all values, with those of aliases
+_MOST_BYTES = 8 * 1024 * 1024  # of a file
+_BETTER_MESSAGES = 128 * 1024  # characters that PyYAML's own parser reads in about a second
+_SEPARATORS = ",:\n[{-?"  # before each value but the first there is one of them
+_SPLIT = "split it into several inventories"
 _QUOTE = 'quote text with special characters of YAML: "node[1-4]", "@group", ">=2.6"'
 
 
@@ -52,6 +56,7 @@ def read(file: str) -> Document:
         InventoryError: it cannot be read, is not YAML, is empty, or has a key twice.
     """
     text = _read_text(file)
+    _check_count(file, text)
     try:
         root = _compose(text)
     except yaml.reader.ReaderError as error:
@@ -106,14 +111,28 @@ def describe(value: object) -> str:
 def _compose(text: str) -> yaml.Node | None:
     """Parse with libyaml, which is ten times faster; if it fails, with Python's, for better messages."""
     if yaml.__with_libyaml__:
-        with contextlib.suppress(yaml.YAMLError):
+        with contextlib.suppress(*[yaml.YAMLError] * (len(text) < _BETTER_MESSAGES)):
             return yaml.compose(text, Loader=yaml.CSafeLoader)
     return yaml.compose(text, Loader=yaml.SafeLoader)
 
 
+def _check_count(file: str, text: str) -> None:
+    """Refuse a text with too many values before memory is used for them."""
+    if sum(map(text.count, _SEPARATORS)) <= _MOST:
+        return
+    values = 0
+    with contextlib.suppress(yaml.YAMLError):  # _compose explains it
+        for event in yaml.parse(text, Loader=yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):
+            values += isinstance(event, yaml.NodeEvent)
+            if values > 2 * _MOST:  # keys too
+                message = f"the file has more than {_MOST} values"
+                line = event.start_mark.line + 1 if event.start_mark else None
+                raise InventoryError(message, file=file, line=line, fix=_SPLIT)
+
+
 def _read_text(file: str) -> str:
     try:
-        data = Path(file).read_bytes()
+        data = read_bytes(file, _MOST_BYTES, any_kind=True)
     except (OSError, ValueError) as error:
         fix = "run `mnt inventory list` to see the inventories"
         raise InventoryError(f"cannot be read: {strerror(error)}", file=file, fix=fix) from None
@@ -131,14 +150,12 @@ class _Converter:
         self._file = file
         self._lines = lines
         self._open: list[yaml.Node] = []  # from the root to the current node
-        self._count = 0
+        self._count = 0  # of values
+        self._text = 0  # characters in them
+        self._line: int | None = None  # of the key of the root that is being converted
 
     def convert(self, node: yaml.Node, location: Location) -> Any:
-        self._count += 1
-        if self._count > _MOST:
-            message = f"the file has more than {_MOST} values, with those of aliases"
-            line = self._lines.get(location[:1])
-            raise InventoryError(message, file=self._file, line=line, fix="remove aliases of aliases")
+        self._add(node)
         if not node.tag.startswith(_TAGS):
             raise self._error(node, f"the tag {node.tag!r} is not supported", fix="remove it")
         if isinstance(node, yaml.ScalarNode):
@@ -151,23 +168,39 @@ class _Converter:
         self._open.append(node)
         try:
             if isinstance(node, yaml.MappingNode):
-                return {key: self._child(at, value, (*location, key)) for key, at, value in self._pairs(node)}
+                pairs = self._pairs(node).items()
+                return {key: self._child(at, value, (*location, key)) for key, (at, value) in pairs}
             return [self._child(item, item, (*location, i)) for i, item in enumerate(node.value)]
         finally:
             self._open.pop()
 
     def _child(self, at: yaml.Node, value: yaml.Node, location: Location) -> Any:
         self._lines[location] = at.start_mark.line + 1
+        if len(location) == 1:
+            self._line = self._lines[location]
         return self.convert(value, location)
 
-    def _pairs(self, node: yaml.MappingNode) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
-        """Key, the key's node and the value's node; first the merged ones (`<<`) that are not overridden."""
+    def _add(self, node: yaml.Node) -> None:
+        """Count a value, each time that an alias or a merge repeats it."""
+        self._count += 1
+        self._text += len(node.value) if isinstance(node, yaml.ScalarNode) else 0
+        if self._count > _MOST or self._text > _MOST_TEXT:
+            much = f"{_MOST} values" if self._count > _MOST else f"{_MOST_TEXT} characters"
+            message = f"the file has more than {much}, with those of aliases"
+            raise InventoryError(message, file=self._file, line=self._line, fix="remove aliases of aliases")
+
+    def _pairs(self, node: yaml.MappingNode) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+        """By key: the key's node and the value's; first the merged ones (`<<`) that are not overridden."""
         own: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         merged: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for key, value in node.value:
             if key.tag == _TAGS + "merge":
                 for source in self._merge_sources(value):
-                    merged = {name: (at, v) for name, at, v in self._pairs(source)} | merged
+                    self._open.append(source)
+                    for name, pair in self._pairs(source).items():
+                        self._add(pair[0])
+                        merged.setdefault(name, pair)
+                    self._open.pop()
                 continue
             if not isinstance(key, yaml.ScalarNode):
                 raise self._error(key, "a key must be plain text", fix=_QUOTE)
@@ -177,19 +210,19 @@ class _Converter:
                 message = f"the key {key.value!r} is here twice, first in line {first}"
                 raise self._error(key, message, fix="keep one of them")
             own[key.value] = (key, value)
-        for name, (at, value) in (merged | own).items():
-            yield name, at, value
+        return merged | own
 
     def _check_text(self, node: yaml.ScalarNode) -> None:
         """Refuse escapes such as `\\0` and `\\ud800`: the text cannot be passed to a program."""
         if re.search("[\0\ud800-\udfff]", node.value):
-            problem = f"{node.value!r} contains a character that cannot be passed to a program"
+            problem = "the text contains a character that cannot be passed to a program"
             raise self._error(node, problem, fix="remove it")
 
     def _merge_sources(self, value: yaml.Node) -> list[yaml.MappingNode]:
         """The mappings in `<<: *one` or `<<: [*one, *other]`; the earlier one wins (YAML 1.1, merge)."""
         nodes = value.value if isinstance(value, yaml.SequenceNode) else [value]
         for node in nodes:
+            self._add(node)
             if not isinstance(node, yaml.MappingNode) or node in self._open:
                 raise self._error(value, "`<<` needs the alias of another mapping", fix="<<: *name")
         return list(nodes)

@@ -53,7 +53,8 @@ def named() -> dict[str, str]:
 
 
 def labs() -> dict[str, str]:
-    """The inventories of the running labs, by the lab's name."""
+    """The inventories of the running labs, by the lab's name. Raises MntError if others could change them."""
+    lab.check_root()
     return {path.parent.name: str(path) for path in sorted(lab.LAB_ROOT.glob("*/inventory.yaml"))}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence, Set
 
 from ClusterShell.RangeSet import RangeSet, RangeSetException
 
@@ -18,7 +18,7 @@ from mnt.inventory.model import Host, Inventory
 from mnt.inventory.spelling import did_you_mean
 from mnt.inventory.values import is_host_name
 
-# More hosts in one hostlist are a typing error, and would fill the memory.
+# More hosts in one hostlist, or in one inventory, are a typing error, and would fill the memory.
 MAX_HOSTS = 100_000
 
 # The group of the hosts that failed in the last `mnt run`.
@@ -31,12 +31,12 @@ _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"(\d{1,250})(?:-(\d{1,250})(?:/(\d{1,250}))?)?")
 
 
-def expand(text: str, *, known: Sequence[str] | None = None, groups: Groups | None = None) -> list[str]:
+def expand(text: str, *, known: Collection[str] | None = None, groups: Groups | None = None) -> list[str]:
     """The hosts in `text`, in its order, each once.
 
     Args:
         text: a hostlist.
-        known: the hosts of the inventory; None: any valid name is accepted.
+        known: the hosts of the inventory, best in a dict or a set; None: any valid name is accepted.
         groups: hosts by group, for `@group`; None: no groups are accepted.
 
     Raises:
@@ -52,7 +52,11 @@ def names(text: str, *, groups: Groups | None = None) -> list[str]:
     """Like `expand`, but a host that is there twice is returned twice. Raises UsageError."""
     if not text.strip():
         raise UsageError("the hostlist is empty", fix=_SYNTAX)
-    return [name for part in _split(text) for name in _expand_part(part.strip(), text, groups)]
+    found: list[str] = []
+    for part in _split(text):
+        found += _expand_part(part.strip(), text, groups)
+        _check_size(text, len(found))
+    return found
 
 
 def fold(hosts: Sequence[str]) -> str:
@@ -116,10 +120,19 @@ def _bad(text: str, problem: str) -> UsageError:
 
 def _split(text: str) -> list[str]:
     """The parts between commas; commas inside brackets do not count."""
-    if not re.fullmatch(r"([^\[\]]|\[[^\[\]]*\])*", text):
-        open_at_the_end = re.fullmatch(r"([^\[\]]|\[[^\[\]]*\])*\[[^\[\]]*", text)
-        raise _bad(text, "a bracket is not closed" if open_at_the_end else "the brackets do not match")
-    return re.split(r",(?![^\[\]]*\])", text)
+    parts, start, inside = [], 0, False
+    for mark in re.finditer(r"[\[\],]", text):
+        if mark[0] == ",":
+            if not inside:
+                parts.append(text[start : mark.start()])
+                start = mark.end()
+        elif inside is (mark[0] == "["):
+            raise _bad(text, "the brackets do not match")
+        else:
+            inside = not inside
+    if inside:
+        raise _bad(text, "a bracket is not closed")
+    return [*parts, text[start:]]
 
 
 def _expand_part(part: str, text: str, groups: Groups | None) -> Sequence[str]:
@@ -151,12 +164,14 @@ def _expand_ranges(ranges: str, text: str) -> list[str]:
             numbers += RangeSet(piece)
         except RangeSetException as error:
             raise _bad(text, str(error)) from None
+        _check_size(text, len(numbers))
     return numbers
 
 
 def _check_size(text: str, count: int) -> None:
     if count > MAX_HOSTS:
-        raise _bad(text, f"it names {count} hosts, more than {MAX_HOSTS}")
+        shown = count if count < 10**18 else "far too many"
+        raise _bad(text, f"it names {shown} hosts, more than {MAX_HOSTS}")
 
 
 def _check_name(name: str, text: str) -> None:
@@ -182,12 +197,14 @@ def _group(name: str, text: str, groups: Groups | None) -> Sequence[str]:
     return groups[name]
 
 
-def _check_known(hosts: Sequence[str], known: Sequence[str]) -> None:
-    there = set(known)
+def _check_known(hosts: Sequence[str], known: Collection[str]) -> None:
+    there = known if isinstance(known, (Mapping, Set)) else set(known)
     unknown = [host for host in hosts if host not in there]
     if unknown:
         hint = did_you_mean(unknown[0], known)
-        raise UsageError(f"no host named {fold(unknown)} in the inventory{hint}", fix=f"hosts: {fold(known)}")
+        raise UsageError(
+            f"no host named {fold(unknown)} in the inventory{hint}", fix=f"hosts: {fold(list(known))}"
+        )
 
 
 def _rises(before: str, after: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from mnt.inventory.document import Document
 from mnt.inventory.model import Inventory
 from mnt.inventory.schema import GroupSettings, InventoryFile, NodeNetworkSection
 from mnt.inventory.spelling import did_you_mean
-from mnt.inventory.values import Address, is_host_name
+from mnt.inventory.values import Address, is_host_name, is_variable_name
 from mnt.typed import Location, Misfit, dotted
 
 Groups = Mapping[str, tuple[str, ...]]
@@ -22,7 +22,12 @@ Plain = dict[str, Any]
 
 _EVERY_KEY = "see docs/inventory.md and inventories/template.yaml for every key"
 _MAPPING = "for settings write a mapping: hosts: {node1: {nic: eth0}}"
+_SECRET = "expected {file: PATH}, {env: NAME} or {command: [PROGRAM, ARG..]}"  # noqa: S105 - a message
+_NO_VALUE = "write where the value comes from, never the value itself"
 _ONCE = "name each host once; only the key of a single host may refine a range that contains it"
+_SEVERAL = "split it into several inventories"
+_MOST_MEMBERS = 300_000  # of all groups together
+_MOST_SETTINGS = 2_000_000  # of all hosts together; a host has some 20
 # Paths on this machine; relative ones start at the inventory's directory.
 _HEAD_PATHS = ("identity", "known_hosts", "config")
 # Keys of `network` that a group or a host may have too.
@@ -46,12 +51,15 @@ def load(file: str | os.PathLike[str]) -> Inventory:
     except Misfit as misfit:
         raise _explain(source, plain, misfit) from None
     entries = _entries(source, parsed)
-    groups = _groups(source, parsed, known=list(entries))
+    groups = _groups(source, parsed, known=entries)
+    layers = _layers(plain, groups, entries)
+    _check_size(source, layers)
     resolved = {
         "cluster": parsed.cluster or Path(source.file).stem,
         "file": source.file,
-        "hosts": [_host(source, plain, name, groups, entries[name]) for name in entries],
+        "hosts": [_host(source, name, layers[name]) for name in entries],
         "groups": groups,
+        "secrets": _secrets(source, parsed),
     }
     inventory: Inventory = typed.convert(plain | resolved, Inventory)
     _check_sockets(source, inventory, entries)
@@ -62,6 +70,8 @@ def load(file: str | os.PathLike[str]) -> Inventory:
 def _explain(source: Document, plain: Plain, misfit: Misfit) -> InventoryError:
     """The error for a value that does not fit."""
     location = misfit.location
+    if location[:1] == ("secrets",):
+        return _explain_secret(source, location)
     value: Any = plain
     for part in location:
         value = value[part]
@@ -82,6 +92,35 @@ def _explain(source: Document, plain: Plain, misfit: Misfit) -> InventoryError:
         problem = kinds.problem(value, kind)
     in_list = len(location) == 2 and location[0] == "hosts" and isinstance(plain["hosts"], list)
     return source.error(location, f"{dotted(location)}: {problem}", fix=_MAPPING if in_list else _EVERY_KEY)
+
+
+def _explain_secret(source: Document, location: Location) -> InventoryError:
+    """The same for a secret, without any text that may be its value."""
+    if len(location) == 1:
+        return source.error(location, "secrets: expected a mapping, like {NAME: {file: PATH}}", fix=_NO_VALUE)
+    if not is_variable_name(str(location[1])):
+        message = "secrets: this key is not a name for an environment variable"
+        return source.error(location[:2], message, fix="write NAME: {file: PATH}")
+    return source.error(location, f"{dotted(location[:2])}: {_SECRET}", fix=_NO_VALUE)
+
+
+def _secrets(source: Document, parsed: InventoryFile) -> dict[str, Plain]:
+    """Where the secrets come from, by the names of mnt.inventory.model.SecretSource."""
+    for location in source.lines if parsed.secrets else ():
+        section, name = location[:-1], location[-1]
+        of_node = len(section) == 3 and section[0] in ("groups", "hosts") and section[2] == "env"
+        if name in parsed.secrets and (of_node or section in (("env",), ("defaults", "env"))):
+            message = f"secrets.{name}: {dotted(location)}, in line {source.line(location)}, sets it too"
+            raise source.error(("secrets", str(name)), message, fix="remove one of them")
+    beside = Path(source.file).absolute().parent
+    secrets: dict[str, Plain] = {}
+    for name, secret in parsed.secrets.items():
+        file = secret.file
+        if file is not None and not file.startswith("~"):
+            file = str(beside / file)
+        line = source.line(("secrets", name))
+        secrets[name] = {"file": file, "env": secret.env, "command": secret.command, "line": line}
+    return secrets
 
 
 def _located(
@@ -105,6 +144,9 @@ def _entries(source: Document, parsed: InventoryFile) -> dict[str, list[Location
     for index, text in enumerate(parsed.hosts):
         location = ("hosts", text if isinstance(parsed.hosts, dict) else index)
         names = _located(source, location, hostlist.names, text)
+        if len(entries) + len(names) > hostlist.MAX_HOSTS:
+            message = f"hosts: more than {hostlist.MAX_HOSTS} hosts"
+            raise source.error(location, message, fix=_SEVERAL)
         single = isinstance(parsed.hosts, dict) and len(names) == 1
         taken = singles if single else ranges
         for name in names:
@@ -122,8 +164,9 @@ def _entries(source: Document, parsed: InventoryFile) -> dict[str, list[Location
     return entries
 
 
-def _groups(source: Document, parsed: InventoryFile, known: list[str]) -> Groups:
+def _groups(source: Document, parsed: InventoryFile, known: Collection[str]) -> Groups:
     """Hosts by group. A group may contain groups that are defined above it."""
+    total = 0
     groups: dict[str, tuple[str, ...]] = {}
     for name, group in parsed.groups.items():
         at = ("groups", name, "hosts")
@@ -131,21 +174,24 @@ def _groups(source: Document, parsed: InventoryFile, known: list[str]) -> Groups
             message = f"groups: {name!r} is not a name for a group"
             raise source.error(at, message, fix="use letters, digits, '_', '.' and '-'")
         hostlists = group.hosts if isinstance(group, GroupSettings) else group
-        hosts = [
-            host
-            for text in ([hostlists] if isinstance(hostlists, str) else hostlists)
-            for host in _located(source, at, hostlist.expand, text, known=known, groups=groups)
-        ]
+        hosts: list[str] = []
+        for text in [hostlists] if isinstance(hostlists, str) else hostlists:
+            found = _located(source, at, hostlist.expand, text, known=known, groups=groups)
+            hosts += found
+            total += len(found)
+            if total > _MOST_MEMBERS:
+                message = f"groups: all groups together have more than {_MOST_MEMBERS} hosts"
+                raise source.error(at, message, fix=_SEVERAL)
         if not hosts:
             raise source.error(at, f"groups: {name} has no hosts", fix="remove it, or add hosts")
         groups[name] = tuple(dict.fromkeys(hosts))
     return groups
 
 
-def _host(source: Document, plain: Plain, name: str, groups: Groups, entries: list[Location]) -> Plain:
+def _host(source: Document, name: str, layers: list[Plain]) -> Plain:
     """One host's final settings, by the names of mnt.inventory.model.Host."""
     settings: Plain = {"address": name}
-    for layer in _layers(plain, name, groups, entries):
+    for layer in layers:
         settings = _merged(settings, layer)
     network = settings.pop("network", {})
     settings |= {key: network[key] for key in _PER_HOST if key in network}
@@ -157,19 +203,44 @@ def _host(source: Document, plain: Plain, name: str, groups: Groups, entries: li
     return settings | {"name": name, "ssh": ssh | paths}  # `~` stays: the home of the user who runs `mnt`
 
 
-def _layers(plain: Plain, name: str, groups: Groups, entries: list[Location]) -> Iterator[Plain]:
-    """The settings in the file for a host, from weak to strong."""
-    yield {key: plain[key] for key in ("ssh", "env", "network") if key in plain}
-    yield plain.get("defaults", {})
+def _layers(plain: Plain, groups: Groups, entries: Mapping[str, list[Location]]) -> dict[str, list[Plain]]:
+    """The settings in the file for each host, from weak to strong."""
+    cluster = {key: plain[key] for key in ("ssh", "env", "network") if key in plain}
+    layers = {name: [cluster, plain.get("defaults", {})] for name in entries}
     for group, hosts in groups.items():
-        if name in hosts and isinstance(plain["groups"][group], dict):
-            yield plain["groups"][group]
-    for _, key in entries:
-        if isinstance(key, str):
-            yield plain["hosts"][key]
-            if "address" in plain["hosts"][key]:
-                address = Address(plain["hosts"][key]["address"])
-                yield {"address": address.host} | ({"ssh": {"port": address.port}} if address.port else {})
+        if isinstance(plain["groups"][group], dict):
+            for name in hosts:
+                layers[name].append(plain["groups"][group])
+    for name, locations in entries.items():
+        for _, key in locations:
+            if isinstance(key, str):
+                layers[name].append(plain["hosts"][key])
+                if "address" in plain["hosts"][key]:
+                    address = Address(plain["hosts"][key]["address"])
+                    port = {"ssh": {"port": address.port}} if address.port else {}
+                    layers[name].append({"address": address.host, **port})
+    return layers
+
+
+def _check_size(source: Document, layers: Mapping[str, list[Plain]]) -> None:
+    """Refuse many settings for many hosts, before there is a copy for each host."""
+    sizes: dict[int, int] = {}
+    total = 0
+    for name, mine in layers.items():
+        for layer in mine:
+            if id(layer) not in sizes:
+                sizes[id(layer)] = _size(layer)
+            total += sizes[id(layer)]
+        if total > _MOST_SETTINGS:
+            message = f"hosts: up to {name} they have more than {_MOST_SETTINGS} settings in all"
+            raise source.error(("hosts",), message, fix=_SEVERAL)
+
+
+def _size(value: Any) -> int:
+    """The number of values in a value, and itself."""
+    if isinstance(value, dict):
+        return 1 + sum(map(_size, value.values()))
+    return 1 + sum(map(_size, value)) if isinstance(value, list) else 1
 
 
 def _merged(weak: Plain, strong: Plain) -> Plain:

@@ -104,6 +104,20 @@ class Network:
     master_port: int = 29500
 
 
+@dataclass(frozen=True)
+class SecretSource:
+    """Where the head gets the value of a secret; exactly one is given. `mnt.launch.secret` reads it."""
+
+    file: str | None = None  # path, with `~` not expanded
+    env: str | None = None  # a variable of whoever launches
+    command: tuple[str, ...] = ()  # an argv, which prints the value
+    line: int | None = None  # in the inventory's file
+
+    @property
+    def kind(self) -> str:
+        return "file" if self.file is not None else "env" if self.env is not None else "command"
+
+
 class Mount(Section, frozen=True):
     """A mount that every host must have. None: any value is accepted."""
 
@@ -130,6 +144,7 @@ class Inventory:
     storage: tuple[Mount, ...] = ()
     paths: tuple[RequiredPath, ...] = ()
     require: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, SecretSource] = field(default_factory=dict)  # by variable, on every host
 
     def host(self, name: str) -> Host:
         """The host of that name. Raises KeyError."""

@@ -88,6 +88,16 @@ class NetworkSection(NodeNetworkSection, frozen=True):
     master_port: Annotated[int, Meta(ge=1024, le=65535)] = 1024
 
 
+class SecretSection(Section, frozen=True):
+    file: HeadPath | None = None
+    env: VariableName | None = None
+    command: tuple[AsWritten, ...] = ()
+
+    def __post_init__(self) -> None:
+        if [self.file is None, self.env is None, not self.command].count(False) != 1:
+            raise ValueError("exactly one of them")
+
+
 class InventoryFile(Section, frozen=True, kw_only=True):
     """A whole file."""
 
@@ -100,4 +110,5 @@ class InventoryFile(Section, frozen=True, kw_only=True):
     storage: tuple[Mount, ...] = ()
     paths: tuple[RequiredPath, ...] = ()
     require: dict[PackageName, Versions] = field(default_factory=dict)
+    secrets: dict[VariableName, SecretSection] = field(default_factory=dict)
     env: Env = field(default_factory=dict)

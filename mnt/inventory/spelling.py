@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+_LONGEST_WORD = 100
+_MOST_CANDIDATES = 2000
+
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'hosts'?`, as the end of a message; empty if no known word is similar."""
+    candidates = list(known)
+    if len(word) > _LONGEST_WORD or len(candidates) > _MOST_CANDIDATES:  # it would take minutes
+        return ""
     import difflib  # loaded only after an error
 
-    close = difflib.get_close_matches(word, list(known), n=1)
+    close = difflib.get_close_matches(word, candidates, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -21,6 +21,8 @@ _ANY = f"[^{_CONTROL}]"
 _DEVICE = rf"\A(?!-)[^\s/:,^={_CONTROL}]{{1,127}}\Z"
 _HOP = rf"(?!-)(?:[^\s,{_CONTROL}]+@)?(?!-)[^\s,@{_CONTROL}]+"
 
+_LONGEST_SPECIFIER = 500  # characters
+
 # The text exactly as written in the file, without conversion by YAML: `false`, `0123`, `12:30:00`, `1e3`.
 AS_WRITTEN = "as_written"
 AsWritten = Annotated[str, Meta(extra={AS_WRITTEN: True})]
@@ -46,7 +48,7 @@ DevicePattern = Annotated[
 RdmaDevice = Annotated[
     str,
     Meta(
-        pattern=r"\A[A-Za-z0-9_][A-Za-z0-9_.-]*(:[1-9][0-9]*)?\Z",
+        pattern=r"\A[A-Za-z0-9_][A-Za-z0-9_.-]*(:[1-9][0-9]{0,2})?\Z",
         description="the name of one RDMA device, like mlx5_0 or mlx5_0:1",
     ),
 ]
@@ -57,9 +59,8 @@ Gateway = Annotated[
         description="[user@]host[:port], or several of them with commas",
     ),
 ]
-VariableName = Annotated[
-    str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z", description="a name for an environment variable")
-]
+_VARIABLE = r"\A[A-Za-z_][A-Za-z0-9_]*\Z"
+VariableName = Annotated[str, Meta(pattern=_VARIABLE, description="a name for an environment variable")]
 PackageName = Annotated[
     str, Meta(pattern=r"\A[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z", description="a package's name")
 ]
@@ -68,6 +69,11 @@ PackageName = Annotated[
 def is_host_name(text: str) -> bool:
     """Whether `text` can be a host's name, which is also used in file names and command lines."""
     return re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}", text) is not None
+
+
+def is_variable_name(text: str) -> bool:
+    """Whether `text` can be the name of an environment variable."""
+    return re.search(_VARIABLE, text) is not None
 
 
 def text(value: Any) -> str:
@@ -163,6 +169,8 @@ class Specifier(str):
         if not isinstance(value, str):
             raise ValueError(f"expected text, got {describe(value)}")
         line = value.strip()
+        if len(line) > _LONGEST_SPECIFIER:
+            raise ValueError(f"expected at most {_LONGEST_SPECIFIER} characters, got {len(line)}")
         try:
             SpecifierSet(line)
         except InvalidSpecifier:

@@ -1,9 +1,9 @@
 """The state of labs: a directory per lab under LAB_ROOT, with locks and a record.
 
 The record is written before anything else, so every lab that was started can be taken down. There are two
-locks: the lock of the registry (LAB_ROOT itself) while a name and a network are reserved or released, and the
-lock of a lab (its directory) while it is started or taken down. The kernel releases both when their holder
-ends.
+locks: the lock of the registry while a name and a network are reserved or released, and the lock of a lab
+while it is started or taken down. They are files in LAB_ROOT that only their owner can open: whoever can open
+a file, even to read, can hold its lock. The kernel releases both when their holder ends.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from pathlib import Path
 
 from mnt import typed
 from mnt.errors import MntError
-from mnt.lab import LAB_ROOT
+from mnt.lab import LAB_ROOT, check_root
 from mnt.lab.processes import Process
 from mnt.lab.spec import LabSpec
-from mnt.remote.common.files import replace_file
+from mnt.remote.common.files import parse_json, read_bytes, replace_file, whole_number
 from mnt.remote.job.procs import boot_id
 
 _RECORD = "lab.json"
+_MOST_BYTES = 4 * 1024 * 1024  # of a record; one of 256 hosts has 50 KiB
+_REGISTRY_LOCK = ".lock"  # no lab's name begins with a dot
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,10 @@ def directory(name: str) -> Path:
 
 
 def names() -> list[str]:
-    """The names of all labs that were started and not taken down."""
+    """The names of all labs that were started and not taken down. Raises MntError: see `check_root`."""
+    check_root()
     try:
-        return sorted(os.listdir(LAB_ROOT))
+        return sorted(name for name in os.listdir(LAB_ROOT) if not name.startswith("."))
     except FileNotFoundError:  # it is removed with the last lab
         return []
 
@@ -70,10 +73,10 @@ def records() -> list[Record]:
 def read(name: str) -> Record | None:
     """The lab's record. None: there is no such lab, or its start was killed before the record was written."""
     try:
-        text = (directory(name) / _RECORD).read_text()
+        text = read_bytes(directory(name) / _RECORD, _MOST_BYTES)
     except FileNotFoundError:
         return None
-    record: Record = typed.convert(json.loads(text), Record)
+    record: Record = typed.convert(parse_json(text), Record)
     return record
 
 
@@ -93,6 +96,8 @@ def delete(name: str) -> None:
     """Delete the lab's directory. The caller must hold its lock, and nothing of the lab may be left."""
     with registry():
         shutil.rmtree(directory(name))
+        with suppress(FileNotFoundError):
+            _lock_file(name).unlink()
 
 
 @contextmanager
@@ -102,11 +107,14 @@ def registry() -> Iterator[None]:
         there = False
         while not there:
             LAB_ROOT.mkdir(parents=True, exist_ok=True)
-            there = held.enter_context(_locked(LAB_ROOT, wait=60.0))
+            there = held.enter_context(_locked(LAB_ROOT / _REGISTRY_LOCK, LAB_ROOT, wait=60.0))
         try:
             yield
         finally:
             with suppress(OSError):
+                if not names():
+                    for lock in LAB_ROOT.iterdir():
+                        lock.unlink()
                 LAB_ROOT.rmdir()
 
 
@@ -115,19 +123,28 @@ def locked(name: str, *, wait: float) -> AbstractContextManager[bool]:
 
     Raises MntError if another process still holds it after `wait` seconds.
     """
-    return _locked(directory(name), wait=wait)
+    return _locked(_lock_file(name), directory(name), wait=wait)
+
+
+def _lock_file(name: str) -> Path:
+    return LAB_ROOT / f".{name}.lock"
 
 
 @contextmanager
-def _locked(path: Path, *, wait: float) -> Iterator[bool]:
-    """Hold the directory's lock; False: the directory does not exist."""
+def _locked(path: Path, owner: Path, *, wait: float) -> Iterator[bool]:
+    """Hold the lock of a directory, `owner`; False: the directory does not exist."""
     with ExitStack() as resources:
         there = False
-        with suppress(FileNotFoundError):
-            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-            resources.callback(os.close, handle)
-            _await_lock(path, handle, time.monotonic() + wait)
-            there = os.path.samestat(os.fstat(handle), path.stat())  # another process may have removed it
+        if owner.is_dir():
+            with suppress(FileNotFoundError):
+                handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+                resources.callback(os.close, handle)
+                _await_lock(owner, handle, time.monotonic() + wait)
+                # Another process may have removed both.
+                there = os.path.samestat(os.fstat(handle), path.stat()) and owner.is_dir()
+        if there:
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, str(os.getpid()).encode(), 0)
         yield there
 
 
@@ -137,8 +154,10 @@ def _await_lock(path: Path, handle: int, deadline: float) -> None:
             return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
+                pid = whole_number(os.pread(handle, 20, 0).decode("ascii", "replace"))
+                holder = "" if pid is None else f", pid {pid},"
                 raise MntError(
-                    f"{path}: another mnt is starting this lab or taking it down",
+                    f"{path}: another mnt{holder} is starting this lab or taking it down",
                     fix="run the command again when that mnt has ended",
                 ) from None
             time.sleep(0.05)

@@ -177,9 +177,10 @@ def merge_jobs(answers: Mapping[str, tuple[Jobs, float]], unreachable: Iterable[
         for entry in jobs["jobs"]:
             entries.setdefault(entry["job"], {})[host] = (entry, offset)
     away = set(unreachable)
-    merged = [
-        merge_job(by_host, unreachable=away, asked=away | answers.keys()) for by_host in entries.values()
-    ]
+    # A host that has left out some jobs does not say that it has no part of a job.
+    silent = {host for host, (jobs, _) in answers.items() if jobs.get("left_out")}
+    asked = (away | answers.keys()) - silent
+    merged = [merge_job(by_host, unreachable=away, asked=asked) for by_host in entries.values()]
     return sorted(merged, key=lambda job: (job.created, job.job), reverse=True)
 
 

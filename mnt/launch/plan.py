@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import posixpath
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from mnt.errors import NeverStarted, UsageError
 from mnt.inventory.model import Host, Inventory
+from mnt.inventory.values import is_variable_name
 from mnt.launch.engines import DEFAULT
 from mnt.launch.engines.api import Engine, NodeRole, Program
 from mnt.launch.jobs import JobRecord
+from mnt.launch.secret import HIDDEN, Secret, unread
 from mnt.network.decision import NetworkDecision
 from mnt.network.nic import NicChoice
 from mnt.remote.job.files import JobFiles
-
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -30,6 +29,7 @@ class LaunchOptions:
     args: tuple[str, ...] = ()  # of the script, byte for byte (surrogate escapes)
     nproc: int | None = None  # processes per node; None: the host's slots
     env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, Secret] = field(default_factory=dict)  # variables whose values are not shown
     grace: float = 10.0  # seconds between TERM and KILL
     start_timeout: float = 120.0  # seconds per node; node 0 must LISTEN by then (it imports torch first)
 
@@ -64,7 +64,7 @@ class NodePlan:
     node_rank: int
     nproc: int
     cwd: str
-    env: dict[str, str]
+    env: dict[str, str]  # without the secrets
     argv: tuple[str, ...]
     path_prepend: tuple[str, ...]  # directories put first on the session's own PATH
     jobs_dir: str
@@ -86,6 +86,7 @@ class LaunchPlan:
     grace: float
     start_timeout: float
     warnings: tuple[str, ...] = ()
+    secrets: Mapping[str, Secret] = field(default_factory=dict)  # further variables, on every node
 
     @property
     def job(self) -> str:
@@ -104,8 +105,12 @@ class LaunchPlan:
             "release": self.release,
             "master": {"host": self.master_host, "addr": self.master_addr, "port": self.master_port},
             "world_size": self.world_size,
-            "nodes": [asdict(node) for node in self.nodes],
+            "nodes": [{**asdict(node), "env": self.shown_env(node)} for node in self.nodes],
         }
+
+    def shown_env(self, node: NodePlan) -> dict[str, str]:
+        """A node's environment for people: `***` for each secret."""
+        return {**node.env, **dict.fromkeys(self.secrets, HIDDEN)}
 
 
 def parse_env(assignments: Sequence[str], caller: Mapping[str, str]) -> dict[str, str]:
@@ -117,8 +122,8 @@ def parse_env(assignments: Sequence[str], caller: Mapping[str, str]) -> dict[str
     env = {}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
-        if not _ENV_NAME.fullmatch(name):
-            raise UsageError(f"--env {assignment}: {name!r} is not a variable name", fix="--env NAME=VALUE")
+        if not is_variable_name(name):
+            raise UsageError(f"--env: {name!r} is not a variable name", fix="--env NAME=VALUE")
         if not equals:
             if name not in caller:
                 raise UsageError(f"--env {name}: not set in your environment", fix=f"--env {name}=VALUE")
@@ -145,6 +150,7 @@ def plan_launch(
     networks = {host.name: _fit(host, network) for host in hosts}
     master_addr = networks[hosts[0].name][0].address
     master_port = inventory.network.master_port
+    secrets = _secrets(inventory, options)
     warnings: list[str] = []
     nodes: list[NodePlan] = []
     for rank, host in enumerate(hosts):
@@ -161,7 +167,7 @@ def plan_launch(
             "PYTHONUNBUFFERED": "1",
             "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[rank${rank}] ",
         }
-        env, overridden = merge_env(computed, host.env, options.env)
+        env, overridden = merge_env(computed, host.env, options.env, secrets)
         warnings += [f"{host.name}: {text}" for text in overridden]
         role = NodeRole(
             python=python,
@@ -201,21 +207,40 @@ def plan_launch(
         grace=options.grace,
         start_timeout=options.start_timeout,
         warnings=tuple(warnings),
+        secrets=secrets,
     )
 
 
 def merge_env(
-    computed: Mapping[str, str], inventory: Mapping[str, str], command_line: Mapping[str, str]
+    computed: Mapping[str, str],
+    inventory: Mapping[str, str],
+    command_line: Mapping[str, str],
+    secrets: Collection[str] = (),
 ) -> tuple[dict[str, str], list[str]]:
-    """The environment (computed < inventory < command line), and a warning for each overridden value."""
+    """The environment (computed < inventory < command line), and a warning for each overridden value.
+
+    Args:
+        secrets: variables that come from elsewhere, and override all of these.
+    """
     merged = {**computed, **inventory, **command_line}
     overridden = [
         f"{name}={merged[name]} from the {'command line' if name in command_line else 'inventory'}"
         f" overrides the computed {value}"
         for name, value in computed.items()
-        if merged[name] != value
+        if merged[name] != value and name not in secrets
     ]
-    return merged, overridden
+    overridden += [
+        f"{name}={HIDDEN}, a secret, overrides the computed {value}"
+        for name, value in computed.items()
+        if name in secrets
+    ]
+    return {name: value for name, value in merged.items() if name not in secrets}, overridden
+
+
+def _secrets(inventory: Inventory, options: LaunchOptions) -> dict[str, Secret]:
+    """The variables that are not shown: inventory < --env-file < --env, whose values for them are secret."""
+    named = {**unread(inventory), **options.secrets}
+    return {name: Secret(options.env[name]) if name in options.env else named[name] for name in named}
 
 
 def expand_home(path: str, home: str) -> str:

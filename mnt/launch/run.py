@@ -66,10 +66,15 @@ class Draft:
     error: NeverStarted | None  # what a launch raises because of the refusals
 
     def launch(self) -> Launch:
-        """The planned job. Raises NeverStarted if the launch is refused."""
+        """The planned job, with its secrets read.
+
+        Raises NeverStarted if the launch is refused, InventoryError if a secret cannot be read.
+        """
         if self.error is not None:
             raise self.error
         assert self.planned is not None  # noqa: S101 - narrows the type
+        for secret in self.planned.plan.secrets.values():
+            secret.reveal()
         return self.planned
 
 
@@ -214,7 +219,7 @@ def run(
     Args:
         hosts: in rank order, the first is the master; None: all hosts of the inventory.
 
-    Raises what `attend` raises.
+    Raises what `Draft.launch` and `attend` raise.
     """
     way, request = backend_named(backend), Request(new_job_id())
     with (

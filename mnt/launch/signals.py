@@ -1,14 +1,22 @@
-"""The signals of a launch: after a hang-up (SIGHUP) the job goes on; Ctrl-C and SIGTERM stop it."""
+"""The signals of a launch: after a hang-up (SIGHUP) the job goes on; Ctrl-C and SIGTERM stop it.
+
+A stop that has begun is not lost by another signal. One that comes soon means the same as the first (a user
+presses Ctrl-C twice, a service manager sends SIGTERM again); a later one is raised in the stop, which says
+what it leaves.
+"""
 
 from __future__ import annotations
 
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from mnt.ui.console import discard
+
+_SAME = 2.0  # seconds after an interrupt in which another one means the same
 
 
 class HangUp(KeyboardInterrupt):
@@ -21,12 +29,26 @@ class HangUpGuard:
     def __init__(self) -> None:
         self.arrived = False
         self.watching = False
+        self._deaf_until = 0.0  # on time.monotonic()'s clock
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
         self.arrived = True
         _leave_terminal()
         if self.watching:
             raise HangUp
+
+    def interrupt(self, signum: int, frame: FrameType | None) -> None:
+        """Ctrl-C or SIGTERM: raise KeyboardInterrupt, but not again within `_SAME`."""
+        now = time.monotonic()
+        if now < self._deaf_until:
+            return
+        self._deaf_until = now + _SAME
+        raise KeyboardInterrupt
+
+    def begin_stop(self) -> None:
+        """From now on nothing interrupts for a while, and a hang-up never: the stop must begin."""
+        self._deaf_until = time.monotonic() + _SAME
+        self.watching = False
 
     def watch(self) -> None:
         """From now on a hang-up, even an earlier one, ends the watching."""
@@ -42,16 +64,18 @@ def guarded(on_interrupt: Callable[[], object]) -> Iterator[HangUpGuard]:
     Under `nohup`, SIGHUP is ignored already, and it stays ignored.
     """
     guard = HangUpGuard()
-    before = {signum: signal.getsignal(signum) for signum in (signal.SIGHUP, signal.SIGTERM)}
+    before = {signum: signal.getsignal(signum) for signum in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)}
     if before[signal.SIGHUP] != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, guard)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C
+    if before[signal.SIGINT] != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, guard.interrupt)
+    signal.signal(signal.SIGTERM, guard.interrupt)
     try:
         yield guard
     except HangUp:
         raise
     except KeyboardInterrupt:
-        guard.watching = False  # a hang-up must not interrupt the stop
+        guard.begin_stop()
         on_interrupt()
         raise
     finally:

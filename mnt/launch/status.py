@@ -13,11 +13,15 @@ from mnt.launch.backends import DEFAULT, backend_named
 from mnt.launch.backends.api import BackendState
 from mnt.launch.backends.local import LocalBackend, this_machine
 from mnt.launch.jobs import Job, merge_jobs, record_of
+from mnt.tasks.bounds import LIST_BYTES, MIB
 from mnt.tasks.job import Jobs, list_jobs, list_jobs_here
 
 if TYPE_CHECKING:
     from mnt.fleet import Fleet, HostConnection
     from mnt.inventory.model import Host
+
+_LISTS = 32 * MIB  # of all hosts together, as JSON
+_LIST_AT_MOST = 7 * MIB // 8  # of a host
 
 
 class JobHosts(ExitStack):
@@ -31,6 +35,7 @@ class JobHosts(ExitStack):
         super().__init__()
         self._hosts = tuple(hosts)
         self._fleets: dict[str, Fleet] = {}  # by backend
+        self.cut: tuple[str, ...] = ()  # the hosts that have more jobs than they listed
 
     def fleet_of(self, job: Job) -> Fleet:
         """A fleet that includes the job's hosts."""
@@ -49,40 +54,46 @@ class JobHosts(ExitStack):
             self._fleets[backend_name] = self.enter_context(backend.open_fleet(hosts))
         return self._fleets[backend_name]
 
-    def jobs(self) -> tuple[list[Job], dict[str, HostError]]:
-        """All jobs, newest first, and the hosts that could not be asked."""
+    def jobs(self, wanted: str | None = None) -> tuple[list[Job], dict[str, HostError]]:
+        """All jobs, newest first, and the hosts that could not be asked.
+
+        A host that has very many lists those that have not ended, `wanted`, and the newest: see `cut`.
+        """
         jobs: list[Job] = []
         errors: dict[str, HostError] = {}
         if self._hosts:
-            results = self._fleet(DEFAULT).run(_list_with_clock)
+            most = max(LIST_BYTES, min(_LISTS // len(self._hosts), _LIST_AT_MOST))
+            results = self._fleet(DEFAULT).run(_list_with_clock, wanted, most)
             errors = results.errors()
-            jobs = merge_jobs(results.values_by_host(), unreachable=errors)
+            answers = results.values_by_host()
+            jobs = merge_jobs(answers, unreachable=errors)
+            self.cut = tuple(host for host, (listed, _) in answers.items() if listed.get("left_out"))
         try:
-            jobs += _jobs_here(this_machine().hosts[0])
+            jobs += _jobs_here(this_machine().hosts[0], wanted)
         except HostError as error:
             errors[error.host] = error
         return sorted(map(_as_it_stands, jobs), key=lambda job: (job.created, job.job), reverse=True), errors
 
 
-def _list_with_clock(connection: HostConnection) -> tuple[Jobs, float]:
+def _list_with_clock(connection: HostConnection, wanted: str | None, most: int) -> tuple[Jobs, float]:
     """The host's jobs, and its clock offset: its time compared with the middle of the round trip."""
     host = connection.target
     connection.open()
     before = time.time()
-    jobs = list_jobs(connection, host.jobs_dir, host.name)
+    jobs = list_jobs(connection, host.jobs_dir, host.name, wanted=wanted, most=most)
     return _of_backends(jobs, here=False), jobs["now"] - (before + time.time()) / 2
 
 
-def _jobs_here(host: Host) -> list[Job]:
+def _jobs_here(host: Host, wanted: str | None) -> list[Job]:
     """The local jobs of this machine."""
-    jobs = list_jobs_here(host.jobs_dir, host.name)
+    jobs = list_jobs_here(host.jobs_dir, host.name, wanted=wanted)
     return merge_jobs({host.name: (_of_backends(jobs, here=True), 0.0)})
 
 
 def _of_backends(jobs: Jobs, *, here: bool) -> Jobs:
     """Only the local jobs, or only the cluster's: a host of the inventory may be this machine."""
     kept = [entry for entry in jobs["jobs"] if backend_named(record_of(entry).backend).here == here]
-    return {"now": jobs["now"], "jobs": kept}
+    return {**jobs, "jobs": kept}
 
 
 def _as_it_stands(job: Job) -> Job:

@@ -5,18 +5,32 @@ applies patterns to the parents of a path, and so differs from git for `data/**`
 `!build/x` and for `!keep/` in a nested file. `tests/unit/test_push_ignore.py` compares the results with git.
 
 As in git, everything works on bytes: `?` is one byte, and a name need not be UTF-8.
+
+A match takes at most quadratic time in the length of a path, whatever the pattern: a star that is not the
+last one takes the first place where the text after it fits, and never tries another. No other place could
+help, as the next star can take what lies between.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import re
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+MOST_BYTES = 1024 * 1024  # of an ignore file
+MOST_LINES = 10_000
+_MOST_STARS = 1000  # in one line; the time to compile it is quadratic
+
 
 class _NeverMatches(Exception):
     """The pattern is malformed: as in git, it matches nothing."""
+
+
+class TooMuch(ValueError):
+    """An ignore file with more than any tree needs: to read it, or to match with it, would take minutes."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +47,12 @@ def parse(text: bytes, offset: int) -> tuple[Pattern, ...]:
 
     Args:
         offset: number of the leading bytes of a path that lead to the file's directory.
+
+    Raises TooMuch.
     """
     lines = text.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    if len(lines) > MOST_LINES or text.count(b"[") > MOST_LINES:
+        raise TooMuch(f"more than {MOST_LINES:,} lines, or brackets")
     return tuple(pattern for line in lines if (pattern := _parse_line(line, offset)) is not None)
 
 
@@ -67,7 +85,7 @@ def _parse_line(line: bytes, offset: int) -> Pattern | None:
     if not line:
         return None
     try:
-        regex = re.compile(_translate(line) + end, re.DOTALL)
+        regex = re.compile(_join(_translate(line)) + end, re.DOTALL)
     except _NeverMatches:
         return None
     return Pattern(regex, None if by_name else offset, negated)
@@ -80,9 +98,58 @@ def _strip_trailing_spaces(line: bytes) -> bytes:
     return line[: len(stripped) + 1] if backslashes % 2 and len(stripped) < len(line) else stripped
 
 
-def _translate(glob: bytes) -> bytes:
-    """A regular expression for the glob. Raises _NeverMatches."""
-    out = []
+# In the list of the parts of a pattern, beside regular expressions for one byte each:
+_STAR = b"*"  # any bytes but `/`
+_DIRECTORIES = b"**/"  # nothing, or any bytes up to some `/`
+_ALL = b"**"  # any bytes; only at the end
+
+
+def _join(parts: Sequence[bytes]) -> bytes:
+    """The regular expression for the parts of a pattern."""
+    number = itertools.count()
+
+    def first_fit(expression: bytes) -> bytes:
+        """The expression, with only the first of its possible matches."""
+        return b"(?=(?P<g%d>%s))(?P=g%d)" % ((at := next(number)), expression, at)
+
+    def within(parts: Sequence[bytes], *, last: bool) -> bytes:
+        """Parts without `**/`; after the `last` ones there is only the end of the path."""
+        if parts and parts[-1] == _ALL:
+            return within(parts[:-1], last=False) + b".*"
+        fixed, *others = _split(parts, _STAR)
+        if not others:
+            return b"".join(fixed)
+        final = b"[^/]*" if last else b"[^/]*?"
+        pieces = [first_fit(b"[^/]*?" + b"".join(piece)) for piece in others[:-1]]
+        end = final + b"".join(others[-1])
+        return b"".join([*fixed, *pieces, end if last else first_fit(end)])
+
+    start, *others = _split(parts, _DIRECTORIES)
+    out = [within(start, last=not others)]
+    for index, each in enumerate(others, start=1):
+        if index == len(others):
+            out.append(b"(?:.*/)?" + within(each, last=True))
+        else:
+            out.append(first_fit(b"(?:.*?/)??" + within(each, last=False)))
+    return b"".join(out)
+
+
+def _split(parts: Sequence[bytes], separator: bytes) -> list[list[bytes]]:
+    """The runs of parts between the separators."""
+    runs: list[list[bytes]] = [[]]
+    for part in parts:
+        if part == separator:
+            runs.append([])
+        else:
+            runs[-1].append(part)
+    return runs
+
+
+def _translate(glob: bytes) -> list[bytes]:
+    """The parts of the glob. Raises _NeverMatches and TooMuch."""
+    if glob.count(b"*") > _MOST_STARS and len(re.findall(rb"\*+", glob)) > _MOST_STARS:
+        raise TooMuch(f"more than {_MOST_STARS:,} stars in one line")
+    out: list[bytes] = []
     i = 0
     while i < len(glob):
         char = glob[i : i + 1]
@@ -98,26 +165,30 @@ def _translate(glob: bytes) -> bytes:
             piece, i = re.escape(glob[i + 1 : i + 2]), i + 2
         else:
             piece, i = re.escape(char), i + 1
-        out.append(piece)
-    return b"".join(out)
+        if out[-1:] != [_DIRECTORIES] or piece != _DIRECTORIES:
+            out.append(piece)
+    return out
 
 
 def _stars(glob: bytes, start: int) -> tuple[bytes, int]:
-    """The regular expression for the stars at `start`, and the index after them.
+    """The part for the stars at `start`, and the index after them.
 
     Two or more stars match across directories, but only as a whole path component; elsewhere they are one
     star. Git compares the text before the first special character separately, so stars directly after it also
     count as the beginning of a component.
     """
-    end = len(glob) - len(glob[start:].lstrip(b"*"))
-    literal = re.split(rb"[*?\[\\]", glob, maxsplit=1)[0]
-    begins = start == len(literal) or glob[start - 1 : start] == b"/"
+    stars = re.compile(rb"\*+").match(glob, start)
+    special = re.search(rb"[*?\[\\]", glob)
+    assert stars is not None  # noqa: S101 - narrows the type
+    assert special is not None  # noqa: S101 - narrows the type
+    end = stars.end()
+    begins = start == special.start() or glob[start - 1 : start] == b"/"
     whole = begins and end - start > 1
     if whole and end == len(glob):
-        return b".*", end
+        return _ALL, end
     if whole and glob[end : end + 1] == b"/":
-        return b"(?:.*/)?", end + 1
-    return b"[^/]*", end
+        return _DIRECTORIES, end + 1
+    return _STAR, end
 
 
 _CLASSES = {
@@ -164,4 +235,15 @@ def _bracket(glob: bytes, i: int) -> tuple[bytes, int]:
     members.discard(ord("/"))
     if not members:
         raise _NeverMatches
-    return b"[%s]" % b"".join(b"\\x%02x" % byte for byte in sorted(members)), i + 1
+    return _set_text(frozenset(members)), i + 1
+
+
+@functools.lru_cache(maxsize=256)
+def _set_text(members: frozenset[int]) -> bytes:
+    ranges: list[list[int]] = []
+    for byte in sorted(members):
+        if ranges and ranges[-1][1] == byte - 1:
+            ranges[-1][1] = byte
+        else:
+            ranges.append([byte, byte])
+    return b"[%s]" % b"".join(b"\\x%02x-\\x%02x" % (low, high) for low, high in ranges)

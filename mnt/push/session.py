@@ -56,7 +56,8 @@ class _Conversation:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._commands: queue.SimpleQueue[HostStep | None] = queue.SimpleQueue()
-        self._expected = "open"  # the step to be answered next; this one needs no command
+        # The step to be answered next, "open" without a command; None: no frame may come.
+        self._expected: str | None = "open"
         self._over = threading.Event()
         self.payload_sent = 0  # bytes
 
@@ -66,9 +67,10 @@ class _Conversation:
 
     def check(self, host: str, frame: Frame) -> None:
         """Raises HostError if the frame belongs to another step than the expected one."""
-        expected, self._expected = self._expected, "none"
+        expected, self._expected = self._expected, None
         if frame["step"] != expected:
-            raise HostError(host, "answer", f"step {frame['step']!r} instead of {expected!r}")
+            wanted = "none" if expected is None else repr(expected)
+            raise HostError(host, "answer", f"step {frame['step'][:40]!r} instead of {wanted}")
 
     def end(self) -> None:
         """Send no more commands; a payload that is being sent stops at its next chunk."""

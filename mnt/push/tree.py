@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mnt.errors import MntError, UsageError
 from mnt.push import ignore
-from mnt.remote.common.files import strerror
+from mnt.remote.common.files import read_bytes, strerror
 
 # A .mntignore overrides every .gitignore, in whatever directory it is, because it is only about pushing.
 IGNORE_FILES = (b".mntignore", b".gitignore")
@@ -104,10 +104,11 @@ def _read_rules(path: bytes, offset: int) -> tuple[ignore.Pattern, ...]:
     try:
         if not stat.S_ISREG(os.lstat(path).st_mode):
             return ()
-        with open(path, "rb") as file:
-            return ignore.parse(file.read(), offset)
+        return ignore.parse(read_bytes(path, ignore.MOST_BYTES), offset)
     except FileNotFoundError:
         return ()
+    except ignore.TooMuch as error:
+        raise MntError(f"{printable(os.fsdecode(path))}: {error}", fix="shorten it") from None
 
 
 def _ignored(rules: _Rules, path: bytes) -> bool:

@@ -33,9 +33,9 @@ def diff(usual: Answer, odd: Answer) -> Iterator[bytes]:
 
 
 def _diff_stream(before_label: str, after_label: str, before: bytes, after: bytes) -> Iterator[bytes]:
-    lines = before.split(b"\n"), after.split(b"\n")
     labels = before_label.encode(), after_label.encode()
-    if max(map(len, lines)) > _MOST_LINES:
+    if max(text.count(b"\n") for text in (before, after)) >= _MOST_LINES:
         yield b"%b and %b differ: more than %d lines" % (*labels, _MOST_LINES)
         return
+    lines = before.split(b"\n"), after.split(b"\n")
     yield from difflib.diff_bytes(difflib.unified_diff, *lines, *labels, lineterm=b"")

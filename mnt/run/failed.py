@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mnt.errors import UsageError
-from mnt.remote.common.files import replace_file, strerror
+from mnt.remote.common.files import parse_json, read_bytes, replace_file, strerror
+from mnt.remote.common.owners import check_owners
+from mnt.remote.common.refusal import Refused
 
 _FORMAT = 1
+_MOST_BYTES = 32 * 1024 * 1024  # more than 100,000 hosts with long names
 
 
 def state_file(inventory: str) -> Path:
@@ -23,9 +26,15 @@ def state_file(inventory: str) -> Path:
 
 
 def remember(inventory: str, hosts: Sequence[str]) -> None:
-    """Replace the failed hosts of the inventory. Raises OSError."""
+    """Replace the failed hosts of the inventory.
+
+    Raises:
+        OSError: the file cannot be written.
+        UsageError: another user could change it.
+    """
     file = state_file(inventory)
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _is_ours(file.parent)
     text = json.dumps({"format": _FORMAT, "inventory": os.path.realpath(inventory), "hosts": list(hosts)})
     replace_file(file, text + "\n")
 
@@ -34,11 +43,13 @@ def recall(inventory: str) -> list[str]:
     """The hosts that failed in the last run; none if there was no run.
 
     Raises:
-        UsageError: the file is not valid.
+        UsageError: the file is not valid, or another user could change it.
     """
     file = state_file(inventory)
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        if not _is_ours(file.parent):
+            return []
+        document = parse_json(read_bytes(file, _MOST_BYTES))
         hosts = document["hosts"]
         if document["format"] != _FORMAT or not all(isinstance(host, str) for host in hosts):
             raise ValueError
@@ -51,3 +62,13 @@ def recall(inventory: str) -> list[str]:
             f"{file}: not a list of failed hosts that this mnt can read", fix=f"rm {file}"
         ) from None
     return list(hosts)
+
+
+def _is_ours(directory: Path) -> bool:
+    """Whether the directory exists. Raises UsageError unless only this user, and root, can change it."""
+    try:
+        return check_owners(str(directory), private=1)
+    except Refused as refusal:
+        raise UsageError(f"@failed: {refusal.message}", fix=refusal.fix) from None
+    except OSError as error:
+        raise UsageError(f"@failed: cannot enter {directory}: {strerror(error)}") from None

@@ -20,7 +20,8 @@ from mnt.remote.common.files import strerror
 from mnt.tasks.command import Sink
 from mnt.ui import HostLines
 
-_IN_MEMORY = 1 << 18  # bytes of a stream; the rest is on disk, in a file without a name
+_IN_MEMORY = 1 << 16  # bytes of a stream; the rest is on disk, in a file without a name
+KEPT_MIB = 8  # of a stream; a host may send more, even without end
 _READ = 1 << 16  # bytes
 _SUFFIXES = (".out", ".err")  # of the files in --outdir: HOST.out and HOST.err
 
@@ -29,7 +30,7 @@ Writers = tuple[Callable[[bytes], object], Callable[[bytes], object]]
 
 
 class Stored:
-    """One stream. `digest` compares streams without reading them again."""
+    """The beginning of a stream, KEPT_MIB at most. `digest` and `size` are those of the whole stream."""
 
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY, prefix="mnt-")  # noqa: SIM115
@@ -37,7 +38,7 @@ class Stored:
         self.size = 0
 
     def write(self, data: bytes) -> None:
-        self._file.write(data)
+        self._file.write(data[: max(0, (KEPT_MIB << 20) - self.size)])
         self._hash.update(data)
         self.size += len(data)
 
@@ -45,8 +46,13 @@ class Stored:
     def digest(self) -> bytes:
         return self._hash.digest()
 
+    @property
+    def cut(self) -> bool:
+        """Whether a part of the stream is not kept."""
+        return self.size > KEPT_MIB << 20
+
     def pieces(self) -> Iterator[bytes]:
-        """The whole stream. Nothing may be written afterwards."""
+        """What is kept. Nothing may be written afterwards."""
         self._file.seek(0)
         while data := self._file.read(_READ):
             yield data
@@ -56,7 +62,7 @@ class Stored:
 
 
 class Capture:
-    """A sink that keeps both streams."""
+    """A sink that keeps both streams, as far as Stored does."""
 
     def __init__(self) -> None:
         self.out = Stored()
@@ -67,6 +73,11 @@ class Capture:
 
     def stderr(self, data: bytes) -> None:
         self.err.write(data)
+
+    @property
+    def cut(self) -> bool:
+        """Whether a part of a stream is not kept."""
+        return self.out.cut or self.err.cut
 
     @property
     def digest(self) -> bytes:

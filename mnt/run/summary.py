@@ -72,20 +72,30 @@ class RunSummary:
         codes = sorted({run.exit_code for run in self.runs.values() if run.exit_code})
         return {code: [host for host, run in self.runs.items() if run.exit_code == code] for code in codes}
 
+    @property
+    def cut(self) -> list[str]:
+        """The hosts of whose output only the beginning is kept."""
+        return [host for host, run in self.runs.items() if run.output is not None and run.output.cut]
+
+    def overview(self) -> dict[str, Any]:
+        """The document without "hosts"."""
+        return {"ok": not self.failed, "exit_code": self.exit_code, "failed": self.failed}
+
+    def documents(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Each host and its part of the document: with the output of 256 hosts, all would be too large."""
+        return ((host, run.document()) for host, run in self.runs.items())
+
     def document(self) -> dict[str, Any]:
-        return {
-            "ok": not self.failed,
-            "exit_code": self.exit_code,
-            "failed": self.failed,
-            "hosts": {host: run.document() for host, run in self.runs.items()},
-        }
+        return {**self.overview(), "hosts": dict(self.documents())}
 
 
-def _text(name: str, stream: Stored) -> Iterator[tuple[str, str]]:
-    """A stream as text; if it is not UTF-8, also its bytes."""
+def _text(name: str, stream: Stored) -> Iterator[tuple[str, str | int]]:
+    """A stream as text; if it is not UTF-8, also its bytes; if only its beginning is kept, its whole size."""
     data = stream.read()
     yield name, data.decode("utf-8", "replace")
     try:
         data.decode()
     except UnicodeDecodeError:
         yield f"{name}_base64", base64.b64encode(data).decode()
+    if stream.cut:
+        yield f"{name}_size", stream.size

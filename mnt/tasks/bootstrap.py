@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,11 +16,10 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from mnt.tasks.bounds import MOST, SHORT, Bound, problem_of
+
 # sh, bash, zsh, ksh, fish and tcsh pass this on unchanged: no backslash, `!` or newline in the quotes.
 COMMAND = "exec sh -c 'IFS= read -r line; eval \"$line\"'"
-
-# The largest frame, in bytes of JSON.
-FRAME_LIMIT = 64 * 1024 * 1024
 
 # Also valid Python 2: an old interpreter must be able to report that it is old. Standard input moves to
 # another descriptor, so that no process that the program starts can read from it.
@@ -93,17 +93,18 @@ def pack(modules: Sequence[tuple[str, str]]) -> bytes:
     return _block(zlib.compress(json.dumps(files).encode()))
 
 
-def request(mark: str, name: str, args: dict[str, Any]) -> bytes:
+def request(mark: str, name: str, args: dict[str, Any], limit: int = MOST.size) -> bytes:
     """The request that boot.py reads after the packed program; the program's own stream follows.
 
     Args:
         mark: the same as in the opening.
         name: the program; `job.jobctl` is mnt/remote/job/jobctl.py.
         args: JSON-serialisable arguments of its `main`.
+        limit: bytes of the largest frame that it may send.
 
     Raises TypeError or ValueError if `args` is not JSON.
     """
-    document = {"mark": mark, "limit": FRAME_LIMIT, "name": name, "args": args}
+    document = {"mark": mark, "limit": limit, "error_limit": SHORT.size, "name": name, "args": args}
     return _block(json.dumps(document, allow_nan=False).encode())
 
 
@@ -138,17 +139,23 @@ class BadFrame(ValueError):
 
 _TEXT_KINDS = frozenset({"sh", "tried", "fact", "none"})
 _JSON_KINDS = frozenset({"hello", "frame", "answer", "error"})
+_SHORT_KINDS = frozenset({"hello", "error"})
 _LINE_LIMIT = 65536
+_REMARKS_LIMIT = 32768  # bytes of all frames of boot.sh, which sends about 1000
 _NOISE_KEPT = 4096
 _DIGITS = 40  # of an integer; the largest integer of any program has 20
 
 
 class FrameReader:
-    """Finds frames in a standard output that may contain other text before and between them."""
+    """Finds frames in a standard output that may contain other text before and between them.
 
-    def __init__(self, mark: str, limit: int = FRAME_LIMIT) -> None:
+    It keeps at most one frame and one line, whatever the output is. Text frames are bounded in total.
+    """
+
+    def __init__(self, mark: str, bound: Bound = MOST) -> None:
         self._mark = mark.encode() + b" "
-        self._limit = limit
+        self._bound = bound
+        self._remarks = 0  # bytes of text frames
         self._buffer = bytearray()
         self._parts = bytearray()
         self._noise = bytearray()
@@ -176,6 +183,9 @@ class FrameReader:
             kind, _, rest = header.partition(" ")
             if kind in _TEXT_KINDS:
                 del self._buffer[: end + 1]
+                self._remarks += end
+                if self._remarks > _REMARKS_LIMIT:
+                    raise BadFrame("too many remarks of a shell")
                 yield Frame(kind, rest)
             elif kind in _JSON_KINDS:
                 size, more = self._sizes(rest)
@@ -183,10 +193,11 @@ class FrameReader:
                     return
                 self._parts += self._buffer[end + 1 : end + 1 + size]
                 del self._buffer[: end + 1 + size]
-                if len(self._parts) > self._limit:
-                    raise BadFrame(f"more than {self._limit} bytes")
+                bound = SHORT if kind in _SHORT_KINDS else self._bound
+                if len(self._parts) > bound.size:
+                    raise BadFrame(f"a frame of more than {bound.size} bytes")
                 if not more:
-                    yield Frame(kind, self._decode())
+                    yield Frame(kind, self._decode(bound))
             else:
                 raise BadFrame(f"a frame of no known kind: {kind[:40]!r}")
 
@@ -208,13 +219,17 @@ class FrameReader:
             raise BadFrame(f"a frame of no known size: {text[:40]!r}")
         return int(size), more == "1"
 
-    def _decode(self) -> Any:
-        try:
-            return parse(self._parts.decode())
-        except UnicodeDecodeError as error:
-            raise BadFrame(str(error)) from None
-        finally:
-            self._parts.clear()
+    def _decode(self, bound: Bound) -> Any:
+        data = bytes(self._parts)
+        self._parts.clear()
+        with _DECODING:
+            problem = problem_of(data, bound)
+            if problem is not None:
+                raise BadFrame(problem)
+            try:
+                return parse(data.decode())
+            except UnicodeDecodeError as error:
+                raise BadFrame(f"no UTF-8: {error.reason} at byte {error.start}") from None
 
 
 def parse(text: str) -> Any:
@@ -243,5 +258,8 @@ def _finite(text: str) -> float:
         raise json.JSONDecodeError("a number that is too large", text[:_DIGITS], 0)
     return number
 
+
+# One frame at a time: what a frame needs only while it is parsed is then needed once, not for each host.
+_DECODING = threading.Lock()
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse, parse_int=_integer, parse_float=_finite)

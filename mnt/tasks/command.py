@@ -161,7 +161,7 @@ def _leash(connection: HostConnection, login_line: str, group: int | None) -> It
                 data = running.read(limit)
                 if not data:
                     raise HostError(host, "channel", "the second session ended at once")
-                answer += data
+                answer = answer[-len(mark) :] + data
         except ReadTimeout:
             raise HostError(host, "channel", f"no second session within {limit:g} s") from None
         yield

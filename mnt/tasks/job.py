@@ -7,7 +7,8 @@ unknown keys, so that a newer `mnt` can stop jobs of an older one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, TypedDict
 
 from msgspec import Meta
@@ -17,11 +18,14 @@ from mnt.fleet import HostConnection
 from mnt.remote.job.entry import CALENDAR_END
 from mnt.remote.job.failures import Failure
 from mnt.remote.job.list import answer_of
+from mnt.tasks.bounds import LIST_BYTES, MOST, bound_of
 from mnt.tasks.bundle import script_source
 from mnt.tasks.program import run_program
 from mnt.tasks.shape import granted, shaped
 
 OnFrame = Callable[[dict[str, Any]], None]
+
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class SocketAddress(TypedDict):
@@ -48,6 +52,7 @@ class NodeSpec(TypedDict):
     cwd: str
     argv: list[str]
     env: dict[str, str]  # added to HOME, USER, LOGNAME, SHELL, PATH and LANG of the session, and nothing else
+    secrets: list[str]  # further variables; their values are only in the node-local directory; default none
     jobs_dir: str  # may begin with "~"
     master: SocketAddress
     backend: str  # what starts the job; default ssh
@@ -119,9 +124,13 @@ class Stopped(TypedDict):
     port_free: bool  # no socket LISTENs on the master port
 
 
-class Jobs(TypedDict):
+class _Jobs(TypedDict):
     now: float  # the host's clock, epoch seconds
     jobs: list[JobEntry]  # newest first
+
+
+class Jobs(_Jobs, total=False):
+    left_out: int  # number of further jobs, all ended, which are too many to be listed
 
 
 class _DataFrame(TypedDict):
@@ -135,8 +144,12 @@ def check_node(connection: HostConnection, spec: NodeSpec) -> None:
     _ask(connection, {"action": "check", "spec": spec}, timeout=60.0)
 
 
-def stage_node(connection: HostConnection, spec: NodeSpec) -> Staged:
+def stage_node(connection: HostConnection, spec: NodeSpec, secrets: Mapping[str, str] = _NONE) -> Staged:
     """Write the files of one node of a job on its host, to be started by `spawn_node`, or from outside.
+
+    Args:
+        secrets: values for the spec's `secrets`. They are in a file of the node-local directory until the job
+            starts.
 
     Raises HostError (phase `command`) if the job cannot start there: working directory, script or interpreter
     missing, job name in use, no place for its files; on node 0 also if a process LISTENs on the master port
@@ -145,6 +158,7 @@ def stage_node(connection: HostConnection, spec: NodeSpec) -> Staged:
     args = {
         "action": "stage",
         "spec": spec,
+        "secrets": dict(secrets),
         "supervisor": script_source("job.supervisor"),
     }
     answer = _ask(connection, args, timeout=60.0)
@@ -196,9 +210,23 @@ def stop_node(
     return shaped(connection.target.name, _ask(connection, args, timeout=grace + 60), Stopped)
 
 
-def list_jobs(connection: HostConnection, jobs_dir: str, host: str, *, timeout: float = 30.0) -> Jobs:
-    """The jobs that have a directory for this host. A job whose supervisor has died is "lost"."""
-    answer = run_program(connection, "job.list", {"jobs_dir": jobs_dir, "host": host}, timeout=timeout)
+def list_jobs(
+    connection: HostConnection,
+    jobs_dir: str,
+    host: str,
+    *,
+    wanted: str | None = None,
+    most: int = LIST_BYTES,
+    timeout: float = 30.0,
+) -> Jobs:
+    """The jobs that have a directory for this host. A job whose supervisor has died is "lost".
+
+    Args:
+        wanted: the job that is asked for, if any: it is listed whatever is left out.
+        most: bytes of the list as JSON. A job of 16 nodes has about 1500.
+    """
+    args = {"jobs_dir": jobs_dir, "host": host, "wanted": wanted, "most": most}
+    answer = run_program(connection, "job.list", args, timeout=timeout, bound=bound_of("job.list", most))
     jobs = shaped(connection.target.name, granted(connection.target.name, answer), Jobs)
     for entry in jobs["jobs"]:
         if entry["host"] != host:
@@ -207,9 +235,9 @@ def list_jobs(connection: HostConnection, jobs_dir: str, host: str, *, timeout: 
     return jobs
 
 
-def list_jobs_here(jobs_dir: str, host: str) -> Jobs:
+def list_jobs_here(jobs_dir: str, host: str, *, wanted: str | None = None) -> Jobs:
     """The same for this machine, without a connection."""
-    return shaped(host, granted(host, answer_of(jobs_dir, host)), Jobs)
+    return shaped(host, granted(host, answer_of(jobs_dir, host, MOST.size, wanted)), Jobs)
 
 
 def read_logs(

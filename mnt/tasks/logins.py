@@ -10,6 +10,7 @@ from mnt.fleet import HostConnection
 from mnt.inventory.model import Host
 from mnt.remote.ssh.mesh import AT_ONCE
 from mnt.remote.ssh.publickey import canonical
+from mnt.tasks.bounds import bound_of
 from mnt.tasks.program import run_program
 from mnt.tasks.shape import granted, shaped
 
@@ -98,5 +99,6 @@ def mesh(
         "ssh.mesh",
         {"workers": wanted, "timeout": timeout},
         timeout=30.0 + rounds * 2 * timeout,
+        bound=bound_of("ssh.mesh", 1024 * len(wanted)),
     )
     return shaped(connection.target.name, answer.get("results"), dict[str, PeerLogin], "results")

@@ -16,10 +16,12 @@ from mnt.fleet.shell import runs_nothing
 from mnt.fleet.wire.command import ReadTimeout, RunningCommand, remaining
 from mnt.tasks import bootstrap, bundle
 from mnt.tasks.bootstrap import BadFrame, Frame, FrameReader
+from mnt.tasks.bounds import Bound, bound_of
 from mnt.tasks.shape import shaped
 
 OnFrame = Callable[[dict[str, Any]], None]
 
+_LINE_SHOWN, _ERROR_SHOWN = 500, 2000  # characters of a line or an error of the host in a message
 _MOST_REMARKS = 100  # frames of boot.sh, which sends about 15
 
 
@@ -58,6 +60,7 @@ def run_program(
     timeout: float | None = 60.0,
     on_frame: OnFrame | None = None,
     on_noise: Callable[[str], None] | None = None,
+    bound: Bound | None = None,
 ) -> dict[str, Any]:
     """Run a program of `mnt/remote/` on the host and return its answer.
 
@@ -67,6 +70,7 @@ def run_program(
         timeout: seconds for everything; None: no limit.
         on_frame: called in this thread with each frame that the program emits.
         on_noise: called with the end of the output before the program: what start-up files print.
+        bound: of each frame; None: that of the program, in mnt/tasks/bounds.py.
 
     Closing the connection, from any thread, ends the call and the program.
 
@@ -78,13 +82,16 @@ def run_program(
     """
     host, python, patience = connection.target.name, connection.target.python, connection.timeouts.interpreter
     deadline = None if timeout is None else time.monotonic() + timeout
+    most = bound or bound_of(name)
 
     def attempt(words: Sequence[str], why: str = "", stale: int | None = None) -> dict[str, Any]:
         mark = bootstrap.new_mark()
         opening = bootstrap.opening(mark, words, why=why, stale=stale)
-        request = bootstrap.request(mark, name, args) + (bootstrap.END_OF_STREAM if stdin is None else b"")
+        request = bootstrap.request(mark, name, args, most.size)
+        if stdin is None:
+            request += bootstrap.END_OF_STREAM
         with connection.start(bootstrap.COMMAND) as command:
-            run = _Run(command, mark, name, deadline, patience)
+            run = _Run(command, mark, name, deadline, patience, most)
             command.write([opening + bundle.packed(name) + request])
             return run.answer(stdin, on_frame, on_noise)
 
@@ -106,7 +113,8 @@ def run_program(
     except _NoShell as silent:
         raise runs_nothing(connection, silent.exit_code, silent.output) from None
     except BadFrame as error:
-        raise HostError(host, "answer", f"{name}: {error}") from None
+        fix = "check what replaces Python or mnt's files on that host"
+        raise HostError(host, "answer", f"{name}: {error}", fix=fix) from None
 
 
 @contextlib.contextmanager
@@ -114,17 +122,28 @@ def held(connection: HostConnection, name: str, args: dict[str, Any]) -> Iterato
     """Run a program of `mnt/remote/` while the block runs; yields the first frame that it emits.
 
     The program ends with its standard input: at the end of the block, or if the connection is lost.
+    Further frames are ignored.
 
     Raises HostError if the program fails before that frame.
     """
     done = threading.Event()
-    heard: queue.SimpleQueue[dict[str, Any] | HostError] = queue.SimpleQueue()
+    heard: queue.Queue[dict[str, Any] | HostError] = queue.Queue(maxsize=1)
+
+    def tell(event: dict[str, Any] | HostError) -> None:
+        if not told.is_set():
+            told.set()
+            heard.put(event)
+
+    told = threading.Event()
 
     def run() -> None:
         try:
-            run_program(connection, name, args, stdin=_until(done), timeout=None, on_frame=heard.put)
+            run_program(connection, name, args, stdin=_until(done), timeout=None, on_frame=tell)
         except HostError as error:
-            heard.put(error)
+            tell(error)
+        else:
+            host = connection.target.name
+            tell(HostError(host, "answer", f"{name}: it ended before it was ready"))
 
     holder = threading.Thread(target=run)
     holder.start()
@@ -175,15 +194,22 @@ class _Run:
         mark: of its frames.
         deadline: on time.monotonic()'s clock.
         patience: seconds that each interpreter has to start.
+        bound: of each frame.
     """
 
     def __init__(
-        self, command: RunningCommand, mark: str, name: str, deadline: float | None, patience: float
+        self,
+        command: RunningCommand,
+        mark: str,
+        name: str,
+        deadline: float | None,
+        patience: float,
+        bound: Bound,
     ) -> None:
         self._command = command
         self._host = command.host
         self._name = name
-        self._reader = FrameReader(mark)
+        self._reader = FrameReader(mark, bound)
         self._deadline = deadline
         self._patience = patience
         self._heard = False  # whether any frame has come
@@ -207,7 +233,9 @@ class _Run:
                 return answer
             if frame.kind == "error":
                 raised = shaped(self._host, frame.value, _Error)
-                raise ProgramError(self._host, f"{self._name}: {raised['error']}", raised["traceback"])
+                raise ProgramError(
+                    self._host, f"{self._name}: {raised['error'][:_ERROR_SHOWN]}", raised["traceback"]
+                )
             if frame.kind == "frame":
                 if on_frame is not None:
                     on_frame(frame.value)
@@ -272,7 +300,7 @@ class _Run:
 
 def _last_line(text: str) -> str:
     lines = text.strip().splitlines()
-    return f": {lines[-1]}" if lines else ""
+    return f": {lines[-1][:_LINE_SHOWN]}" if lines else ""
 
 
 def _attempts(tried: Sequence[str]) -> list[str]:

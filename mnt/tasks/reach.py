@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, TypedDict
 
 from mnt.fleet import HostConnection
+from mnt.tasks.bounds import bound_of
 from mnt.tasks.program import run_program
 from mnt.tasks.shape import shaped
 
@@ -90,12 +91,15 @@ class Meeting:
         self._changed.wait_for(lambda: self._expected <= set(arrived), max(0.0, deadline - time.monotonic()))
 
 
-def reach(connection: HostConnection, meeting: Meeting, args: dict[str, Any], timeout: float) -> None:
+def reach(
+    connection: HostConnection, meeting: Meeting, args: dict[str, Any], timeout: float, targets: int
+) -> None:
     """One host's part of the meeting.
 
     Args:
         args: the arguments of `mnt/remote/net/reach.py`.
         timeout: seconds for everything.
+        targets: at most so many will be given to the host.
 
     Raises HostError; the meeting then continues without the host.
     """
@@ -108,6 +112,7 @@ def reach(connection: HostConnection, meeting: Meeting, args: dict[str, Any], ti
             stdin=meeting.stream(host),
             on_frame=partial(meeting.heard, host),
             timeout=timeout,
+            bound=bound_of("net.reach", 512 * targets),
         )
     finally:
         meeting.leave(host)

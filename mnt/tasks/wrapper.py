@@ -11,6 +11,7 @@ from mnt.tasks import bootstrap
 _SUDO_COMMAND = bootstrap.COMMAND.replace("exec ", "exec sudo -n -- ", 1)
 
 _NOISE_KEPT = 4096  # bytes: its end
+_NUMBER = 10  # digits, at most, of what follows a mark: a pid, or an exit code
 
 GO = b"\n"  # run.sh waits for it before it starts a command that has an input
 DONE = b"\n"  # tells leash.sh that the command has ended by itself
@@ -83,15 +84,21 @@ class Streams:
     def stderr(self, data: bytes) -> bytes:
         """The same for standard error. It may hold some bytes back until the next call, or `rest`."""
         data = self._held + self._after_mark("stderr", data)
-        before, mark, after = data.partition(self._mark + b" ")
-        code, newline, after = after.partition(b"\n")
-        if newline and code.isdigit():
-            self.exit_code = int(code)
-            self._held = b""
-            return before + after
+        passed: list[bytes] = []
+        while True:
+            before, mark, after = data.partition(self._mark + b" ")
+            code, newline, rest = after.partition(b"\n")
+            if newline and _is_number(code):
+                self.exit_code = int(code)
+                self._held = b""
+                return b"".join((*passed, before, rest))
+            if not mark or (not newline and len(code) <= _NUMBER):
+                break
+            passed += [before, mark]  # not the wrapper's
+            data = after
         keep = len(data) - len(before) if mark else _overlap(before, self._mark + b" ")
         self._held = data[len(data) - keep :]
-        return data[: len(data) - keep]
+        return b"".join((*passed, data[: len(data) - keep]))
 
     def rest(self) -> bytes:
         """The bytes of standard error that were held back, at the end of the stream."""
@@ -105,12 +112,16 @@ class Streams:
         noise += data
         _, mark, rest = noise.partition(self._mark)
         group, newline, rest = rest.partition(b"\n")
-        if newline:
+        if newline or len(group) > _NUMBER:
             del self._noise[stream]
-            self.group = int(group) if group.strip().isdigit() else self.group
+            self.group = int(group) if _is_number(bytes(group.strip())) else self.group
         elif not mark:
             del noise[: -_NOISE_KEPT - len(self._mark)]
         return bytes(rest)
+
+
+def _is_number(text: bytes) -> bool:
+    return text.isdigit() and len(text) <= _NUMBER
 
 
 def _overlap(text: bytes, mark: bytes) -> int:

@@ -42,9 +42,10 @@ def plan_trial(
     Raises:
         NeverStarted: a host lacks what the network's mode needs.
     """
+    inventory = replace(facts.inventory, secrets={})  # the trial needs none
     nodes = {
         host.name: NodeFacts(facts.facts[host.name].home, CodeTree(directories[host.name])) for host in hosts
     }
     hosts = [replace(host, jobs_dir=f"{directories[host.name]}/jobs") for host in hosts]
     options = LaunchOptions(_ENGINE, args=(prefix,), env=_ENVIRONMENT, grace=_GRACE)
-    return plan_launch(facts.inventory, hosts, network, nodes, options, JobRecord(job))
+    return plan_launch(inventory, hosts, network, nodes, options, JobRecord(job))

@@ -25,6 +25,7 @@ from mnt.tasks.program import held
 from mnt.trial.output import read_trial
 from mnt.trial.plan import SCRIPT, able_hosts, plan_trial
 
+_OUTPUT_KEPT = 1 << 18  # characters of a host; NCCL writes some 10,000
 _RUN_SECONDS = 180.0  # from the time when the rendezvous listens
 
 
@@ -76,9 +77,13 @@ def _run(
 ) -> tuple[Mapping[str, str], TrialCulprit | None]:
     """What each host printed, and the host that ended the job. Raises HostError, NeverStarted."""
     output = {node.host: "" for node in plan.nodes}
+    too_much: list[str] = []
 
     def collect(host: str, text: str) -> None:
-        output[host] += text
+        room = _OUTPUT_KEPT - len(output[host])
+        if len(text) > room:
+            too_much.append(host)
+        output[host] += text[:room]
 
     progress(f"all-reduce on {fold(list(output))}")
     late = threading.Event()
@@ -98,6 +103,8 @@ def _run(
         take_back(fleet, plan)
     if late.is_set():
         return output, TrialCulprit(plan.master_host, f"it was not done within {_RUN_SECONDS:g} s")
+    if too_much:
+        return output, TrialCulprit(too_much[0], f"it prints more than {_OUTPUT_KEPT} characters")
     if job.state == "finished":
         return output, None
     if job.culprit is None:

@@ -4,7 +4,19 @@ Results go to stdout, all other messages to stderr. Each message is one line wit
 whatever text of hosts it contains. It is not processed as markup and not wrapped.
 """
 
-from mnt.ui.console import StatusLine, document, error, failure, info, lines, note, plain, success, warn
+from mnt.ui.console import (
+    StatusLine,
+    document,
+    error,
+    failure,
+    info,
+    lines,
+    long_document,
+    note,
+    plain,
+    success,
+    warn,
+)
 from mnt.ui.hostlines import HostLines, block
 from mnt.ui.table import Cell, fits, table
 
@@ -19,6 +31,7 @@ __all__ = [
     "fits",
     "info",
     "lines",
+    "long_document",
     "note",
     "plain",
     "success",

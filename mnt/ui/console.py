@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterable
 from typing import Any, TextIO
 
 import click
@@ -90,6 +91,19 @@ def lines(text: str) -> None:
 def document(value: Any) -> None:
     """Print the result as one JSON document to stdout."""
     put(sys.stdout, json.dumps(value, indent=2) + "\n")
+
+
+def long_document(value: dict[str, Any], name: str, members: Iterable[tuple[str, Any]]) -> None:
+    """Print `{**value, name: {**members}}` as `document` does, but only one member at a time is in memory."""
+    encoder = json.JSONEncoder(indent=2)
+    put(sys.stdout, encoder.encode(value).removesuffix("\n}") + f",\n  {json.dumps(name)}: {{")
+    separator = ""
+    for key, member in members:
+        put(sys.stdout, f"{separator}\n    {json.dumps(key)}: ")
+        for piece in encoder.iterencode(member):
+            put(sys.stdout, piece.replace("\n", "\n    "))  # no string has a newline in JSON
+        separator = ","
+    put(sys.stdout, "\n  }\n}\n" if separator else "}\n}\n")
 
 
 def info(text: str) -> None:

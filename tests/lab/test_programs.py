@@ -116,19 +116,28 @@ def main(args, emit, stdin):
     assert run(lab, name, stdin=answers(), on_frame=lambda frame: asked.release()) == {}
 
 
-def test_ten_megabytes_on_both_streams(lab: Lab, define: Define) -> None:
+def test_much_on_both_streams(lab: Lab, define: Define) -> None:
     name = define("""
 import sys
 def main(args, emit, stdin):
     sys.stderr.write("e" * 10_000_000)
-    return {"text": "x" * 10_000_000}
+    for _ in range(10):
+        emit({"text": "x" * 1_000_000})
+    return {"text": "x" * 1_000_000}
 """)
-    assert len(run(lab, name)["text"]) == 10_000_000
+    frames: list[dict[str, Any]] = []
+    assert len(run(lab, name, on_frame=frames.append)["text"]) == 1_000_000
+    assert [len(frame["text"]) for frame in frames] == [1_000_000] * 10
 
 
 def test_arguments_larger_than_the_window(lab: Lab, define: Define) -> None:
     text = "y" * 6_000_000
-    assert run(lab, define(ECHO), {"text": text})["args"]["text"] == text
+    program = """
+import hashlib
+def main(args, emit, stdin):
+    return {"sha256": hashlib.sha256(args["text"].encode()).hexdigest()}
+"""
+    assert run(lab, define(program), {"text": text}) == {"sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
 # -- hosts that are not as one would wish

@@ -93,6 +93,7 @@ class Cluster:
                 "argv": [python, *arguments, "train.py"],
                 "script": "train.py",
                 "env": {"PORT": str(PORT)},
+                "secrets": [],
                 "jobs_dir": self.jobs_dir,
                 "master": {"addr": master, "port": PORT},
                 "secret": SECRET,

@@ -249,10 +249,17 @@ def do(host: LabHost, deed: str) -> None:
     [
         ("while True: line(b'tried 1 x')", "too many remarks of a shell"),
         ("[line(b'fact %d y' % n) for n in range(200)]", "too many remarks of a shell"),
-        ("while True: chunk(b'frame', b'x' * 60000, 1)", "more than 67108864 bytes"),
+        ("while True: chunk(b'frame', b'x' * 60000, 1)", "a frame of more than 65536 bytes"),
         ("while True: out.write(b'x' * 65536)", "no answer within 3 s"),
         ("line(b'sh 1'); [chunk(b'hello', b'{}') for _ in range(9)]", "a second start"),
         ("chunk(b'answer', b'[' * 60000)", "nested too deeply"),
+        ("chunk(b'answer', b'{\"x\":[' + b'[],' * 18000 + b'0]}')", "too many values"),
+        ("while True: chunk(b'frame', b'{\"x\":[' + b'{},' * 18000 + b'0]}')", "too many values"),
+        ("while True: line(b'fact a ' + b'x' * 60000)", "too many remarks of a shell"),
+        (
+            "chunk(b'error', b'{' + b' ' * 60000, 1); chunk(b'error', b' ' * 60000)",
+            "a frame of more than 65536 bytes",
+        ),
         ("chunk(b'answer', b'{\"a\":' + b'9' * 5000 + b'}')", "an integer of too many digits"),
         ("chunk(b'answer', b'{\"a\":1e999}')", "a number that is too large"),
         ("chunk(b'answer', b'[1]')", "the answer is no JSON object"),
@@ -270,7 +277,26 @@ def test_what_a_host_sends_is_bounded_and_parsed_strictly(evil_lab: Lab, deed: s
     with fleet_of(evil_lab) as fleet, pytest.raises(HostError, match=r"^node2: ") as refusal:
         run_program(fleet.connection("node2"), "ssh.mesh", {"workers": []}, timeout=limit)
     assert message in refusal.value.message
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # KiB; a frame is 64 MiB
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 30_000  # KiB
+
+
+@pytest.mark.parametrize(
+    "deed",
+    [
+        "while True: chunk(b'answer', b'[' * 60000, 1)",
+        "chunk(b'answer', b'[[],' * 15000 + b'[]' + b']' * 15000)",
+        "import os\nfor _ in range(500): os.write(2, b'e' * 65536); out.write(b'x' * 60000)\nanswer([1])",
+    ],
+)
+def test_the_results_of_the_other_host_are_untouched(evil_lab: Lab, deed: str) -> None:
+    do(evil_lab.host("node2"), deed)
+    with fleet_of(evil_lab) as fleet:
+        results = fleet.run(lambda host: run_program(host, "ssh.mesh", {"workers": []}))
+    assert results.values_by_host() == {"node1": {"results": {}}}
+    error = results["node2"].error
+    assert error is not None
+    assert error.message.startswith("node2: answer: ssh.mesh: ")
+    assert len(error.message) < 1000
 
 
 ANSWERS: list[dict[str, Any]] = [

@@ -200,10 +200,10 @@ def test_a_large_answer_with_another_writer_in_between() -> None:
     program = """
 import os, threading
 def main(args, emit, stdin):
-    return {"text": "x" * 3_000_000}
+    return {"text": "x" * 1_000_000}
 """
     noisy = ["sh", "-c", '(while sleep 0.001; do echo noise; done) & pid=$!; sh -c "$2"; kill $pid', "sh"]
-    assert answer(program, shell=noisy) == {"text": "x" * 3_000_000}
+    assert answer(program, shell=noisy) == {"text": "x" * 1_000_000}
 
 
 def test_the_traceback_shows_lines_of_every_module() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mnt.tasks.bootstrap import BadFrame, Frame, FrameReader
+from mnt.tasks.bounds import MOST, Bound
 
 MARK = "mnt-" + "0123456789abcdef" * 2
 
@@ -17,8 +18,8 @@ def chunk(kind: str, data: bytes, more: bool = False) -> bytes:
     return f"{MARK} {kind} {len(data)} {more:d}\n".encode() + data
 
 
-def read(*pieces: bytes, limit: int = 1 << 20) -> list[Frame]:
-    reader = FrameReader(MARK, limit)
+def read(*pieces: bytes, bound: Bound = MOST) -> list[Frame]:
+    reader = FrameReader(MARK, bound)
     return [frame for piece in pieces for frame in reader.feed(piece)]
 
 
@@ -56,7 +57,7 @@ def test_noise_is_kept_for_messages() -> None:
     [
         (chunk("answer", b"{"), "Expecting property name"),
         (chunk("answer", b'{"x": NaN}'), "NaN is not JSON"),
-        (chunk("answer", b"\xff"), "can't decode"),
+        (chunk("answer", b"\xff"), "no UTF-8"),
         (chunk("frame", b"x" * 600, more=True) * 2, "more than 1000 bytes"),
         (f"{MARK} answer many 0\n".encode(), "no known size"),
         (f"{MARK} answer 999999999 0\n".encode(), "no known size"),
@@ -66,7 +67,7 @@ def test_noise_is_kept_for_messages() -> None:
 )
 def test_what_is_no_frame(output: bytes, why: str) -> None:
     with pytest.raises(BadFrame, match=why):
-        read(output, limit=1000)
+        read(output, bound=Bound(1000, MOST.memory))
 
 
 def test_the_mark_of_another_run_is_noise() -> None:
@@ -90,7 +91,7 @@ def test_the_mark_of_another_run_is_noise() -> None:
 )
 def test_any_output_is_frames_or_no_frame(pieces: list[bytes]) -> None:
     """Nothing but BadFrame ever comes out, and nothing is kept for ever."""
-    reader = FrameReader(MARK, 100)
+    reader = FrameReader(MARK, Bound(100, 1 << 20))
     try:
         frames = [frame for piece in pieces for frame in reader.feed(piece)]
     except BadFrame:

@@ -9,6 +9,8 @@ import pytest
 
 from mnt.errors import UsageError
 from mnt.launch.jobs import Job, host_of_rank, jobs_to_stop, merge_job, merge_jobs, named_job, new_job_id
+from mnt.remote.common.refusal import Refused
+from mnt.remote.job.list import that_fit
 
 NODES = [{"host": f"node{i}", "node_rank": i - 1, "nproc": 2} for i in (1, 2, 3)]
 
@@ -171,6 +173,43 @@ def test_jobs_are_newest_first() -> None:
         "jobs": [entry("node1", "finished"), entry("node1", "running", job="j2", created=60.0)],
     }
     assert [job.job for job in merge_jobs({"node1": (answer, 0.0)})] == ["j2", "j1"]  # type: ignore[dict-item]
+
+
+def test_a_host_that_left_jobs_out_does_not_say_that_it_had_no_part() -> None:
+    one = {"now": 0.0, "jobs": [entry("node1", "finished", nodes=NODES[:2])]}
+    for left_out, state, whole in ((0, "absent", "lost"), (7, "unknown", "finished")):
+        other = {"now": 0.0, "jobs": [], "left_out": left_out}
+        (job,) = merge_jobs({"node1": (one, 0.0), "node2": (other, 0.0)})  # type: ignore[dict-item]
+        assert [node.state for node in job.nodes] == ["finished", state]
+        assert job.state == whole
+
+
+def entries(*states: str) -> list[dict[str, Any]]:
+    return [{"job": f"j{index}", "state": state, "x": "y" * 60} for index, state in enumerate(states)]
+
+
+@pytest.mark.parametrize(
+    ("most", "wanted", "kept"),
+    [
+        (1000, None, [0, 1, 2, 3, 4]),
+        (400, None, [0, 1, 3]),
+        (400, "j4", [0, 3, 4]),
+        (400, "j7", [0, 1, 3]),
+        (130, None, [3]),
+    ],
+)
+def test_the_jobs_that_fit_are_the_running_and_the_newest(
+    most: int, wanted: str | None, kept: list[int]
+) -> None:
+    listed = entries("finished", "failed", "stopped", "running", "finished")
+    assert that_fit(listed, most, wanted) == [listed[index] for index in kept]
+
+
+def test_no_running_job_is_left_out() -> None:
+    with pytest.raises(Refused, match="too many jobs run"):
+        that_fit(entries(*["running"] * 9), 400, None)
+    with pytest.raises(Refused, match="too many jobs run"):
+        that_fit(entries("lost"), 10, None)
 
 
 def jobs(*states: str) -> list[Job]:

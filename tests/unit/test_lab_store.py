@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mnt.errors import MntError
+from mnt.inventory import find
 from mnt.lab import spec, store
 from mnt.lab.processes import Process, identify
 from mnt.lab.spec import LabRequest
@@ -79,6 +83,58 @@ def test_one_at_a_time_works_on_a_lab() -> None:
         assert there
 
 
+def test_whoever_can_read_cannot_hold_a_lock(root: Path) -> None:
+    """A flock needs an open file, of any mode: all that others can open is held here, and hinders nobody."""
+    claim()
+    with store.locked("one", wait=0.0):
+        pass
+    with ExitStack() as held:
+        for path in (root, *root.rglob("*")):
+            if path.stat().st_mode & 0o077:
+                handle = os.open(path, os.O_RDONLY)
+                held.callback(os.close, handle)
+                fcntl.flock(handle, fcntl.LOCK_EX)
+        with store.registry(), store.locked("one", wait=0.0) as there:
+            assert there
+    with store.locked("one", wait=0.0):
+        store.delete("one")
+    assert not root.exists()
+
+
+def test_an_error_names_the_holder() -> None:
+    claim()
+    with (
+        store.locked("one", wait=0.0),
+        pytest.raises(MntError, match=f"another mnt, pid {os.getpid()}, is"),
+        store.locked("one", wait=0.0),
+    ):
+        pass
+
+
 def test_there_is_no_lab_to_lock() -> None:
     with store.locked("none", wait=0.0) as there:
         assert not there
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make files of another user")
+@pytest.mark.parametrize("attack", ["owner", "mode"])
+def test_labs_that_another_user_could_change(
+    root: Path, monkeypatch: pytest.MonkeyPatch, attack: str
+) -> None:
+    """Their records name processes to end, and one of their inventories is the default."""
+    monkeypatch.setattr("mnt.lab.LAB_ROOT", root)
+    claim("default")
+    (root / "default" / "inventory.yaml").write_text("hosts: [node1]")
+    if attack == "owner":
+        os.chown(root, 4242, 4242)
+    else:
+        root.chmod(0o777)
+    for use in (
+        store.names,
+        store.records,
+        find.labs,
+        lambda: find.locate("lab"),
+        lambda: find.locate("lab:default"),
+    ):
+        with pytest.raises(MntError, match=str(root)):
+            use()

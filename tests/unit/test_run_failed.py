@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,86 @@ def test_what_is_not_ours(text: str) -> None:
     with pytest.raises(UsageError) as raised:
         failed.recall("a.yaml")
     assert raised.value.fix == f"rm {file}"
+
+
+# -- another user of this machine
+
+OTHER = 4242  # a uid that nobody has
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can make files of another user")
+
+
+def planted(state: Path) -> Path:
+    """A list in the place of ours, which names a host that did not fail; its directory."""
+    failed.remember("a.yaml", ["node1"])
+    file = failed.state_file("a.yaml")
+    file.write_text(file.read_text().replace("node1", "planted"))
+    return file.parent
+
+
+def chown(path: Path) -> None:
+    os.chown(path, OTHER, OTHER)
+
+
+def open_to_all(path: Path) -> None:
+    path.chmod(0o777)
+
+
+def open_to_a_group(path: Path) -> None:
+    os.chown(path, -1, OTHER)
+    path.chmod(0o770)
+
+
+def linked(path: Path) -> None:
+    """A link in the place of the directory, which leads into one of another user."""
+    moved = path.with_name("moved")
+    path.rename(moved)
+    path.symlink_to(moved)
+    os.chown(path, OTHER, OTHER, follow_symlinks=False)
+
+
+@as_root
+@pytest.mark.parametrize("attack", [chown, open_to_all, open_to_a_group, linked])
+@pytest.mark.parametrize("level", ["state", "state/mnt", "state/mnt/failed"])
+def test_a_directory_that_others_could_change_is_not_believed_or_written(
+    state: Path, attack: Callable[[Path], None], level: str
+) -> None:
+    directory = planted(state)
+    place = state.parent / level
+    attack(place)
+    before = {path: path.read_bytes() for path in state.parent.rglob("*.json")}
+    for use in (lambda: failed.recall("a.yaml"), lambda: failed.remember("a.yaml", ["node2"])):
+        with pytest.raises(UsageError) as raised:
+            use()
+        assert str(place) in raised.value.message
+        assert raised.value.fix
+    assert {path: path.read_bytes() for path in state.parent.rglob("*.json")} == before
+    assert directory.exists()
+
+
+@pytest.mark.parametrize(
+    "content", ["[" * 1_000_000, '{"format": ' + "9" * 5000 + "}", "\0", '{"format": NaN}']
+)
+def test_damaged_lists(content: str) -> None:
+    failed.remember("a.yaml", [])
+    failed.state_file("a.yaml").write_text(content)
+    with pytest.raises(UsageError, match="not a list of failed hosts"):
+        failed.recall("a.yaml")
+
+
+def test_a_pipe_in_its_place() -> None:
+    failed.remember("a.yaml", [])
+    failed.state_file("a.yaml").unlink()
+    os.mkfifo(failed.state_file("a.yaml"))
+    with pytest.raises(UsageError, match="not a regular file"):
+        failed.recall("a.yaml")
+
+
+def test_the_state_holds_no_more_than_names(state: Path) -> None:
+    """No value of `env`, nor anything else of the inventory."""
+    failed.remember("a.yaml", ["node1"])
+    (file,) = (path for path in state.rglob("*") if path.is_file())
+    document = json.loads(file.read_text())
+    assert document == {"format": 1, "inventory": os.path.realpath("a.yaml"), "hosts": ["node1"]}
 
 
 # -- in a hostlist

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
+import json
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from mnt.errors import UsageError
-from mnt.run.outputs import Capture, create, prepare
-from mnt.ui import HostLines
+from mnt.run.outputs import KEPT_MIB, Capture, create, prepare
+from mnt.run.summary import HostRun, RunSummary
+from mnt.ui import HostLines, long_document
 from mnt.ui.hostlines import block
 
 # -- kept
@@ -142,3 +144,35 @@ def test_a_block_ends_with_a_newline() -> None:
     stream = Stream()
     block([b"one\n\xfftw", b"o"], stream)
     assert stream.written == b"one\n\xfftwo\n"
+
+
+def test_of_output_without_end_the_beginning_is_kept() -> None:
+    whole, cut = Capture(), Capture()
+    limit = KEPT_MIB << 20
+    for capture, rest in ((whole, 0), (cut, 5)):
+        for _ in range(KEPT_MIB):
+            capture.stdout(b"x" * (1 << 20))
+        capture.stdout(b"y" * rest)
+        capture.stderr(b"e")
+    assert (whole.cut, cut.cut) == (False, True)
+    assert cut.out.read() == whole.out.read() == b"x" * limit
+    assert cut.out.size == limit + 5
+    assert whole.digest != cut.digest  # nothing that differs is folded
+    document = HostRun("h", exit_code=0, output=cut).document()
+    assert document["stdout_size"] == limit + 5
+    assert "stdout_size" not in HostRun("h", exit_code=0, output=whole).document()
+    assert RunSummary({"a": HostRun("a", output=whole), "b": HostRun("b", output=cut)}).cut == ["b"]
+
+
+@pytest.mark.parametrize("hosts", [[], ["a"], ["a", 'b"\n']])
+def test_a_long_document_is_the_same_document(hosts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    runs = {host: HostRun(host, exit_code=0, seconds=1.5, output=Capture()) for host in hosts}
+    for run in runs.values():
+        assert run.output is not None
+        run.output.stdout(b'line\n"}\xff\n')
+    summary = RunSummary(runs)
+    long_document(summary.overview(), "hosts", summary.documents())
+    printed = capsys.readouterr().out
+    assert json.loads(printed) == summary.document()
+    if hosts:
+        assert printed == json.dumps(summary.document(), indent=2) + "\n"

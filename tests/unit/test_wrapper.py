@@ -285,3 +285,23 @@ def test_what_looks_like_the_end_but_is_not() -> None:
         b"",
         said + b"more\nmnt-01",
     )
+
+
+def test_a_host_that_never_ends_the_wrappers_lines() -> None:
+    """What is held back of both streams stays small; what follows a mark is no number of any length."""
+    for after in (b"x" * 60_000, b"9" * 60_000, b" ", b"mnt-0123 ", b"mnt-0123 12x\n"):
+        streams = Streams("mnt-0123")
+        for _ in range(100):
+            streams.stdout(b"mnt-0123" + after)
+            streams.stderr(b"mnt-0123\n" + b"mnt-0123 " + after)
+            kept = (*streams._noise.values(), streams._held)
+            assert sum(map(len, kept)) < 70_000
+        assert streams.exit_code is None
+
+
+def test_numbers_of_the_host_that_are_too_long() -> None:
+    streams = Streams("mnt-0123")
+    long = b"9" * 5000 + b"\n"
+    answer = _split(streams, [b"mnt-0123 " + long], [b"mnt-0123\n", b"mnt-0123 " + long, b"mnt-0123 3\n"])
+    assert answer == (3, b"", b"mnt-0123 " + long)
+    assert streams.group is None

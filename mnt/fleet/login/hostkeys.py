@@ -7,26 +7,28 @@ names, `[host]:port`, @revoked. @cert-authority lines are skipped: mnt asks host
 from __future__ import annotations
 
 import base64
-import binascii
-import contextlib
-import fcntl
+import errno
 import hashlib
 import hmac
 import os
+import re
 import shutil
+import stat
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mnt.errors import MntError
 from mnt.fleet.login.destination import Destination
 from mnt.fleet.login.failures import LoginFailure
-from mnt.fleet.login.sshconfig import matches
-from mnt.remote.common.files import replace_file
+from mnt.fleet.login.sshconfig import lower, matches
+from mnt.remote.common.files import open_regular, replace_file
 
 _HASH_MARK = "|1|"
 _WILDCARDS = frozenset("*?!")
+_TYPE = re.compile("[A-Za-z0-9@._-]{1,100}")  # of a key
+_NO_NAME = re.compile(r"[\s,*?!]|^[#@|]")  # would be other names, a pattern or a mark
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,10 @@ class KnownKey:
         """Whether the line is for `name`: a host name, an address, or [name]:port."""
         if self.names.startswith(_HASH_MARK):
             salt = self.names[len(_HASH_MARK) :].partition("|")[0]
-            return hmac.compare_digest(self.names, _hashed(name, salt))
-        patterns = self.names.lower().split(",")
+            return hmac.compare_digest(_bytes(self.names), _bytes(_hashed(name, salt)))
+        patterns = lower(self.names).split(",")
         if _WILDCARDS.isdisjoint(self.names):  # the usual case, made fast: each host reads all lines
-            return name.lower() in patterns
+            return lower(name) in patterns
         return matches(patterns, [name])
 
 
@@ -127,8 +129,10 @@ class KnownHosts:
         """Append a key to a file; the file and its directory are created if necessary. Raises OSError.
 
         Two processes that record at the same time write whole lines, one after the other. The key may then be
-        there twice, which does no harm.
+        there twice, which does no harm. No lock is taken: whoever can read the file could hold it.
         """
+        if not hashed and _NO_NAME.search(name):
+            raise OSError(errno.EINVAL, f"{name!r} cannot be a name in known_hosts", file)
         names = _hashed(name, base64.b64encode(os.urandom(20)).decode()) if hashed else name
         path = Path(file).expanduser()
         text = f"{names} {key.type} {base64.b64encode(key.blob).decode()}\n"
@@ -137,33 +141,28 @@ class KnownHosts:
             if any(line.key == key and line.is_for(name) for line in known):
                 return
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            known.append(KnownKey(names, key, False, file, _append(path, text)))
+            known.append(KnownKey(names, key, False, file, _append(path, _bytes(text))))
 
     def forget(self, name: str, lines: Iterable[KnownKey]) -> None:
-        """Remove `name` from lines for it; other names in these lines stay.
+        """Remove `name` from lines for it; other names in these lines stay, and all other bytes of the file.
 
         Raises:
             MntError: a line matches `name` only by a pattern, which may be for other hosts too.
             OSError: a file cannot be replaced.
         """
-        doomed = {(line.file, line.line): line for line in lines}
+        doomed: dict[str, dict[tuple[str, HostKey, bool], KnownKey]] = {}
+        for line in lines:
+            doomed.setdefault(line.file, {})[line.names, line.key, line.revoked] = line
         with self._lock:
-            for file in {file for file, _ in doomed}:
-                path = Path(file).expanduser().resolve()
-                with _locked(path) as text:
-                    kept = [
-                        line if (file, number) not in doomed else _without(name, line, doomed[file, number])
-                        for number, line in enumerate(text.splitlines(keepends=True), start=1)
-                    ]
-                    # As ssh-keygen does: the old file stays beside it as `.old`, and the mode is kept.
-                    shutil.copy2(path, path.with_name(f"{path.name}.old"))
-                    replace_file(path, "".join(kept), path.stat().st_mode & 0o777)
+            for file, known in doomed.items():
+                _rewrite(Path(file).expanduser().resolve(), name, known)
                 self._files.pop(file, None)
 
     def _read(self, file: str) -> list[KnownKey]:
         if file not in self._files:
             try:
-                text = Path(file).expanduser().read_text(encoding="utf-8", errors="replace")
+                with open_regular(Path(file).expanduser()) as opened:
+                    text = _text(opened.read())
             except OSError:
                 text = ""
             self._files[file] = parse(text, file)
@@ -171,50 +170,84 @@ class KnownHosts:
 
 
 def parse(text: str, file: str) -> list[KnownKey]:
-    """The lines of a known_hosts file with a plain or a revoked key. Other lines are skipped, as ssh does."""
+    """The lines of a known_hosts file with a plain or a revoked key. Other lines are skipped, as ssh does.
+
+    Args:
+        text: bytes that are not UTF-8 as surrogate escapes. As for ssh, only a newline ends a line.
+    """
     found = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         words = line.split()
         revoked = bool(words) and words[0] == "@revoked"
         if revoked:
             del words[0]
-        if len(words) < 3 or words[0].startswith(("#", "@")):
+        if len(words) < 3 or words[0].startswith(("#", "@")) or not _TYPE.fullmatch(words[1]):
             continue
         try:
             blob = base64.b64decode(words[2], validate=True)
-        except binascii.Error:
+        except ValueError:  # also for a character that is not ASCII
             continue
         found.append(KnownKey(words[0], HostKey(words[1], blob), revoked, file, number))
     return found
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[str]:
-    """Hold the lock of a file, which is created if necessary; its text."""
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _bytes(text: str) -> bytes:
+    """The bytes of a name; never fails."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+
+
+def _rewrite(path: Path, name: str, doomed: Mapping[tuple[str, HostKey, bool], KnownKey]) -> None:
+    """Remove `name` from these lines of a file, wherever they are; all other bytes stay."""
+    with open_regular(path) as old:
+        kept = []
+        for line in _lines(_text(old.read())):
+            found = [doomed.get((each.names, each.key, each.revoked)) for each in parse(line, "")]
+            kept.append(_without(name, line, found[0]) if found and found[0] else line)
+        # As ssh-keygen does: the old file stays beside it as `.old`, and the mode is kept.
+        shutil.copy2(path, path.with_name(f"{path.name}.old"))
+        replace_file(path, "".join(kept), os.fstat(old.fileno()).st_mode & 0o777)
+        appended = old.read()  # by other processes, while the file was being replaced
+    if appended:
+        _append(path, appended)
+
+
+def _lines(text: str) -> list[str]:
+    """The lines with their newlines; other line separators of Unicode are no end of a line."""
+    *ended, rest = text.split("\n")
+    return [f"{line}\n" for line in ended] + ([rest] if rest else [])
+
+
+def _append(path: Path, lines: bytes) -> int:
+    """Append whole lines, by one write so that others' lines stay whole; the number of the first one."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
     while True:
-        with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                continue  # another process has replaced it in the meantime
-            yield file.read().decode("utf-8", "surrogateescape")
-            return
-
-
-def _append(path: Path, text: str) -> int:
-    """Append one line under the file's lock; its number."""
-    with _locked(path) as before:
-        if before and not before.endswith("\n"):
-            text = "\n" + text
-        with open(path, "ab") as file:
-            file.write(text.encode())
-        return before.count("\n") + text.count("\n")
+        with open(os.open(path, flags, 0o600), "r+b", buffering=0) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file", str(path))
+            before = file.readall()
+            lead = b"\n" if before and not before.endswith(b"\n") else b""
+            if os.write(file.fileno(), lead + lines) != len(lead + lines):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            try:
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                    return before.count(b"\n") + len(lead) + 1
+            except FileNotFoundError:
+                pass
+        # Another process has replaced the file, perhaps without these lines: append them again.
 
 
 def _without(name: str, line: str, known: KnownKey) -> str:
     """A line without one of its names; empty if that is its only name. Raises MntError."""
     if known.names.startswith(_HASH_MARK):
         return ""
-    others = [other for other in known.names.split(",") if other.lower() != name.lower()]
+    others = [other for other in known.names.split(",") if lower(other) != lower(name)]
     if matches([other.lstrip("!") for other in others], [name]):
         raise MntError(
             f"{known.place} matches {name} by a pattern: {known.names}", fix="edit that line by hand"
@@ -226,7 +259,7 @@ def _hashed(name: str, salt: str) -> str:
     """A name as HashKnownHosts writes it: HMAC-SHA1 under a salt, both in base64."""
     try:
         key = base64.b64decode(salt, validate=True)
-    except binascii.Error:
+    except ValueError:  # also for a character that is not ASCII
         return ""
-    digest = hmac.new(key, name.lower().encode(), hashlib.sha1).digest()
+    digest = hmac.new(key, _bytes(lower(name)), hashlib.sha1).digest()
     return f"{_HASH_MARK}{salt}|{base64.b64encode(digest).decode()}"

@@ -8,23 +8,27 @@ the condition of the line that includes it. If a file needs more than names (`Ma
 
 from __future__ import annotations
 
-import fnmatch
 import glob
 import os
 import re
-import shlex
+import string
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mnt.errors import UsageError
-from mnt.remote.common.files import strerror
+from mnt.remote.common.files import read_bytes, strerror
 
 _USER_CONFIG = "~/.ssh/config"
 _SYSTEM_CONFIG = "/etc/ssh/ssh_config"
 _MOST_INCLUDES = 16  # depth, as in OpenSSH
 _SSH_G_TIMEOUT = 20.0  # seconds; a `Match exec` may run any command
+
+_LONGEST_PATTERN = 1024  # a longer one with wildcards matches nothing, as in OpenSSH
+_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+_MOST_FILES = 1000  # that one file includes, and those that they include
+_MOST_BYTES = 4 * 1024 * 1024  # of all of these
 
 # The keywords that mnt uses. Others are ignored.
 KEYWORDS = frozenset(
@@ -106,48 +110,79 @@ class SshConfig:
         return found
 
 
-def parse(path: str, conditions: tuple[tuple[str, ...], ...] = (), depth: int = 0) -> list[Block]:
+def parse(path: str) -> list[Block]:
     """The blocks of a file and of the files that it includes, in order. Raises NeedsSsh, UsageError."""
-    if depth > _MOST_INCLUDES:
-        raise UsageError(f"{path}: too many levels of Include")
-    try:
-        text = Path(path).expanduser().read_text(encoding="utf-8", errors="surrogateescape")
-    except OSError as error:
-        raise UsageError(f"{path}: {strerror(error)}", fix="check ssh.config in the inventory") from None
-    blocks = [Block(conditions)]
-    for number, line in enumerate(text.splitlines(), start=1):
-        keyword, words = _split(line, f"{path}:{number}")
-        if keyword == "host":
-            blocks.append(Block((*conditions, words)))
-        elif keyword == "match" and [word.lower() for word in words] == ["all"]:
-            blocks.append(Block(conditions))
-        elif keyword == "match" or (keyword == "canonicalizehostname" and words != ("no",)):
-            raise NeedsSsh(keyword)
-        elif keyword == "include":
-            here = blocks[-1].conditions
-            for name in _included(words, path):
-                blocks += parse(name, here, depth + 1)
-            blocks.append(Block(here))
-        elif keyword in KEYWORDS:
-            blocks[-1].lines.append((keyword, words))
-    return [block for block in blocks if block.lines]
+    return _Parser().parse(path, (), 0)
+
+
+class _Parser:
+    """Parses a file with those that it includes, of which the number and size are limited."""
+
+    def __init__(self) -> None:
+        self._files = self._bytes = 0
+
+    def parse(self, path: str, conditions: tuple[tuple[str, ...], ...], depth: int) -> list[Block]:
+        blocks = [Block(conditions)]
+        for number, line in enumerate(self._read(path, depth).split("\n"), start=1):
+            if not line:
+                continue
+            keyword, words = _split(line, f"{path}:{number}")
+            if keyword == "host":
+                blocks.append(Block((*conditions, words)))
+            elif keyword == "match" and [word.lower() for word in words] == ["all"]:
+                blocks.append(Block(conditions))
+            elif keyword == "match" or (keyword == "canonicalizehostname" and words != ("no",)):
+                raise NeedsSsh(keyword)
+            elif keyword == "include":
+                here = blocks[-1].conditions
+                for name in _included(words, path):
+                    blocks += self.parse(name, here, depth + 1)
+                blocks.append(Block(here))
+            elif keyword in KEYWORDS:
+                blocks[-1].lines.append((keyword, words))
+        return [block for block in blocks if block.lines]
+
+    def _read(self, path: str, depth: int) -> str:
+        if depth > _MOST_INCLUDES:
+            raise UsageError(f"{path}: too many levels of Include")
+        try:
+            data = read_bytes(Path(path).expanduser(), _MOST_BYTES, any_kind=depth == 0)
+        except OSError as error:
+            raise UsageError(f"{path}: {strerror(error)}", fix="check ssh.config in the inventory") from None
+        self._files += 1
+        self._bytes += len(data)
+        if self._files > _MOST_FILES or self._bytes > _MOST_BYTES:
+            raise UsageError(
+                f"{path}: with Include, more than {_MOST_FILES} files or {_MOST_BYTES:,} bytes",
+                fix="look for a file that includes itself",
+            )
+        return data.decode("utf-8", "surrogateescape")
+
+
+# A part of a line: space, a comment, quoted text, a quote that is not closed, plain text.
+_PART = re.compile(
+    r"(?P<space>\s+)|(?P<comment>#)|\"(?P<double>[^\"]*)\"|'(?P<single>[^']*)'|(?P<open>[\"'])|(?P<plain>[^\s#\"']+)"
+)
 
 
 def _split(line: str, where: str) -> tuple[str, tuple[str, ...]]:
     """A line as its keyword, in lower case, and its words; ("", ()) for an empty line or a comment."""
-    match = re.match(r"\s*([^\s#=]+)(?:\s*=\s*|\s+)(.*)$", line)
+    match = re.match(r"\s*([^\s#=]+)(?:\s*=\s*|\s+)(.*)", line, re.DOTALL)
     if match is None:
         if line.strip() and not line.lstrip().startswith("#"):
             raise UsageError(f"{where}: no value: {line.strip()!r}", fix="see man ssh_config")
         return "", ()
-    lexer = shlex.shlex(match[2], posix=True, punctuation_chars=False)
-    lexer.whitespace_split = True
-    lexer.escape = ""
-    try:
-        words = tuple(lexer)
-    except ValueError:
-        raise UsageError(f"{where}: a quote is not closed", fix="see man ssh_config") from None
-    return match[1].lower(), words
+    words: list[list[str]] = [[]]
+    for part in _PART.finditer(match[2]):
+        if part.lastgroup == "open":
+            raise UsageError(f"{where}: a quote is not closed", fix="see man ssh_config")
+        if part.lastgroup == "comment":
+            break
+        if part.lastgroup == "space":
+            words.append([])
+        else:
+            words[-1].append(part[part.lastgroup or 0])
+    return match[1].lower(), tuple("".join(parts) for parts in words if parts)
 
 
 def _included(patterns: Sequence[str], path: str) -> Iterator[str]:
@@ -176,14 +211,41 @@ def settings_of(blocks: Sequence[Block], names: Sequence[str]) -> Settings:
 def matches(patterns: Sequence[str], names: Sequence[str]) -> bool:
     """Whether OpenSSH's patterns (ssh_config(5), PATTERNS) match a host known by any of `names`."""
 
+    lowered = [lower(name) for name in names]
+
     def fits(pattern: str) -> bool:
-        # `[` has no special meaning in a pattern of OpenSSH.
-        escaped = pattern.replace("[", "[[]").lower()
-        return any(fnmatch.fnmatchcase(name.lower(), escaped) for name in names)
+        pattern = lower(pattern)
+        if "*" not in pattern and "?" not in pattern:
+            return pattern in lowered
+        return len(pattern) <= _LONGEST_PATTERN and any(_fits(pattern, name) for name in lowered)
 
     if any(fits(pattern[1:]) for pattern in patterns if pattern.startswith("!")):
         return False
     return any(fits(pattern) for pattern in patterns if not pattern.startswith("!"))
+
+
+def lower(text: str) -> str:
+    """Text with A to Z in lower case; only these, as in OpenSSH: others have no case in a host's name."""
+    return text.lower() if text.isascii() else text.translate(_LOWER)
+
+
+def _fits(pattern: str, name: str) -> bool:
+    """Whether a pattern with `*` and `?` matches; it takes at most len(pattern) x len(name) steps."""
+    at = place = 0
+    star, resume = -1, 0  # the last star, and where in the name the text after it is tried next
+    while place < len(name):
+        char = pattern[at : at + 1]
+        if char == "*":
+            star, resume = at, place
+            at += 1
+        elif char == "?" or char == name[place]:
+            at, place = at + 1, place + 1
+        elif star >= 0:
+            resume += 1
+            at, place = star + 1, resume
+        else:
+            return False
+    return not pattern[at:].strip("*")
 
 
 def ask_ssh(name: str, address: str, file: str | None) -> Settings:

@@ -19,11 +19,29 @@ from mnt.fleet.wire.timeouts import Timeouts
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 _UNANSWERED = 3  # questions without an answer, after which the host counts as lost
+# A host that ignores what we allow it must not fill our memory; paramiko checks none of these.
+_PACKET_LIMIT = 1 << 18  # bytes of an SSH packet; OpenSSH's own limit (PACKET_MAX_SIZE)
+_BANNER_LIMIT = 1 << 16  # bytes of all lines before the key exchange
+_WINDOW = 1 << 19  # bytes of a channel's output that are not yet read
+_HEADER = 8  # bytes before the data of a channel, at most
 _LOOK_EVERY = 1.0  # seconds between looks whether it was closed; paramiko looks ten times a second
 
 
 class _Packetizer(Packetizer):
     unanswered = 0  # questions since the last sign of life
+    banner_size = 0  # bytes
+
+    def read_all(self, n: int, check_rekey: bool = False) -> bytes:
+        if n > _PACKET_LIMIT:
+            raise paramiko.SSHException(f"a packet of {n} bytes; at most {_PACKET_LIMIT} are allowed")
+        return super().read_all(n, check_rekey)
+
+    def _read_timeout(self, timeout: float) -> bytes:  # of the banner only
+        data: bytes = super()._read_timeout(timeout)  # type: ignore[misc]  # missing in the stubs
+        self.banner_size += len(data)
+        if self.banner_size > _BANNER_LIMIT:
+            raise paramiko.SSHException(f"no SSH banner in the first {_BANNER_LIMIT} bytes")
+        return data
 
     def read_message(self) -> tuple[int, paramiko.Message]:
         message = super().read_message()
@@ -46,7 +64,7 @@ class HostTransport(paramiko.Transport):
     packetizer: _Packetizer
 
     def __init__(self, sock: socket.socket | paramiko.Channel, timeouts: Timeouts) -> None:
-        super().__init__(sock, packetizer_class=_Packetizer)
+        super().__init__(sock, default_window_size=_WINDOW, packetizer_class=_Packetizer)
         self.banner_read = threading.Event()
         self.banner_error: BaseException | None = None
         self._keepalive = timeouts.keepalive
@@ -120,7 +138,25 @@ def _on_channel_request(channel: Any, message: paramiko.Message) -> None:
     channel._handle_request(message)
 
 
+def _on_data(channel: Any, message: paramiko.Message) -> None:
+    channel._feed(_within_window(channel, message))
+
+
+def _on_extended_data(channel: Any, message: paramiko.Message) -> None:
+    channel._feed_extended(_within_window(channel, message))
+
+
+def _within_window(channel: Any, message: paramiko.Message) -> paramiko.Message:
+    """The message, if its data fits the window (RFC 4254, 5.2). Otherwise the connection ends."""
+    unread = len(channel.in_buffer) + len(channel.in_stderr_buffer)
+    if unread + len(message.get_remainder()) > channel.in_window_size + _HEADER:
+        raise paramiko.SSHException("the host sends more than it is allowed to")
+    return message
+
+
 HostTransport._channel_handler_table = {  # type: ignore[attr-defined]
     **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]
+    common.MSG_CHANNEL_DATA: _on_data,
+    common.MSG_CHANNEL_EXTENDED_DATA: _on_extended_data,
     common.MSG_CHANNEL_REQUEST: _on_channel_request,
 }

@@ -30,28 +30,34 @@ _CHUNK = 4000  # bytes of data in a chunk; with its header less than PIPE_BUF (4
 _GRACE = 5.0  # seconds that a program has to clean up after the head is gone
 _HEAD_GONE = 98  # the exit status that makes boot.sh give up
 _LOST = "the connection to the head is lost"
-_TRACEBACK_KEPT = 1 << 16  # characters: its end
+_TRACEBACK_KEPT = 1 << 15, 1 << 11  # characters: its end; fewer if the frame would be too large
+_MESSAGE_KEPT = 1 << 10  # characters: its beginning
 
 
 class Frames:
     """Writes frames; safe to use from several threads."""
 
-    def __init__(self, fd: int, mark: str, limit: int) -> None:
+    def __init__(self, fd: int, mark: str, limit: int, error_limit: int) -> None:
         self._fd = fd
         self._mark = mark
         self._limit = limit  # bytes of one frame
+        self._error_limit = error_limit
         self._lock = threading.Lock()
 
     def send(self, kind: str, value: Any) -> None:
         """Send `value` as JSON. Raises TypeError or ValueError if it is not JSON, or too large."""
         data = json.dumps(value, allow_nan=False).encode()
-        if len(data) > self._limit:
+        if len(data) > self._limit and kind != "error":
             raise ValueError(f"{kind} of {len(data)} bytes: more than the {self._limit} allowed")
         with self._lock:
             for start in range(0, len(data), _CHUNK):
                 part = data[start : start + _CHUNK]
                 more = start + _CHUNK < len(data)
                 self._write(f"{self._mark} {kind} {len(part)} {more:d}\n".encode() + part)
+
+    def fail(self, error: BaseException) -> None:
+        """Send an exception, as much of it as the head takes."""
+        self.send("error", _failure(error, self._error_limit))
 
     def _write(self, data: bytes) -> None:
         while data:
@@ -169,25 +175,26 @@ def _module(name: str) -> types.ModuleType:
     return module
 
 
-def _failure(error: BaseException) -> dict[str, str]:
+def _failure(error: BaseException, limit: int) -> dict[str, str]:
     import traceback
 
-    lines = traceback.format_exception(type(error), error, error.__traceback__)
-    summary = traceback.format_exception_only(type(error), error)[-1].strip()
-    return {"error": summary, "traceback": "".join(lines)[-_TRACEBACK_KEPT:]}
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    summary = traceback.format_exception_only(type(error), error)[-1].strip()[:_MESSAGE_KEPT]
+    failures = [{"error": summary, "traceback": text[-kept:]} for kept in _TRACEBACK_KEPT]
+    return next((failure for failure in failures if len(json.dumps(failure)) <= limit), failures[-1])
 
 
 def _run(
     name: str, modules: list[tuple[str, str]], args: dict[str, Any], frames: Frames, stdin: BinaryIO
-) -> tuple[str, Any]:
-    """Run the program; the kind and the value of its last frame."""
+) -> Any:
+    """Run the program. Its answer, or the exception that it raised."""
     sys.argv = [f"mnt/remote/{name.replace('.', '/')}.py"]
     try:
         _load(modules)
         program: Any = sys.modules[f"mnt.remote.{name}"]
-        return "answer", program.main(args, lambda frame: frames.send("frame", frame), stdin)
+        return program.main(args, lambda frame: frames.send("frame", frame), stdin)
     except BaseException as error:  # noqa: BLE001 - the head reports any error
-        return "error", _failure(error)
+        return error
 
 
 def serve(modules: list[tuple[str, str]], feed: io.BufferedReader, why: str, python: list[str]) -> NoReturn:
@@ -200,7 +207,7 @@ def serve(modules: list[tuple[str, str]], feed: io.BufferedReader, why: str, pyt
         python: the words that started this interpreter.
     """
     request = json.loads(feed.read(int(feed.readline() or os._exit(_HEAD_GONE))))
-    frames = Frames(os.dup(1), request["mark"], request["limit"])
+    frames = Frames(os.dup(1), request["mark"], request["limit"], request["error_limit"])
     os.dup2(2, 1)
     group, over = Group(), threading.Event()
     group.enter()
@@ -209,14 +216,17 @@ def serve(modules: list[tuple[str, str]], feed: io.BufferedReader, why: str, pyt
     frames.send("hello", {"pid": os.getpid(), "version": sys.version.split()[0]})
     args = dict(request["args"], _boot={"python": python, "configured": not why, "why": why})
     stdin = io.BufferedReader(Stream(feed), 1 << 16)
-    kind, value = _run(request["name"], modules, args, frames, stdin)
+    answer = _run(request["name"], modules, args, frames, stdin)
     over.set()
     group.sweep()  # before the answer, so that nothing is left when it arrives
     try:
         try:
-            frames.send(kind, value)
+            if isinstance(answer, BaseException):
+                frames.fail(answer)
+            else:
+                frames.send("answer", answer)
         except (TypeError, ValueError) as error:
-            frames.send("error", _failure(error))
+            frames.fail(error)
     except OSError:  # the head no longer reads
         os._exit(_HEAD_GONE)
     sys.stdout.flush()

@@ -1,18 +1,102 @@
-"""Small files to read, also those of /proc, and files to replace. Runs on a host: Python 3.8."""
+"""Small files to read, also those of /proc, and files to replace. Runs on a host: Python 3.8.
+
+Others may have written the files: each function ends soon, with bounded memory, whatever is at the path.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import json
+import math
 import os
+import stat
+from typing import Any, BinaryIO
+
+_MOST_TEXT = 64 * 1024 * 1024  # bytes; /proc/net/tcp of a busy host has some
+_MOST_JSON = 4 * 1024 * 1024  # bytes; the spec of a job of 1,000 nodes has about 200 KiB
+_DIGITS = 40  # of a whole number in JSON; int() takes quadratic time, or refuses 4,301
 
 
-def read(path: str, size: int = -1) -> str:
-    """The text of a file, at most `size` bytes of it; empty if it cannot be read."""
+def read(path: str, size: int = _MOST_TEXT) -> str:
+    """The text of a regular file, at most `size` bytes of it; empty if it cannot be read."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return file.read(size).decode(errors="replace")
     except OSError:
         return ""
+
+
+def read_bytes(path: str | bytes | os.PathLike[str], most: int, *, any_kind: bool = False) -> bytes:
+    """All bytes of a file.
+
+    Args:
+        any_kind: also of a pipe or a device, for a file that the user has named: a pipe may block.
+
+    Raises OSError, also if it is no regular file or has more than `most` bytes.
+    """
+    with open(path, "rb") if any_kind else open_regular(path) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"larger than {most:,} bytes", os.fsdecode(path))
+    return data
+
+
+def open_regular(path: str | bytes | os.PathLike[str]) -> BinaryIO:
+    """Open a file to read. Raises OSError, also for a pipe, which could block, a device or a directory."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", os.fsdecode(path))
+        return open(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_json(path: str) -> dict[str, Any] | None:
+    """The JSON object in a file; None if it does not exist, cannot be read, or holds something else."""
+    try:
+        document = parse_json(read_bytes(path, _MOST_JSON))
+    except (OSError, ValueError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Decode JSON of any origin.
+
+    Raises ValueError, also for deep nesting, NaN, Infinity, and numbers that are too long or too large.
+    """
+    try:
+        return _DECODER.decode(text if isinstance(text, str) else text.decode("utf-8"))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def whole_number(text: str, digits: int = 18) -> int | None:
+    """The number that a text of at most that many ASCII digits stands for; None: it is none."""
+    return int(text) if len(text) <= digits and text.isascii() and text.isdigit() else None
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _integer(text: str) -> int:
+    if len(text) > _DIGITS:
+        raise ValueError("an integer of too many digits")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("a number that is too large")
+    return number
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse, parse_int=_integer, parse_float=_finite)
 
 
 def replace_file(path: str | os.PathLike[str], text: str, mode: int | None = 0o600) -> None:

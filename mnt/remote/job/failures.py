@@ -7,6 +7,8 @@ import re
 import signal
 from typing import TypedDict
 
+from mnt.remote.common.files import open_regular
+
 TRACEBACK_BYTES = 8 * 1024
 MESSAGE_CHARACTERS = 500
 TAIL_BYTES = 256 * 1024
@@ -16,15 +18,19 @@ _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:: |$)")
 
 # The output of a process that fails because another one has ended. A plain "Connection reset by peer" does
 # not count: it may have failed while reading data.
-VICTIM = re.compile(
-    r"gloo.*(?:Connection closed by peer|Connection reset by peer|Connection refused|Broken pipe|Timed out)"
-    r"|gloo.*(?:Read|Write) error|Gloo connectFullMesh failed"
+_VICTIM = re.compile(
+    r"Gloo connectFullMesh failed"
     r"|ncclRemoteError|NCCL communicator was aborted|remote process exited or there was a network error"
     r"|Watchdog caught collective operation timeout|collective operations have failed or timed out"
-    r"|DistStoreError|DistNetworkError(?!.*EADDRINUSE)|TCPStore.*(?:reset by peer|Broken pipe)"
-    r"|failed to recv, got 0 bytes|SignalException",
+    r"|DistStoreError|failed to recv, got 0 bytes|SignalException",
     re.IGNORECASE,
 )
+# The same, after "gloo" or "tcpstore" in one line of lower case.
+_GLOO = re.compile(
+    "connection closed by peer|connection reset by peer|connection refused|broken pipe|timed out"
+    "|(?:read|write) error"
+)
+_STORE = re.compile("reset by peer|broken pipe")
 
 
 class Failure(TypedDict):
@@ -66,8 +72,22 @@ def make_failure(
         "message": message[:MESSAGE_CHARACTERS],
         "traceback": None if traceback is None else traceback[-TRACEBACK_BYTES:],
         "time": time,
-        "victim": code is not None and (code == -signal.SIGTERM or bool(VICTIM.search(words))),
+        "victim": code is not None and (code == -signal.SIGTERM or _lost_others(words)),
     }
+
+
+def _lost_others(words: str) -> bool:
+    """Whether the output of a process says that another one has ended."""
+    return _VICTIM.search(words) is not None or any(map(_lost_peer, words.lower().split("\n")))
+
+
+def _lost_peer(line: str) -> bool:
+    # Without `.*` in an expression: output of one long line would take quadratic time.
+    after_gloo, after_store = line.partition("gloo")[2], line.partition("tcpstore")[2]
+    if _GLOO.search(after_gloo) or _STORE.search(after_store):
+        return True
+    _, network, rest = line.rpartition("distnetworkerror")
+    return bool(network) and "eaddrinuse" not in rest
 
 
 def last_exception(stderr: str) -> tuple[str, str] | None:
@@ -110,7 +130,7 @@ def failure_of_program(output: str, code: int) -> Failure:
 def tail(path: str, size: int = TAIL_BYTES) -> str:
     """The last `size` bytes of a file as text; empty if there is no such file."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - size))
             return file.read(size).decode("utf-8", "replace")
     except OSError:

@@ -10,6 +10,7 @@ import re
 import shutil
 from typing import Any
 
+from mnt.remote.common.files import read_json as read_json
 from mnt.remote.common.files import replace_file, strerror
 from mnt.remote.common.owners import check_owners
 from mnt.remote.common.refusal import Refused
@@ -63,6 +64,7 @@ class JobPaths(JobFiles):
         self.local = os.path.join(user_directory(), job, host)
         self.program = os.path.join(self.local, "supervisor.py")
         self.processes = os.path.join(self.local, "processes.json")
+        self.secrets = os.path.join(self.local, "secrets.json")
         self.stop_request = os.path.join(self.local, "stop.json")
         self.unsaved_state = os.path.join(self.local, "state.json")
 
@@ -155,13 +157,3 @@ def remove_files(paths: JobPaths) -> None:
     """Remove every trace of a job that did not start here. Raises Refused."""
     paths.remove_local()
     paths.remove_directory()
-
-
-def read_json(path: str) -> dict[str, Any] | None:
-    """The JSON object in a file; None if it does not exist, cannot be read, or holds something else."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            document = json.load(file)
-    except (OSError, ValueError, RecursionError):
-        return None
-    return document if isinstance(document, dict) else None

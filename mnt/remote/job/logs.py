@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import codecs
+import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from mnt.remote.common.files import open_regular, strerror
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job.entry import require
 from mnt.remote.job.files import FINAL_STATES, JobPaths, read_spec
@@ -15,6 +17,7 @@ from mnt.remote.job.remains.readers import remains_of
 from mnt.remote.job.spec import first_rank, rank_count
 
 FRAME_BYTES = 256 * 1024
+LOG_JSON = 3 * FRAME_BYTES  # bytes in JSON: enough for any text; what is no text may have twice as many
 LOOK_EVERY = 0.1
 
 
@@ -71,7 +74,7 @@ class _Stream:
         if path is None:
             return
         try:
-            with open(path, "rb") as file:
+            with open_regular(path) as file:
                 size = os.fstat(file.fileno()).st_size
                 file.seek(self._offset)
                 while self._offset < size:
@@ -82,10 +85,23 @@ class _Stream:
                     self._emit(emit, self._decoder.decode(data))
         except FileNotFoundError:
             return
+        except OSError as error:
+            raise Refused(f"{path} cannot be read: {strerror(error)}") from None
         if final:
             self._emit(emit, self._decoder.decode(b"", final=True))
 
     def _emit(self, emit: Callable[[dict[str, Any]], None], text: str) -> None:
         if text:
             kept_back = len(self._decoder.getstate()[0])
-            emit({"data": text, "offset": self._offset - kept_back, "stream": self._name})
+            for part, offset in parts(text, self._offset - kept_back):
+                emit({"data": part, "offset": offset, "stream": self._name})
+
+
+def parts(text: str, end: int) -> Iterator[tuple[str, int]]:
+    """The text in parts that have at most LOG_JSON bytes in JSON, each with the offset at which it ends."""
+    if len(json.dumps(text)) <= LOG_JSON:
+        yield text, end
+        return
+    first, second = text[: len(text) // 2], text[len(text) // 2 :]
+    yield from parts(first, end - len(second.encode("utf-8", "surrogateescape")))
+    yield from parts(second, end)

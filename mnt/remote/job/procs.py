@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mnt.remote.common.files import read, stat_fields
 
@@ -56,8 +56,18 @@ def identify(process: Process) -> dict[str, int]:
     return {"pid": process.pid, "start_time": process.start_time}
 
 
+def is_identity(document: Any) -> bool:
+    """Whether a value from a file is a document of `identify`."""
+    if not isinstance(document, dict):
+        return False
+    pid, start_time = document.get("pid"), document.get("start_time")
+    return type(pid) is int and pid > 0 and type(start_time) is int
+
+
 def find(identity: Mapping[str, int]) -> Process | None:
     """The living process of a document of `identify`; None once it is gone, even if its pid is in use."""
+    if not is_identity(identity):
+        return None
     process = read_process(identity["pid"])
     if process is None or not process.alive or process.start_time != identity["start_time"]:
         return None

@@ -26,13 +26,16 @@ def job_of(pid: int) -> tuple[str, str] | None:
     return (variables["MNT_JOB"], variables.get("MNT_HOST", "")) if variables.get("MNT_JOB") else None
 
 
-def job_environment(spec: Mapping[str, Any], session: Mapping[str, str]) -> dict[bytes, bytes]:
-    """The job's environment: SESSION_VARIABLES, those of the spec, and `job_variables`; no others.
+def job_environment(
+    spec: Mapping[str, Any], session: Mapping[str, str], secrets: Mapping[str, str]
+) -> dict[bytes, bytes]:
+    """The job's environment: SESSION_VARIABLES, the spec's, `secrets`, and `job_variables`; no others.
 
     PYTHONPATH is set, or gets one directory more, if the spec has `python_files`.
     """
     environment = {name: session[name] for name in SESSION_VARIABLES if name in session}
     environment.update(spec["env"])
+    environment.update(secrets)
     path = [*spec.get("path_prepend", ()), *environment.get("PATH", os.defpath).split(os.pathsep)]
     environment["PATH"] = os.pathsep.join(dict.fromkeys(path))
     if spec.get("python_files"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pwd
 import select
@@ -14,12 +13,13 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mnt.remote.common.files import read, replace_file, strerror
+from mnt.remote.common.files import parse_json, read, replace_file, strerror
 from mnt.remote.common.owners import check_owners, find_group
 from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.entry import about, describe, is_staged, living_supervisor
 from mnt.remote.job.files import FINAL_STATES, JobPaths, read_spec, read_state, remove_files
+from mnt.remote.job.secret import put_secrets
 from mnt.remote.job.spec import SESSION_VARIABLES, job_of, job_variables
 from mnt.remote.job.stop import stop_node
 
@@ -30,7 +30,7 @@ LOOK_EVERY = 0.05
 def check_node(args: dict[str, Any]) -> dict[str, Any]:
     """See `mnt.tasks.job.check_node`. Raises Refused."""
     spec = args["spec"]
-    _check(spec, _session_environment())
+    _check(spec, {**_session_environment(), **args.get("secrets", {})})
     if spec["node_rank"] == 0:
         _check_port(int(spec["master"]["port"]))
     return {}
@@ -41,7 +41,7 @@ def stage_node(args: dict[str, Any]) -> dict[str, Any]:
     check_node(args)
     spec = args["spec"]
     paths = JobPaths(spec["jobs_dir"], spec["job"], spec["host"])
-    _write_files(paths, spec, args["supervisor"])
+    _write_files(paths, spec, args["supervisor"], args.get("secrets", {}))
     return {"spec": paths.spec, "program": paths.program}
 
 
@@ -118,7 +118,7 @@ def _describe_holder(holder: Mapping[str, Any]) -> str:
 # --- the files ---------------------------------------------------------------------------------------------
 
 
-def _write_files(paths: JobPaths, spec: Mapping[str, Any], program: str) -> None:
+def _write_files(paths: JobPaths, spec: Mapping[str, Any], program: str, secrets: Mapping[str, str]) -> None:
     paths.has_directory()  # raises Refused if another user can write to a level of it
     try:
         mask = os.umask(0o077)  # the `mode` of makedirs applies only to the last directory
@@ -140,14 +140,21 @@ def _write_files(paths: JobPaths, spec: Mapping[str, Any], program: str) -> None
         paths.write(paths.spec, spec)
         paths.write(paths.about, about(spec))
         replace_file(paths.program, program)
-        for name, text in spec.get("python_files", {}).items():
-            if os.pathsep in paths.python:
-                raise Refused(
-                    f"{paths.python} contains {os.pathsep!r}: PYTHONPATH cannot name it", "set jobs_dir"
-                )
-            path = os.path.join(paths.python, name)
-            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-            replace_file(path, text)
+        put_secrets(paths, secrets)
+        _put_python_files(paths, spec.get("python_files", {}))
+
+
+def _put_python_files(paths: JobPaths, files: Mapping[str, str]) -> None:
+    """Write files, by relative path, below a directory for PYTHONPATH. Raises OSError, Refused."""
+    if files and os.pathsep in paths.python:
+        raise Refused(
+            f"PYTHONPATH cannot name {paths.python}: it contains {os.pathsep!r}",
+            "set jobs_dir in the inventory to another directory",
+        )
+    for name, text in files.items():
+        path = os.path.join(paths.python, name)
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        replace_file(path, text)
 
 
 @contextlib.contextmanager
@@ -204,9 +211,18 @@ def _hear(reading: int) -> dict[str, Any]:
         while select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
             data = pipe.read(65536)
             if not data:
-                return json.loads(text) if text else {}
+                return _answer(text)
             text += data
     return {}
+
+
+def _answer(text: bytes) -> dict[str, Any]:
+    """The JSON object of a handshake; empty if it is none: the supervisor has died while it wrote."""
+    try:
+        answer = parse_json(text)
+    except ValueError:
+        return {}
+    return answer if isinstance(answer, dict) else {}
 
 
 def _await_port(paths: JobPaths, deadline: float) -> None:

@@ -24,6 +24,7 @@ from mnt.remote.job.procs import (
     boot_id,
     find,
     identify,
+    is_identity,
     members,
     newest_pids,
     pids_with_environment,
@@ -79,8 +80,10 @@ def stop_node(args: dict[str, Any]) -> dict[str, Any]:
 
 def _recorded(record: dict[str, Any]) -> list[dict[str, int]]:
     """The processes that the supervisor recorded last, if that was after the last boot."""
-    since = record.get("supervisor", {}).get("boot_id")
-    return list(record["processes"]) if since == boot_id() else []
+    supervisor, processes = record.get("supervisor"), record.get("processes")
+    if not isinstance(supervisor, dict) or supervisor.get("boot_id") != boot_id():
+        return []
+    return [each for each in processes if is_identity(each)] if isinstance(processes, list) else []
 
 
 def _ask(paths: JobPaths, supervisor: Process, grace: float) -> int:
@@ -95,7 +98,8 @@ def _ask(paths: JobPaths, supervisor: Process, grace: float) -> int:
             send_signal(supervisor, signal.SIGKILL)
             return 0
         time.sleep(LOOK_EVERY)
-    return int((read_state(paths) or {}).get("killed") or 0)
+    killed = (read_state(paths) or {}).get("killed")
+    return killed if isinstance(killed, int) else 0
 
 
 def _end_rest(job: str, host: str, recorded: list[dict[str, int]], grace: float) -> Ending:

@@ -42,10 +42,13 @@ from mnt.remote.job.procs import (
     read_processes,
 )
 from mnt.remote.job.remains.readers import remains_of
+from mnt.remote.job.secret import take_secrets
 from mnt.remote.job.spec import encode, first_rank, job_environment, job_variables
 from mnt.remote.job.verdict import reason_of, verdict
 
 GRACE = 10.0  # seconds between TERM and KILL, unless the spec or a stop request sets another time
+
+_LONGEST_GRACE = 7 * 86400.0  # of a stop request; more is no request of ours
 
 _PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
@@ -100,6 +103,7 @@ class Supervisor:
         self._save()
         self._link = self._make_link()
         spec = self._spec
+        secrets = take_secrets(self._paths, spec)
         try:
             output = os.open(self._paths.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         except OSError as error:
@@ -108,7 +112,7 @@ class Supervisor:
             self._child = subprocess.Popen(
                 [encode(argument) for argument in spec["argv"]],
                 cwd=encode(spec["cwd"]),
-                env=job_environment(spec, os.environ),
+                env=job_environment(spec, os.environ, secrets),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -222,7 +226,9 @@ class Supervisor:
         request: dict[str, Any] = {}
         with contextlib.suppress(Refused):
             request = self._paths.read(self._paths.stop_request) or {}
-        grace = float(request.get("grace", self._grace))
+        asked: Any = request.get("grace")
+        usable = isinstance(asked, (int, float)) and 0 <= asked < _LONGEST_GRACE
+        grace = float(asked) if usable else self._grace
         if self._ending is not None:
             self._ending.hurry(now + grace)
             return

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import stat
 from typing import NamedTuple
 
+from mnt.remote.common.files import parse_json
 from mnt.remote.common.refusal import Refused
 
 _BLOCK = 1 << 20
@@ -38,7 +38,7 @@ def parse_manifest(document: bytes) -> list[Entry]:
     wherever it points.
     """
     try:
-        rows = json.loads(document.decode("ascii"))
+        rows = parse_json(document)
         if rows["format"] != 1:
             raise Refused(f"the manifest has format {rows['format']!r}; this mnt knows 1")
         entries = [

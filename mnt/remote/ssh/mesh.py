@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO
 
 AT_ONCE = 16  # simultaneous logins
+_LINE_KEPT = 300  # characters
 
 # The post-quantum key exchange that OpenSSH prefers since 9.0 costs each side 80 ms of CPU, its curve25519 5
 # ms, OpenSSL's P-256 almost nothing. For a master that logs in to 255 workers the difference is seconds. All
@@ -65,7 +66,7 @@ def _run(argv: list[str], timeout: float) -> str | None:
     if done.returncode == 0:
         return None
     lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else f"ssh: exit code {done.returncode}"
+    return lines[-1][:_LINE_KEPT] if lines else f"ssh: exit code {done.returncode}"
 
 
 def command(worker: dict[str, Any], timeout: float, options: Sequence[str] = ()) -> list[str]:

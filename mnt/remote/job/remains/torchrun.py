@@ -7,12 +7,13 @@ formats are those of torch 2.13; tests/data/torchrun/ has recorded samples.
 
 from __future__ import annotations
 
-import json
+import math
 import os
 import re
 import time
 from dataclasses import dataclass
 
+from mnt.remote.common.files import entries, parse_json, whole_number
 from mnt.remote.job.failures import (
     LINE_PREFIX,
     Failure,
@@ -25,7 +26,7 @@ from mnt.remote.job.failures import (
 
 _REPORT = re.compile(r"^\[\d+\]:$")
 _FIELD = re.compile(r"^  (time|rank|exitcode)\s*: (.*)$")
-_RANK = re.compile(r"(\d+) \(local_rank: (\d+)\)")
+_RANK = re.compile(r"([0-9]{1,9}) \(local_rank: ([0-9]{1,9})\)")
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def parse_summary(output: str) -> list[Reported]:
         fields[match[1]] = match[2]
         rank = _RANK.match(fields.get("rank", ""))
         if match[1] == "exitcode" and rank is not None:
-            code = re.match(r"-?\d+", match[2])
+            code = re.match(r"-?[0-9]{1,9}", match[2])
             reports.append(
                 Reported(int(rank[1]), int(rank[2]), int(code[0]) if code else 1, _clock(fields.get("time")))
             )
@@ -102,8 +103,10 @@ def error_time(text: str, modified: float) -> float:
     from the clock of the file server: it counts only if the two agree.
     """
     try:
-        timestamp = float(json.loads(text)["message"]["extraInfo"]["timestamp"])
+        timestamp = float(parse_json(text)["message"]["extraInfo"]["timestamp"])
     except (ValueError, KeyError, TypeError):
+        return modified
+    if not math.isfinite(timestamp):
         return modified
     return modified if timestamp <= modified < timestamp + 2 else timestamp
 
@@ -153,7 +156,7 @@ def _until(file: Written | None, before: float | None) -> Written | None:
 def _parse_error_file(text: str) -> tuple[str, str] | None:
     """Message and call stack of an error.json, whose message is a mapping or (torch.multiprocessing) text."""
     try:
-        message = json.loads(text)["message"]
+        message = parse_json(text)["message"]
     except (ValueError, KeyError, TypeError):
         return None
     if isinstance(message, str):
@@ -194,9 +197,8 @@ def read_ranks(directory: str) -> dict[int, RankFiles]:
     attempt = last_attempt(directory)
     if attempt is None:
         return {}
-    return {
-        int(name): _read_rank(os.path.join(attempt, name)) for name in os.listdir(attempt) if name.isdigit()
-    }
+    found = {whole_number(name): os.path.join(attempt, name) for name in entries(attempt)}
+    return {rank: _read_rank(path) for rank, path in found.items() if rank is not None}
 
 
 def last_attempt(directory: str) -> str | None:
@@ -205,9 +207,10 @@ def last_attempt(directory: str) -> str | None:
     try:
         for run in os.scandir(directory):
             for entry in os.scandir(run.path):
-                prefix, _, number = entry.name.partition("_")
-                if prefix == "attempt" and number.isdigit():
-                    attempts.append((run.stat().st_mtime, int(number), entry.path))
+                prefix, _, digits = entry.name.partition("_")
+                number = whole_number(digits)
+                if prefix == "attempt" and number is not None:
+                    attempts.append((run.stat().st_mtime, number, entry.path))
     except OSError:
         return None
     return max(attempts)[2] if attempts else None

@@ -1,0 +1,117 @@
+"""Hosts that lie: 256 of them cost the head less than 1 GiB, and nothing of the others.
+
+Each attack runs in a process of its own, whose peak of memory counts. All of them, with 256 hosts each:
+`python tests/unit/liars.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import liars
+import pytest
+from liars import Deed, answers, connection_of, endless, frame, lines, no_end
+
+from mnt.errors import HostError
+from mnt.fleet import Fleet, HostConnection
+from mnt.fleet.processes import LocalConnection
+from mnt.inventory.model import Host, Ssh
+from mnt.tasks.program import ProgramError, run_program
+
+GIB = 1024  # MiB
+
+
+def attack(name: str, count: int) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, liars.__file__, name, str(count)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+@pytest.mark.parametrize("name", ["all that fits", "jobs", "logs", "push", "hold"])
+def test_256_hosts_that_send_all_they_may(name: str) -> None:
+    result = attack(name, 256)
+    assert sum(result["ways"].values()) == 256
+    assert result["MiB"] < GIB
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in liars.ATTACKS if name not in ("all that fits", "jobs", "logs")]
+)
+def test_32_hosts_that_send_more_than_they_may(name: str) -> None:
+    """As many as the machine of a test bears; the limit is that of 256, less what Python itself needs."""
+    result = attack(name, 32)
+    assert sum(result["ways"].values()) in (32, 2)
+    assert result["MiB"] < 60 + GIB // 8 + (300 if name == "by hand" else 0)
+
+
+HOSTILE: dict[str, tuple[Deed, str]] = {
+    "64 MiB": (answers(b'{"x":[' + b"[]," * (1 << 24) + b"0]}"), "a frame of more than 65536 bytes"),
+    "no end": (no_end("answer"), "a frame of more than 65536 bytes"),
+    "no end of an error": (no_end("error"), "a frame of more than 65536 bytes"),
+    "no end of a start": (no_end("hello"), "a frame of more than 65536 bytes"),
+    "nested": (answers(b"[" * 60_000), "nested too deeply"),
+    "nested objects": (answers(b'{"a":' * 100 + b"1" + b"}" * 100), "nested too deeply"),
+    "values": (answers(b'{"x":[' + b"[]," * 20_000 + b"0]}"), "too many values"),
+    "values in a frame": (endless("frame", b'{"x":[' + b"{}," * 20_000 + b"0]}"), "too many values"),
+    "remarks": (lines(" tried 1 " + "x" * 30_000), "too many remarks"),
+    "many remarks": (lines(" fact a b"), "too many remarks"),
+    "not finite": (answers(b'{"x":[NaN,Infinity]}'), "is not JSON"),
+    "digits": (answers(b'{"x":' + b"9" * 5000 + b"}"), "too many digits"),
+    "no text": (answers(b'{"x":"\xff"}'), "no UTF-8"),
+    "a surrogate": (answers('{"x":"\ud800"}'.encode("utf-8", "surrogatepass")), "no UTF-8"),
+    "cut": (answers(b'{"x":['), "Expecting value"),
+    "noise": (liars.noise, "runs no command"),
+    "silence": (lambda mark: iter(()), "runs no command"),
+}
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_the_other_hosts_notice_nothing(hostile: str) -> None:
+    deed, message = HOSTILE[hostile]
+    names = ["node1", "liar", "node2"]
+    liar = connection_of(deed)
+
+    def connect(host: Host, shared: Any) -> HostConnection:
+        return (liar if host.name == "liar" else LocalConnection)(host, shared)
+
+    hosts = [Host(name, "192.0.2.1", Ssh(config=None), python=(sys.executable,)) for name in names]
+    with Fleet(hosts, connect=connect) as fleet:
+        results = fleet.run(lambda host: run_program(host, "ssh.mesh", {"workers": []}))
+    assert results.values_by_host() == {"node1": {"results": {}}, "node2": {"results": {}}}
+    error = results["liar"].error
+    assert error is not None
+    assert error.message.startswith("liar: ")
+    assert message in error.message
+    assert len(error.message) < 3000
+    assert error.fix
+    assert not error.__cause__
+
+
+def test_a_traceback_without_end_is_cut() -> None:
+    error = json.dumps({"error": "x" * 30_000, "traceback": "y" * 30_000}).encode()
+    with (
+        liars.liars(1, lambda mark: frame(mark, "error", error)) as fleet,
+        pytest.raises(ProgramError) as raised,
+    ):
+        run_program(fleet.connection("node1"), "ssh.mesh", {})
+    assert len(raised.value.message) < 3000
+
+
+def test_the_host_itself_refuses_to_send_more(tmp_path: Path) -> None:
+    """An honest host: boot.py knows the bound of the program, and says what was too large."""
+    workers = [{"name": f"{number}" * 200, "address": "192.0.2.1"} for number in range(1000)]
+    host = Host("here", "192.0.2.1", Ssh(config=None), python=(sys.executable,))
+    args = {"jobs_dir": str(tmp_path), "host": "here", "workers": workers, "content": "x", "read": {}}
+    files = {"x" * 90_000: str(tmp_path / "none")}
+    with (
+        Fleet([host], connect=LocalConnection) as fleet,
+        pytest.raises(HostError, match=r"^here: command: .*answer of \d+ bytes: more than the 65536 allowed"),
+    ):
+        run_program(fleet.connection("here"), "probe.visible", {**args, "read": files, "deadline": 0.1})

@@ -1,0 +1,208 @@
+"""SSH servers that ignore the limits of the protocol: the connection ends; the head's memory stays small."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import Any
+
+import paramiko
+import pytest
+from waiting import PATIENCE, wait_for
+
+from mnt.errors import HostError
+from mnt.fleet.shell import login_shell
+from mnt.fleet.wire.channel import RemoteCommand, open_session
+from mnt.fleet.wire.timeouts import Timeouts
+from mnt.fleet.wire.transport import HostTransport
+
+MIB = 1 << 20
+KEY = paramiko.ECDSAKey.generate()
+
+
+def peak() -> int:
+    """KiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+class Server(paramiko.ServerInterface):
+    """Lets anybody in, and does `deed` on the channel of a command or a subsystem, in a thread."""
+
+    def __init__(self, deed: Callable[[Any], None]) -> None:
+        self._deed = deed
+
+    def check_auth_none(self, username: str) -> int:
+        return paramiko.AUTH_SUCCESSFUL
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        return paramiko.OPEN_SUCCEEDED
+
+    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        threading.Thread(target=self._do, args=(channel,), daemon=True).start()
+        return True
+
+    def check_channel_subsystem_request(self, channel: paramiko.Channel, name: str) -> bool:
+        return self.check_channel_exec_request(channel, b"")
+
+    def _do(self, channel: paramiko.Channel) -> None:
+        with suppress(OSError, EOFError, paramiko.SSHException):
+            self._deed(channel)
+
+
+@contextmanager
+def connected(deed: Callable[[Any], None]) -> Iterator[HostTransport]:
+    """A connection to a server that does this when a command starts."""
+    ours, theirs = socket.socketpair()
+    server = paramiko.Transport(theirs)
+    server.add_server_key(KEY)
+    server.start_server(event=threading.Event(), server=Server(deed))
+    transport = HostTransport(ours, Timeouts())
+    try:
+        transport.start_client(timeout=PATIENCE)
+        transport.auth_none("me")
+        yield transport
+    finally:
+        transport.close()
+        server.close()
+
+
+def flood(channel: Any, *, stderr: bool = False, most: int = 64 * MIB) -> None:
+    """Send without regard to the window."""
+    message_type = paramiko.common.cMSG_CHANNEL_EXTENDED_DATA if stderr else paramiko.common.cMSG_CHANNEL_DATA
+    for _ in range(most // 32_000):
+        message = paramiko.Message()
+        message.add_byte(message_type)
+        message.add_int(channel.remote_chanid)
+        if stderr:
+            message.add_int(1)
+        message.add_string(b"x" * 32_000)
+        channel.transport._send_user_message(message)
+
+
+@pytest.mark.parametrize("stderr", [False, True])
+def test_a_host_that_sends_more_than_its_window(stderr: bool) -> None:
+    """Nobody reads meanwhile: a slow terminal."""
+    with connected(lambda channel: flood(channel, stderr=stderr)) as transport:
+        before = peak()
+        session = open_session(transport, PATIENCE)
+        session.exec_command("x")
+        wait_for(lambda: not transport.is_active())
+        assert "more than it is allowed" in str(transport.saved_exception)
+        assert len(session.in_buffer) + len(session.in_stderr_buffer) <= 1 << 19
+        assert peak() - before < 30_000
+
+
+def test_a_command_says_what_happened() -> None:
+    with connected(flood) as transport:
+        command = RemoteCommand("node1", open_session(transport, PATIENCE), "x")
+        wait_for(lambda: not transport.is_active())
+        with closing(command), pytest.raises(HostError, match=r"^node1: channel: .*more than it is allowed"):
+            list(iter(lambda: command.read(PATIENCE), b""))
+
+
+def test_a_host_that_keeps_to_its_window_is_read_to_the_end() -> None:
+    def deed(channel: paramiko.Channel) -> None:
+        for _ in range(200):
+            channel.sendall(b"x" * 32_000)
+            channel.sendall_stderr(b"e" * 32_000)
+        channel.send_exit_status(7)
+        channel.close()
+
+    errors = 0
+
+    def count(data: bytes) -> None:
+        nonlocal errors
+        errors += len(data)
+
+    with connected(deed) as transport:
+        command = RemoteCommand("node1", open_session(transport, PATIENCE), "x", on_stderr=count)
+        with closing(command):
+            size = 0
+            while data := command.read(PATIENCE):
+                size += len(data)
+            assert (size, errors, command.exit_code) == (6_400_000, 6_400_000, 7)
+
+
+@contextmanager
+def raw_server(talk: Callable[[socket.socket], None]) -> Iterator[HostTransport]:
+    """A transport to a server that is no SSH server."""
+    ours, theirs = socket.socketpair()
+
+    def serve() -> None:
+        with suppress(OSError):
+            talk(theirs)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    transport = HostTransport(ours, Timeouts())
+    try:
+        yield transport
+    finally:
+        transport.close()
+        theirs.close()
+        thread.join(PATIENCE)
+
+
+def pour(sock: socket.socket, most: int = 64 * MIB) -> None:
+    for _ in range(most // 65_536):
+        sock.sendall(b"x" * 65_536)
+
+
+@pytest.mark.parametrize(
+    ("opening", "message"),
+    [
+        (b"SSH-2.0-x\r\n" + struct.pack(">I", 0x7FFFFFFC) + b"\0" * 4, "a packet of"),
+        (b"SSH-2.0-x\r\n" + struct.pack(">I", (1 << 18) + 1004) + b"\0" * 4, "a packet of"),
+        (b"", "no SSH banner in the first 65536 bytes"),
+        (b"hello\r\n" * 3, "no SSH banner in the first 65536 bytes"),
+    ],
+)
+def test_a_server_that_never_ends_what_it_announces(opening: bytes, message: str) -> None:
+    def talk(sock: socket.socket) -> None:
+        sock.sendall(opening)
+        pour(sock)
+
+    before = peak()
+    with raw_server(talk) as transport:
+        with pytest.raises(paramiko.SSHException) as ended:
+            transport.start_client(timeout=PATIENCE)
+        assert message in str(transport.banner_error or ended.value)
+    assert peak() - before < 30_000
+
+
+class _Connection:
+    """As much of a HostConnection as `login_shell` needs."""
+
+    def __init__(self, transport: HostTransport) -> None:
+        self._transport = transport
+        self.timeouts = Timeouts(channel=1.0)
+
+    def open_session(self) -> paramiko.Channel:
+        return open_session(self._transport, PATIENCE)
+
+
+def sftp_of_16_mib(channel: paramiko.Channel) -> None:
+    channel.sendall(struct.pack(">I", (1 << 24) - 1) + b"\x02")
+    for _ in range(600):
+        channel.sendall(b"x" * 32_000)
+
+
+def sftp_that_dribbles(channel: paramiko.Channel) -> None:
+    channel.sendall(struct.pack(">I", 200_000))
+    for _ in range(200):
+        channel.sendall(b"x")
+        time.sleep(0.1)  # the attack itself: never silent for a second, never done
+
+
+@pytest.mark.parametrize("deed", [sftp_of_16_mib, sftp_that_dribbles])
+def test_the_search_for_the_login_shell_has_limits(deed: Callable[[Any], None]) -> None:
+    before, start = peak(), time.monotonic()
+    with connected(deed) as transport:
+        assert login_shell(_Connection(transport)) is None  # type: ignore[arg-type]
+    assert time.monotonic() - start < 10
+    assert peak() - before < 30_000
