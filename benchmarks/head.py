@@ -130,7 +130,7 @@ def start_sleeper(connection: HostConnection) -> None:
         "nodes": [{"host": host, "node_rank": 0, "nproc": 1}],
         "engine": "fsdp",
         "release": None,
-        "cwd": "/tmp",
+        "cwd": "/tmp",  # noqa: S108 - a working directory, nothing is written there
         "argv": ["sleep", "1000"],
         "env": {},
         "secrets": [],

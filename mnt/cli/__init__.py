@@ -41,7 +41,7 @@ class LazyGroup(click.Group):
             return None
         module, _ = COMMANDS[cmd_name]
         command = getattr(importlib.import_module(f"mnt.cli.{module}"), module)
-        assert isinstance(command, click.Command)
+        assert isinstance(command, click.Command)  # noqa: S101 - narrows the type
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -84,7 +84,7 @@ def exec_(user: bool, name: str, host: str, command: tuple[str, ...]) -> None:
     system.require_root()
     target = Lab.find(name).host(host)
     argv = target.command(command[1:] if command[0] == "--" else command, user=user)
-    os.execvpe(argv[0], argv, target.environment(user=user))
+    os.execvpe(argv[0], argv, target.environment(user=user))  # noqa: S606 - it becomes the command
 
 
 @lab.command()

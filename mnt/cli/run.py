@@ -148,7 +148,7 @@ def _show_groups(summary: RunSummary, *, diff: bool) -> None:
 
 def _show_group(summary: RunSummary, hosts: tuple[str, ...]) -> None:
     run = summary.runs[hosts[0]]
-    assert run.output is not None
+    assert run.output is not None  # noqa: S101 - narrows the type
     if run.output.out.size or not run.output.err.size:
         ui.plain(_heading(hosts, run), "cyan")
         ui.block(run.output.out.pieces())
@@ -172,8 +172,8 @@ def _show_diffs(summary: RunSummary, usual: tuple[str, ...], groups: list[tuple[
 
 def _answer(summary: RunSummary, hosts: tuple[str, ...]) -> Answer:
     run = summary.runs[hosts[0]]
-    assert run.exit_code is not None
-    assert run.output is not None
+    assert run.exit_code is not None  # noqa: S101 - narrows the type
+    assert run.output is not None  # noqa: S101 - narrows the type
     return Answer(fold(hosts), run.exit_code, run.output.out.read(), run.output.err.read())
 
 

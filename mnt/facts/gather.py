@@ -89,5 +89,5 @@ def _facts(outcome: Outcome[HostFacts]) -> HostFacts:
         return HostFacts.parse(outcome.host, {**known, "attempts": tried})
     if outcome.error is not None:
         raise outcome.error
-    assert outcome.value is not None
+    assert outcome.value is not None  # noqa: S101 - narrows the type
     return outcome.value

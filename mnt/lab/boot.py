@@ -44,8 +44,8 @@ class _Anchor:
                 bufsize=0,
             )
         process.wait()
-        assert process.stdin is not None
-        assert process.stdout is not None
+        assert process.stdin is not None  # noqa: S101 - narrows the type
+        assert process.stdout is not None  # noqa: S101 - narrows the type
         self._input, self._output = process.stdin, process.stdout
         self._log = log
         self._deadline = time.monotonic() + seconds

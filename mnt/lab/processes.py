@@ -17,7 +17,7 @@ import psutil
 from mnt.errors import MntError
 from mnt.remote.job.procs import find, read_process
 
-TOKEN_VARIABLE = "MNT_LAB_TOKEN"
+TOKEN_VARIABLE = "MNT_LAB_TOKEN"  # noqa: S105 - the name of a variable
 
 
 @dataclass(frozen=True)

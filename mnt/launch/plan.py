@@ -76,6 +76,7 @@ class LaunchPlan:
     record: JobRecord
     engine: str
     remains: str  # the reader of what the engine leaves; see Engine
+    master_python_files: Mapping[str, str]  # see Engine
     release: str | None
     master_host: str
     master_addr: str
@@ -196,6 +197,7 @@ def plan_launch(
         record=record,
         engine=options.engine.name,
         remains=options.engine.remains,
+        master_python_files=options.engine.master_python_files,
         release=trees[hosts[0].name].release,
         master_host=hosts[0].name,
         master_addr=master_addr,
@@ -255,7 +257,7 @@ def _fit(host: Host, network: NetworkDecision) -> tuple[NicChoice, dict[str, str
         raise NeverStarted(f"{host.name}: it did not report its network interfaces", fix="mnt preflight")
     if node.obstacle is not None:
         raise NeverStarted(f"{host.name}: {node.obstacle[0]}", fix=node.obstacle[1])
-    assert isinstance(node.nic, NicChoice)
+    assert isinstance(node.nic, NicChoice)  # noqa: S101 - narrows the type
     return node.nic, {variable.name: variable.value for variable in node.variables}
 
 

@@ -72,7 +72,7 @@ class Draft:
         """
         if self.error is not None:
             raise self.error
-        assert self.planned is not None
+        assert self.planned is not None  # noqa: S101 - narrows the type
         for secret in self.planned.plan.secrets.values():
             secret.reveal()
         return self.planned

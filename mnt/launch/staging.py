@@ -80,6 +80,7 @@ def node_specs(plan: LaunchPlan, *, secret: str, created: float) -> dict[str, No
             "env": node.env,
             "secrets": sorted(plan.secrets),
             "path_prepend": list(node.path_prepend),
+            "python_files": dict(plan.master_python_files) if node.node_rank == 0 else {},
             "workdir_group": node.workdir_group,
             "script": plan.script,
             "jobs_dir": node.jobs_dir,

@@ -75,7 +75,7 @@ def decide(fleet: FleetFacts) -> NetworkDecision:
         elif isinstance(hcas, RdmaProblem):
             nodes[host.name] = NodeNetwork(nic, problem=hcas)
         else:
-            assert not isinstance(gid_settings, RdmaProblem)
+            assert not isinstance(gid_settings, RdmaProblem)  # noqa: S101 - narrows the type
             variables = environment(nic, host, mode, reason, hcas or (), gid_settings)
             nodes[host.name] = NodeNetwork(nic, hcas or (), tuple(variables))
     return NetworkDecision(mode, reason, nodes)

@@ -143,7 +143,8 @@ def _register(
     id: str, severity: Severity, needs: Needs, adapt: Callable[[AnyJudge], NetworkJudge]
 ) -> Callable[[AnyJudge], AnyJudge]:
     def register(judge: AnyJudge) -> AnyJudge:
-        assert id not in _REGISTERED, f"two checks are named {id}"
+        if id in _REGISTERED:
+            raise ValueError(f"two checks are named {id}")
         family = judge.__module__.removeprefix(f"{families.__name__}.")
         summary, _, details = inspect.cleandoc(judge.__doc__ or "").partition("\n\n")
         summary = " ".join(summary.split())

@@ -179,8 +179,8 @@ def _stars(glob: bytes, start: int) -> tuple[bytes, int]:
     """
     stars = re.compile(rb"\*+").match(glob, start)
     special = re.search(rb"[*?\[\\]", glob)
-    assert stars is not None
-    assert special is not None
+    assert stars is not None  # noqa: S101 - narrows the type
+    assert special is not None  # noqa: S101 - narrows the type
     end = stars.end()
     begins = start == special.start() or glob[start - 1 : start] == b"/"
     whole = begins and end - start > 1

@@ -69,6 +69,7 @@ class NodeSpec(TypedDict):
     outside_id: str | None  # the job's id there, e.g. of Slurm; None: it has none
     remains: str  # the reader of its processes' remains (mnt/remote/job/remains); default torchrun
     path_prepend: list[str]  # directories put first on PATH
+    python_files: dict[str, str]  # path -> text, in a directory put first on PYTHONPATH; default none
     workdir_group: str | None  # the Unix group that shares the release; default: none
     script: str | None  # a file relative to cwd that must exist; None: there is none (`-m MODULE`)
     grace: float  # seconds between TERM and KILL; default 10

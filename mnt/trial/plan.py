@@ -7,14 +7,13 @@ from dataclasses import replace
 
 from mnt.facts.fleet import FleetFacts
 from mnt.inventory.model import Host
-from mnt.launch.engines.api import Engine
-from mnt.launch.engines.torchrun import REMAINS, torchrun
+from mnt.launch.engines.torchrun import torchrun_engine
 from mnt.launch.jobs import JobRecord
 from mnt.launch.plan import CodeTree, LaunchOptions, LaunchPlan, NodeFacts, plan_launch
 from mnt.network.decision import NetworkDecision
 
 SCRIPT = "allreduce.py"
-_ENGINE = Engine("trial", script=SCRIPT, argv=torchrun, remains=REMAINS)
+_ENGINE = torchrun_engine("trial", script=SCRIPT)
 _GRACE = 5.0  # seconds between TERM and KILL
 _ENVIRONMENT = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
 

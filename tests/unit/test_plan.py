@@ -91,6 +91,16 @@ def test_the_command_of_a_node() -> None:
     )
 
 
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES.keys())
+def test_the_master_hosts_the_store_on_its_training_address_only(engine: Engine) -> None:
+    got = plan(engine=engine)
+    bound = {"--rdzv-backend=mnt", "--rdzv-endpoint=10.0.0.1:29500"}
+    assert [bound & set(node.argv) for node in got.nodes] == [bound, set()]
+    specs = node_specs(got, secret="a secret", created=1.0)
+    assert "mnt = mnt_rendezvous:handler" in "".join(specs["node1"]["python_files"].values())
+    assert specs["node2"]["python_files"] == {}
+
+
 def test_order_is_rank_order() -> None:
     reversed_plan = plan(hosts=(NODE2, NODE1))
     assert reversed_plan.master_host == "node2"

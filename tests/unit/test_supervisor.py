@@ -82,6 +82,19 @@ def test_the_job_sees_its_own_environment_and_nothing_of_the_callers(host: JobHo
     assert set(seen) - {"b'LC_CTYPE'"} == session  # LC_CTYPE is Python's own doing (PEP 538)
 
 
+@pytest.mark.parametrize("own", [None, "/opt/lib:/opt/more"])
+def test_the_files_for_its_python_come_first_on_pythonpath(host: JobHost, own: str | None) -> None:
+    host.script("import os, lent\nprint(lent.WORD)\nprint(os.environ['PYTHONPATH'])")
+    spec = host.spec(env={"PYTHONPATH": own} if own else {})
+    spec["python_files"] = {"lent.py": "WORD = 'lent'", "lent-1.dist-info/METADATA": "Name: lent"}
+    host.start(spec)
+    host.ended(spec["job"])
+    word, path = host.output(spec["job"]).splitlines()
+    directory, _, rest = path.partition(":")
+    assert (word, rest) == ("lent", own or "")
+    assert (Path(directory) / "lent-1.dist-info" / "METADATA").stat().st_mode & 0o077 == 0
+
+
 def test_arguments_arrive_byte_for_byte(host: JobHost) -> None:
     host.script("import os, sys\nprint([os.fsencode(a) for a in sys.argv[1:]])")
     arguments = ["a b", "$HOME;'\"", "two\nlines", "\udcfe", "", "ü", "{job_dir}"]

@@ -40,5 +40,5 @@ class BlockOrder:
 @functools.lru_cache(maxsize=2)
 def _shuffled(blocks: int, seed: int, epoch: int) -> tuple[int, ...]:
     order = list(range(blocks))
-    random.Random(f"{seed}/{epoch}").shuffle(order)
+    random.Random(f"{seed}/{epoch}").shuffle(order)  # noqa: S311 - an order that a seed repeats
     return tuple(order)

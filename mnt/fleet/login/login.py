@@ -92,7 +92,7 @@ class Login:
                     raise LoginCancelled(self.phase) from None
                 if not failure.again or attempt == _ATTEMPTS - 1:
                     raise
-            if self._cancelled.wait(random.uniform(0.1, 0.3) * 2**attempt):
+            if self._cancelled.wait(random.uniform(0.1, 0.3) * 2**attempt):  # noqa: S311 - a pause
                 raise LoginCancelled(self.phase)
         raise AssertionError("unreachable")
 

@@ -24,7 +24,7 @@ from mnt.inventory.model import Host
 from mnt.remote.common.files import strerror
 
 # Whatever TMPDIR is: a socket's path must be short (sun_path, 108 bytes), and a shell reads this one.
-_DIRECTORIES = "/tmp"
+_DIRECTORIES = "/tmp"  # noqa: S108 - mkdtemp makes private directories there
 _POLL = 0.02  # seconds
 _END_GRACE = 2.0  # seconds for a master to end
 _STDERR_KEPT = 1 << 14  # bytes

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -43,3 +43,5 @@ class Engine:
     script: str  # runs if no SCRIPT is given: a path in the code tree
     argv: Callable[[NodeRole], list[str]]  # the node's command: pure
     remains: str  # the name of its reader in mnt/remote/job/remains/readers.py
+    # Files for the directory that is put first on node 0's PYTHONPATH: relative path -> text.
+    master_python_files: Mapping[str, str] = field(default_factory=dict)

@@ -1,6 +1,5 @@
 """DeepSpeed, started by torchrun."""
 
-from mnt.launch.engines.api import Engine
-from mnt.launch.engines.torchrun import REMAINS, torchrun
+from mnt.launch.engines.torchrun import torchrun_engine
 
-ENGINE = Engine("deepspeed", script="train/train_deepspeed.py", argv=torchrun, remains=REMAINS)
+ENGINE = torchrun_engine("deepspeed", script="train/train_deepspeed.py")

@@ -1,6 +1,5 @@
 """PyTorch FSDP."""
 
-from mnt.launch.engines.api import Engine
-from mnt.launch.engines.torchrun import REMAINS, torchrun
+from mnt.launch.engines.torchrun import torchrun_engine
 
-ENGINE = Engine("fsdp", script="train/train_fsdp.py", argv=torchrun, remains=REMAINS)
+ENGINE = torchrun_engine("fsdp", script="train/train_fsdp.py")

@@ -6,9 +6,31 @@ forward the same environment to all nodes, so no node could have its own NIC nam
 
 from __future__ import annotations
 
-from mnt.launch.engines.api import NodeRole
+from importlib import resources
+
+from mnt.launch.engines.api import Engine, NodeRole
+from mnt.remote.torchrun.rendezvous import BACKEND
 
 REMAINS = "torchrun"
+
+_SOURCE = resources.files("mnt.remote.torchrun").joinpath("rendezvous.py")
+
+
+def torchrun_engine(name: str, *, script: str) -> Engine:
+    """An engine that starts the ranks by torchrun."""
+    return Engine(
+        name,
+        script=script,
+        argv=torchrun,
+        remains=REMAINS,
+        master_python_files={
+            "mnt_rendezvous.py": _SOURCE.read_text(encoding="utf-8"),
+            "mnt_rendezvous-1.dist-info/METADATA": "Name: mnt-rendezvous\nVersion: 1\n",
+            "mnt_rendezvous-1.dist-info/entry_points.txt": (
+                f"[torchrun.handlers]\n{BACKEND} = mnt_rendezvous:handler\n"
+            ),
+        },
+    )
 
 
 def torchrun(node: NodeRole) -> list[str]:
@@ -16,7 +38,9 @@ def torchrun(node: NodeRole) -> list[str]:
 
     `--local-addr` keeps the FQDN, which other hosts may not resolve, out of the rendezvous. `--tee=3` also
     writes every rank's stdout and stderr below `--log-dir`. Torchrun treats each word of the program as a
-    template for `$local_rank` (its `macros.substitute`), so `$` is written as `$$`.
+    template for `$local_rank` (its `macros.substitute`), so `$` is written as `$$`. Node 0 hosts the store,
+    and needs the engine's `master_python_files`: its rendezvous is the static one with a store that listens
+    on the master address only.
     """
     program = node.program
     # torchrun would read a name with a leading `-` as an option.
@@ -32,8 +56,14 @@ def torchrun(node: NodeRole) -> list[str]:
         f"--master-addr={node.master_addr}",
         f"--master-port={node.master_port}",
         f"--local-addr={node.local_addr}",
+        *(_bound_store(node) if node.node_rank == 0 else ()),
         "--max-restarts=0",
         "--tee=3",
         f"--log-dir={node.ranks}",
         *(word.replace("$", "$$") for word in (*words, *program.args)),
     ]
+
+
+def _bound_store(node: NodeRole) -> tuple[str, ...]:
+    endpoint = f"{node.master_addr}:{node.master_port}"
+    return f"--rdzv-backend={BACKEND}", f"--rdzv-endpoint={endpoint}"

@@ -18,7 +18,7 @@ _GIB = 2**30
 _NOTICEABLE = 1.0  # seconds
 
 # The directories where every job writes: releases and job files; sockets and temporary files.
-LOCAL_DISKS = ("~", "/tmp")
+LOCAL_DISKS = ("~", "/tmp")  # noqa: S108 - it is looked at
 
 
 class _Limits(NamedTuple):

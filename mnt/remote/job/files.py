@@ -18,7 +18,7 @@ from mnt.remote.common.refusal import Refused
 FORMAT = 1
 FINAL_STATES = ("finished", "failed", "stopped")
 
-_TMP = "/tmp"
+_TMP = "/tmp"  # noqa: S108 - its levels are checked
 _PATIENCE = 1000  # attempts to make a directory inside one that other processes may remove
 _JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:@%-]{0,254}")
@@ -45,6 +45,7 @@ class JobFiles:
         self.state = os.path.join(self.directory, "state.json")
         self.output = os.path.join(self.directory, "output.log")
         self.ranks = os.path.join(self.directory, "ranks")
+        self.python = os.path.join(self.directory, "python")
         self.supervisor_log = os.path.join(self.directory, "supervisor.log")
 
 

@@ -267,7 +267,7 @@ class Spoke:
         self._selector.register(channel.socket, selectors.EVENT_WRITE, self._connected)
 
     def _connected(self, now: float) -> None:
-        assert self._channel is not None
+        assert self._channel is not None  # noqa: S101 - narrows the type
         problem = self._channel.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if problem:
             self._break(os.strerror(problem), now)
@@ -276,7 +276,7 @@ class Spoke:
 
     def _read(self, now: float) -> None:
         channel = self._channel
-        assert channel is not None
+        assert channel is not None  # noqa: S101 - narrows the type
         try:
             for line in channel.lines():
                 if self._channel is not channel:  # it broke during our answer

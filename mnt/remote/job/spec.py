@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mnt.remote.common.files import read
+from mnt.remote.job.files import JobPaths
 
 SESSION_VARIABLES = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG")
 
@@ -28,12 +29,18 @@ def job_of(pid: int) -> tuple[str, str] | None:
 def job_environment(
     spec: Mapping[str, Any], session: Mapping[str, str], secrets: Mapping[str, str]
 ) -> dict[bytes, bytes]:
-    """The job's environment: SESSION_VARIABLES, the spec's, `secrets`, and `job_variables`; no others."""
+    """The job's environment: SESSION_VARIABLES, the spec's, `secrets`, and `job_variables`; no others.
+
+    PYTHONPATH is set, or gets one directory more, if the spec has `python_files`.
+    """
     environment = {name: session[name] for name in SESSION_VARIABLES if name in session}
     environment.update(spec["env"])
     environment.update(secrets)
     path = [*spec.get("path_prepend", ()), *environment.get("PATH", os.defpath).split(os.pathsep)]
     environment["PATH"] = os.pathsep.join(dict.fromkeys(path))
+    if spec.get("python_files"):
+        python = JobPaths(spec["jobs_dir"], spec["job"], spec["host"]).python
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [python, environment.get("PYTHONPATH")]))
     environment["MNT_NODE_RANK"] = str(spec["node_rank"])
     environment.update(job_variables(spec["job"], spec["host"]))
     return {encode(name): encode(value) for name, value in environment.items()}

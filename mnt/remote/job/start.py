@@ -141,6 +141,20 @@ def _write_files(paths: JobPaths, spec: Mapping[str, Any], program: str, secrets
         paths.write(paths.about, about(spec))
         replace_file(paths.program, program)
         put_secrets(paths, secrets)
+        _put_python_files(paths, spec.get("python_files", {}))
+
+
+def _put_python_files(paths: JobPaths, files: Mapping[str, str]) -> None:
+    """Write files, by relative path, below a directory for PYTHONPATH. Raises OSError, Refused."""
+    if files and os.pathsep in paths.python:
+        raise Refused(
+            f"PYTHONPATH cannot name {paths.python}: it contains {os.pathsep!r}",
+            "set jobs_dir in the inventory to another directory",
+        )
+    for name, text in files.items():
+        path = os.path.join(paths.python, name)
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        replace_file(path, text)
 
 
 @contextlib.contextmanager

@@ -79,7 +79,7 @@ class Supervisor:
         self._recorded: list[dict[str, int]] = []
         self._next_record = 0.0
         me = read_process(os.getpid())
-        assert me is not None
+        assert me is not None  # noqa: S101 - narrows the type
         self._state: dict[str, Any] = {
             "format": FORMAT,
             "state": "starting",
@@ -281,7 +281,7 @@ class Supervisor:
 
     def _conclude(self) -> None:
         """Write how the process tree has ended."""
-        assert self._ending is not None
+        assert self._ending is not None  # noqa: S101 - narrows the type
         self._reap_all()
         code = 0 if self._code is None else self._code
         if self._reason is not None:

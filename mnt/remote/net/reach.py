@@ -81,7 +81,7 @@ def _samples(count: int) -> list[list[int]]:
     first, last = map(int, (read("/proc/sys/net/ipv4/ip_local_port_range") or _RANGE).split())
     size = max(1, (last - first + 1) // count)
     starts = range(first, last + 1, size)[:count]
-    return [[random.randrange(start, min(start + size, last + 1)) for _ in range(_TRIES)] for start in starts]
+    return [[random.randrange(start, min(start + size, last + 1)) for _ in range(_TRIES)] for start in starts]  # noqa: S311 - any free port will do
 
 
 def _listen(address: str, ports: Iterable[int]) -> socket.socket | None:

@@ -177,7 +177,7 @@ class Releases:
             undo(_attempt, os.rmdir, path)
             if self.group is not None:
                 os.chown(path, -1, self.group.id)
-                os.chmod(path, 0o2775)
+                os.chmod(path, 0o2775)  # noqa: S103 - the group that the inventory names writes here
         if not os.path.isdir(path):
             raise Refused(f"{shown(path)} is not a directory", "move it away, or choose another workdir")
 
