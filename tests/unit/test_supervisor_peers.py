@@ -255,11 +255,12 @@ def test_who_comes_late_is_told_too(loop: Loop) -> None:
 
 
 def test_a_connection_that_breaks_is_made_again(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "RETRY", 0.1)
+    monkeypatch.setattr(peers, "RETRY", 1e9)  # not before the interruption was seen
     spoke = loop.spoke("node2")
     loop.until(lambda: spoke.status == "connected")
     loop.hub._drop(loop.hub._channels["node2"])
     loop.until(lambda: spoke.status == "interrupted: connection closed")
+    spoke._retry_at = 0.0
     loop.until(lambda: spoke.status == "connected")
     assert loop.heard == loop.told["node2"] == []
 
