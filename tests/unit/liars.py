@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import itertools
 import json
-import resource
+import re
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, redirect_stdout
+from pathlib import Path
 from typing import Any
 
 from mnt.fleet import Fleet, HostConnection
@@ -309,6 +310,13 @@ ATTACKS: dict[str, Callable[[int], Any]] = {
 }
 
 
+def peak_memory() -> int:
+    """Of this process since it runs this program, in KiB. (getrusage counts what it was before, too.)"""
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert found
+    return int(found[1])
+
+
 def main() -> int:
     if len(sys.argv) == 1:
         return max(
@@ -322,7 +330,7 @@ def main() -> int:
         for one in results.values()
     )
     bugs = [repr(one.error.__cause__) for one in results.values() if one.error and one.error.__cause__]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    peak = peak_memory() >> 10
     print(json.dumps({"attack": attack, "MiB": peak, "ways": dict(ways), "bugs": bugs[:3]}))
     return int(bool(bugs) or peak >= 1024)
 

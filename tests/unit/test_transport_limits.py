@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import resource
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import paramiko
 import pytest
+from liars import peak_memory
 from waiting import PATIENCE, wait_for
 
 from mnt.errors import HostError
@@ -25,9 +26,10 @@ MIB = 1 << 20
 KEY = paramiko.ECDSAKey.generate()
 
 
-def peak() -> int:
-    """KiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+@pytest.fixture(autouse=True)
+def new_peak() -> None:
+    """From now on, `peak_memory` is that of the test (proc(5), clear_refs)."""
+    Path("/proc/self/clear_refs").write_text("5")
 
 
 class Server(paramiko.ServerInterface):
@@ -88,13 +90,13 @@ def flood(channel: Any, *, stderr: bool = False, most: int = 64 * MIB) -> None:
 def test_a_host_that_sends_more_than_its_window(stderr: bool) -> None:
     """Nobody reads meanwhile: a slow terminal."""
     with connected(lambda channel: flood(channel, stderr=stderr)) as transport:
-        before = peak()
+        before = peak_memory()
         session = open_session(transport, PATIENCE)
         session.exec_command("x")
         wait_for(lambda: not transport.is_active())
         assert "more than it is allowed" in str(transport.saved_exception)
         assert len(session.in_buffer) + len(session.in_stderr_buffer) <= 1 << 19
-        assert peak() - before < 30_000
+        assert peak_memory() - before < 30_000
 
 
 def test_a_command_says_what_happened() -> None:
@@ -167,12 +169,12 @@ def test_a_server_that_never_ends_what_it_announces(opening: bytes, message: str
         sock.sendall(opening)
         pour(sock)
 
-    before = peak()
+    before = peak_memory()
     with raw_server(talk) as transport:
         with pytest.raises(paramiko.SSHException) as ended:
             transport.start_client(timeout=PATIENCE)
         assert message in str(transport.banner_error or ended.value)
-    assert peak() - before < 30_000
+    assert peak_memory() - before < 30_000
 
 
 class _Connection:
@@ -201,8 +203,8 @@ def sftp_that_dribbles(channel: paramiko.Channel) -> None:
 
 @pytest.mark.parametrize("deed", [sftp_of_16_mib, sftp_that_dribbles])
 def test_the_search_for_the_login_shell_has_limits(deed: Callable[[Any], None]) -> None:
-    before, start = peak(), time.monotonic()
+    before, start = peak_memory(), time.monotonic()
     with connected(deed) as transport:
         assert login_shell(_Connection(transport)) is None  # type: ignore[arg-type]
     assert time.monotonic() - start < 10
-    assert peak() - before < 30_000
+    assert peak_memory() - before < 30_000
