@@ -224,6 +224,12 @@ class HostFacts:
         return tuple(int(number) for number in numbers[0].split(".")) if numbers else None
 
     @property
+    def binds_store(self) -> bool:
+        """Whether its torchrun can use a rendezvous handler of mnt: torch 2.5 and newer."""
+        numbers = re.match(r"([0-9]{1,9})\.([0-9]{1,9})", self.packages.get("torch", ""))
+        return numbers is not None and (int(numbers[1]), int(numbers[2])) >= (2, 5)
+
+    @property
     def trains_with(self) -> Interpreter | None:
         """The configured interpreter. None: it does not run, so its packages are unknown."""
         return self.python if self.python and self.python.configured else None

@@ -47,7 +47,7 @@ def launch_facts(
     _require_answers(found, releases.errors())
     trees = {name: _tree(release) for name, release in releases.values_by_host().items()}
     nodes = {
-        host.name: NodeFacts(facts.home, trees[host.name], facts.clock_offset)
+        host.name: NodeFacts(facts.home, trees[host.name], facts.clock_offset, binds_store=facts.binds_store)
         for host, facts in found.answers()
     }
     return LaunchFacts(nodes, network, tuple(_unfit(found, network)) if preflight else ())
@@ -68,6 +68,7 @@ def facts_here(
             CodeTree(os.path.abspath(host.workdir)),
             facts.clock_offset,
             gpus=len(facts.gpus.found) if facts.gpus else None,
+            binds_store=facts.binds_store,
         )
         for host, facts in found.answers()
     }

@@ -56,6 +56,7 @@ class NodeFacts:
     tree: CodeTree | None  # None: nothing was ever pushed there
     clock_offset: float = 0.0  # seconds that the host's clock is ahead of the head's
     gpus: int | None = None  # counted on the host; None: use the inventory's number
+    binds_store: bool = True  # see HostFacts
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,7 @@ def plan_launch(
             local_addr=nic.address,
             ranks=JobFiles(jobs_dir, record.job, host.name).ranks,
             program=options.program,
+            binds_store=facts[host.name].binds_store,
         )
         nodes.append(
             NodePlan(

@@ -44,7 +44,12 @@ def plan_trial(
     """
     inventory = replace(facts.inventory, secrets={})  # the trial needs none
     nodes = {
-        host.name: NodeFacts(facts.facts[host.name].home, CodeTree(directories[host.name])) for host in hosts
+        host.name: NodeFacts(
+            facts.facts[host.name].home,
+            CodeTree(directories[host.name]),
+            binds_store=facts.facts[host.name].binds_store,
+        )
+        for host in hosts
     }
     hosts = [replace(host, jobs_dir=f"{directories[host.name]}/jobs") for host in hosts]
     options = LaunchOptions(_ENGINE, args=(prefix,), env=_ENVIRONMENT, grace=_GRACE)

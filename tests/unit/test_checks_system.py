@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fleets import GIB, MEMORY, SHM, findings, make_fleet, only_finding, texts
 
-from mnt.facts.system import Artifacts, BuildLock, Leftover, OwnProcesses, Release, Resolved, Zombies
+from mnt.facts.system import Artifacts, BuildLock, Exposed, Leftover, OwnProcesses, Release, Resolved, Zombies
 from mnt.preflight.checks.system import HEAD, Offset, reference
 from mnt.preflight.findings import Severity
 
@@ -147,6 +147,17 @@ def test_what_was_left_behind(odd: Any, check: str, found: str, fix: str) -> Non
     finding = only_finding(make_fleet({"node2": odd}), check, "node2")
     assert (finding.severity, finding.found) == (Severity.WARN, found)
     assert fix in finding.fix
+
+
+def test_a_directory_that_another_user_can_write() -> None:
+    exposed = Exposed("all users can write to /srv/code (mode 0777)", "chmod o-w /srv/code")
+    odd = {"artifacts": Artifacts(Release("20260101-120000-0badcafe", whole=True), exposed=(exposed,))}
+    finding = only_finding(make_fleet({"node2": odd}), "file-owner", "node2")
+    assert (finding.severity, finding.message, finding.fix) == (
+        Severity.FAIL,
+        exposed.message,
+        exposed.fix,
+    )
 
 
 @pytest.mark.parametrize(

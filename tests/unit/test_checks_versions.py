@@ -332,3 +332,21 @@ def test_other_code(odd: dict[str, Any], message: str) -> None:
 
 def test_no_code_anywhere_is_well() -> None:
     assert findings(make_fleet(everywhere=release(None))) == []
+
+
+@pytest.mark.parametrize(
+    ("torch", "bound"),
+    [
+        ("2.13.0+cpu", True),
+        ("2.5.0", True),
+        ("10.0", True),
+        ("2.5.0.dev20240901", True),
+        ("2.4.1", False),
+        ("1.13", False),
+        ("nightly", False),
+    ],
+)
+def test_the_address_of_the_store(torch: str, bound: bool) -> None:
+    fleet = make_fleet(everywhere={"packages": {"torch": torch}})
+    found = [finding for finding in findings(fleet) if finding.check == "store-address"]
+    assert [finding.found for finding in found] == ([] if bound else [f"torch {torch}"])

@@ -101,6 +101,11 @@ def test_the_master_hosts_the_store_on_its_training_address_only(engine: Engine)
     assert specs["node2"]["python_files"] == {}
 
 
+def test_an_old_torch_has_no_handler() -> None:
+    old = {name: replace(facts, binds_store=False) for name, facts in FACTS.items()}
+    assert "--rdzv-backend=mnt" not in plan(facts=old).nodes[0].argv
+
+
 def test_order_is_rank_order() -> None:
     reversed_plan = plan(hosts=(NODE2, NODE1))
     assert reversed_plan.master_host == "node2"

@@ -33,6 +33,7 @@ class NodeRole:
     local_addr: str  # of this node, on the training network
     ranks: str  # the directory for the ranks' own logs
     program: Program
+    binds_store: bool = True  # whether its torchrun can use `master_python_files` of the engine
 
 
 @dataclass(frozen=True)

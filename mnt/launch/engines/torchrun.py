@@ -38,9 +38,9 @@ def torchrun(node: NodeRole) -> list[str]:
 
     `--local-addr` keeps the FQDN, which other hosts may not resolve, out of the rendezvous. `--tee=3` also
     writes every rank's stdout and stderr below `--log-dir`. Torchrun treats each word of the program as a
-    template for `$local_rank` (its `macros.substitute`), so `$` is written as `$$`. Node 0 hosts the store,
-    and needs the engine's `master_python_files`: its rendezvous is the static one with a store that listens
-    on the master address only.
+    template for `$local_rank` (its `macros.substitute`), so `$` is written as `$$`. Node 0 hosts the store:
+    with the engine's `master_python_files`, its rendezvous is the static one with a store that listens on the
+    master address only.
     """
     program = node.program
     # torchrun would read a name with a leading `-` as an option.
@@ -56,7 +56,7 @@ def torchrun(node: NodeRole) -> list[str]:
         f"--master-addr={node.master_addr}",
         f"--master-port={node.master_port}",
         f"--local-addr={node.local_addr}",
-        *(_bound_store(node) if node.node_rank == 0 else ()),
+        *(_bound_store(node) if node.node_rank == 0 and node.binds_store else ()),
         "--max-restarts=0",
         "--tee=3",
         f"--log-dir={node.ranks}",

@@ -5,8 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mnt.facts.fleet import FleetFacts
+from mnt.facts.host import HostFacts
+from mnt.inventory.model import Host
 from mnt.preflight.findings import Problem, Severity
-from mnt.preflight.registry import check
+from mnt.preflight.registry import check, host_check
+
+
+@host_check("store-address", severity=Severity.WARN)
+def store_address(host: Host, facts: HostFacts) -> Iterator[Problem]:
+    """The torch of every host lets a job's store listen on the training NIC only: it is 2.5 or newer.
+
+    The store is the server behind the master port. Whoever reaches it can read and change its keys. With an
+    older torch it listens on every address of the master, so also on the management network.
+    """
+    if facts.packages.get("torch") and not facts.binds_store:
+        yield Problem(
+            message="the store of a job with this master listens on every address",
+            found=f"torch {facts.packages['torch']}",
+            expected="torch 2.5 or newer, whose torchrun takes a rendezvous handler",
+            fix="install a newer torch, or close the port: playbooks/training-firewall.yml",
+        )
 
 
 @check("port-free")
