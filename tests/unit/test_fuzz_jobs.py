@@ -51,14 +51,14 @@ def test_fuzz_entries(capsys: pytest.CaptureFixture[str]) -> None:
                     raise
         jobs = merge_jobs(answers, unreachable=set(NAMES) - answers.keys())
         ui.document({"jobs": [job.document() for job in jobs]})
-        status._show_jobs(jobs)
+        status._show_jobs(jobs, complete=rng.random() < 0.5)
         for job in jobs:
             status._show_job(job)
             assert job.exit_code is None or 0 <= job.exit_code <= 255
             try:
                 host_of_rank(job, 3)
                 named_job(jobs, job.job)
-                jobs_to_stop(jobs, None, everything=False)
+                jobs_to_stop(jobs, everything=False)
             except UsageError:
                 pass
         ours = [job for job in jobs if job.job == entry(LIAR)["job"]]
