@@ -225,9 +225,11 @@ class HostFacts:
 
     @property
     def binds_store(self) -> bool:
-        """Whether its torchrun can use a rendezvous handler of mnt: torch 2.5 and newer."""
+        """Whether its torchrun finds a rendezvous handler of mnt: torch 2.5 and newer, by PYTHONPATH."""
         numbers = re.match(r"([0-9]{1,9})\.([0-9]{1,9})", self.packages.get("torch", ""))
-        return numbers is not None and (int(numbers[1]), int(numbers[2])) >= (2, 5)
+        new = numbers is not None and (int(numbers[1]), int(numbers[2])) >= (2, 5)
+        words = self.python.argv if self.python else ()
+        return new and not any(re.fullmatch("-[A-Za-z]*[EI][A-Za-z]*", word) for word in words)
 
     @property
     def trains_with(self) -> Interpreter | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -349,4 +350,11 @@ def test_no_code_anywhere_is_well() -> None:
 def test_the_address_of_the_store(torch: str, bound: bool) -> None:
     fleet = make_fleet(everywhere={"packages": {"torch": torch}})
     found = [finding for finding in findings(fleet) if finding.check == "store-address"]
-    assert [finding.found for finding in found] == ([] if bound else [f"torch {torch}"])
+    assert [finding.found.partition(",")[0] for finding in found] == ([] if bound else [f"torch {torch}"])
+
+
+@pytest.mark.parametrize(("word", "bound"), [("-I", False), ("-sE", False), ("-u", True), ("--nv", True)])
+def test_the_address_of_the_store_without_pythonpath(word: str, bound: bool) -> None:
+    python = replace(make_fleet(count=1).facts["node1"].python, argv=("python3", word))
+    fleet = make_fleet(everywhere={"packages": {"torch": "2.13.0"}, "python": python})
+    assert bound != any(finding.check == "store-address" for finding in findings(fleet))

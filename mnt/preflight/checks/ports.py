@@ -13,16 +13,18 @@ from mnt.preflight.registry import check, host_check
 
 @host_check("store-address", severity=Severity.WARN)
 def store_address(host: Host, facts: HostFacts) -> Iterator[Problem]:
-    """The torch of every host lets a job's store listen on the training NIC only: it is 2.5 or newer.
+    """The torch of every host lets a job's store listen on the training NIC only.
 
-    The store is the server behind the master port. Whoever reaches it can read and change its keys. With an
-    older torch it listens on every address of the master, so also on the management network.
+    The store is the server behind the master port. Whoever reaches it can read and change its keys. With a
+    torch before 2.5, or an interpreter with `-E` or `-I`, it listens on every address of the master, so also
+    on the management network.
     """
     if facts.packages.get("torch") and not facts.binds_store:
+        words = " ".join(facts.python.argv) if facts.python else "no interpreter"
         yield Problem(
             message="the store of a job with this master listens on every address",
-            found=f"torch {facts.packages['torch']}",
-            expected="torch 2.5 or newer, whose torchrun takes a rendezvous handler",
+            found=f"torch {facts.packages['torch']}, started by {words}",
+            expected="torch 2.5 or newer, and an interpreter that reads PYTHONPATH",
             fix="install a newer torch, or close the port: playbooks/training-firewall.yml",
         )
 
