@@ -16,7 +16,6 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import time
 import traceback
 from collections.abc import Mapping
@@ -27,13 +26,12 @@ from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.channel import Event
 from mnt.remote.job.failures import Failure, make_failure, tail
-from mnt.remote.job.files import FORMAT, JobPaths, read_json
+from mnt.remote.job.files import JobPaths, read_json
 from mnt.remote.job.peers import Hub, Spoke
 from mnt.remote.job.procs import (
     SWEEP,
     Ending,
     Process,
-    boot_id,
     identify,
     kill_children,
     members,
@@ -44,6 +42,7 @@ from mnt.remote.job.procs import (
 from mnt.remote.job.remains.readers import remains_of
 from mnt.remote.job.secret import take_secrets
 from mnt.remote.job.spec import encode, first_rank, job_environment, job_variables
+from mnt.remote.job.state import NodeState, log
 from mnt.remote.job.verdict import reason_of, verdict
 
 GRACE = 10.0  # seconds between TERM and KILL, unless the spec or a stop request sets another time
@@ -58,8 +57,6 @@ _TICK_LISTENING = 0.1  # while we wait for the rendezvous port
 _TICK_ENDING = 0.05
 _RECORD_EVERY = 1.0  # seconds between two records of the job's processes; longer if that would take
 _RECORD_COST = 0.02  # more than this share of a processor
-_SAVE_FOR = 3600.0  # seconds after the end to try to write the final state, if the disk is full
-_SAVE_FOR_GONE = 30.0  # the same if the job's directory is gone
 
 
 class Supervisor:
@@ -75,32 +72,17 @@ class Supervisor:
         self._ending: Ending | None = None
         self._failure: Failure | None = None
         self._stop_asked = self._stopping = False
-        self._dirty = True
         self._recorded: list[dict[str, int]] = []
         self._next_record = 0.0
         me = read_process(os.getpid())
         assert me is not None  # noqa: S101 - narrows the type
-        self._state: dict[str, Any] = {
-            "format": FORMAT,
-            "state": "starting",
-            "exit_code": None,
-            "signal": None,
-            "failure": None,
-            "reason": None,
-            "supervisor": {**identify(me), "boot_id": boot_id()},
-            "started": time.time(),
-            "ended": None,
-            "listening": False,
-            "peer": None,
-            "killed": 0,
-            "left": [],
-        }
+        self._state = NodeState(self._paths, me)
 
     def start(self) -> dict[str, Any]:
         """Start the job's first process. Returns the answer of the handshake. Raises Refused."""
         self._catch_signals()
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        self._save()
+        self._state.save()
         self._link = self._make_link()
         spec = self._spec
         secrets = take_secrets(self._paths, spec)
@@ -124,9 +106,9 @@ class Supervisor:
         finally:
             os.close(output)
         if not self._awaits_port:
-            self._state["state"] = "running"
+            self._state.note(state="running")
         self._record(time.monotonic())
-        self._save()
+        self._state.save()
         return {"pid": os.getpid(), "peer": self._link.endpoint if isinstance(self._link, Hub) else None}
 
     def run(self) -> None:
@@ -147,9 +129,8 @@ class Supervisor:
                 self._conclude()
             if self._link is not None:
                 self._link.tick(now)
-                self._note(peer=self._link.status)
-            if self._dirty:
-                self._save()
+                self._state.note(peer=self._link.status)
+            self._state.save()
         if self._link is not None:
             self._link.close()
         self._leave()
@@ -164,8 +145,7 @@ class Supervisor:
         while not ending.step(time.monotonic()):
             time.sleep(_TICK_ENDING)
         failure = make_failure(f"the supervisor failed: {message}", time=time.time())
-        self._state.update(state="failed", failure=failure, ended=time.time(), left=ending.left)
-        self._save()
+        self._state.note(state="failed", failure=failure, ended=time.time(), left=ending.left)
         self._leave()
 
     # --- the parts of a turn of the loop
@@ -176,20 +156,7 @@ class Supervisor:
         return self._link is None or self._stopping or self._link.settled(now)
 
     def _leave(self) -> None:
-        """Remove the node-local directory, once the final state is written.
-
-        If it cannot be written in time, or someone asks to stop, it stays in that directory.
-        """
-        ended = time.monotonic()
-        while self._dirty and not (self._stopping or self._stop_asked):
-            exists = os.path.isdir(self._paths.directory)
-            if time.monotonic() - ended > (_SAVE_FOR if exists else _SAVE_FOR_GONE):
-                break
-            time.sleep(_TICK)
-            self._save()
-        if not self._dirty or not os.path.isdir(self._paths.directory):
-            with contextlib.suppress(Refused):
-                self._paths.remove_local()
+        self._state.leave(lambda: self._stopping or self._stop_asked)
 
     def _timeout(self) -> float:
         if self._ending is not None and self._state["ended"] is None:
@@ -244,7 +211,7 @@ class Supervisor:
 
     def _end_because(self, reason: dict[str, Any], now: float, grace: float) -> None:
         self._reason, self._reason_time = reason, time.time()
-        self._note(reason=reason)
+        self._state.note(reason=reason)
         self._begin_ending(now, grace)
 
     def _begin_ending(self, now: float, grace: float) -> None:
@@ -259,7 +226,7 @@ class Supervisor:
             return
         holders = {holder["pid"] for holder in listeners(int(self._spec["master"]["port"]))}
         if holders & {process.pid for process in self._descendants()}:
-            self._note(listening=True, state="running")
+            self._state.note(listening=True, state="running")
 
     def _record(self, now: float) -> None:
         """Record the job's processes, for the clean-up if this supervisor is killed."""
@@ -277,7 +244,7 @@ class Supervisor:
                 }
                 self._paths.write(self._paths.processes, record)
             except OSError as error:
-                _log(f"cannot write {self._paths.processes}: {error}")
+                log(f"cannot write {self._paths.processes}: {error}")
 
     def _conclude(self) -> None:
         """Write how the process tree has ended."""
@@ -286,7 +253,7 @@ class Supervisor:
         code = 0 if self._code is None else self._code
         if self._reason is not None:
             self._failure = self._examine(before=self._reason_time)
-        self._note(
+        self._state.note(
             **verdict(code, self._reason, self._failure),
             ended=time.time(),
             killed=self._ending.ended,
@@ -347,7 +314,7 @@ class Supervisor:
         try:
             return Hub(self._selector, address, spec["job"], spec["secret"], others, self._hear)
         except OSError as error:
-            self._note(peer=f"unreachable: cannot listen on {address}: {strerror(error)}")
+            self._state.note(peer=f"unreachable: cannot listen on {address}: {strerror(error)}")
             return None
 
     def _catch_signals(self) -> None:
@@ -362,30 +329,6 @@ class Supervisor:
         for signum in (signal.SIGCHLD, signal.SIGHUP):
             signal.signal(signum, lambda signum, frame: None)
 
-    def _note(self, **changes: Any) -> None:
-        if any(self._state[name] != value for name, value in changes.items()):
-            self._state.update(changes)
-            self._dirty = True
-
-    def _save(self) -> None:
-        """Write the state. If the disk is full, the job goes on, and the next turn tries again.
-
-        Until then the state is in the node-local directory, see `read_state`.
-        """
-        unsaved = self._paths.unsaved_state
-        try:
-            self._paths.write(self._paths.state, self._state)
-        except OSError as error:
-            self._dirty = True
-            _log(f"cannot write {self._paths.state}: {error}")
-            with contextlib.suppress(OSError):
-                self._paths.write(unsaved, self._state)
-        else:
-            self._dirty = False
-            with contextlib.suppress(OSError, Refused):  # usually there is none
-                if self._paths.has_local():
-                    os.unlink(unsaved)
-
 
 def _as_child() -> None:
     """In the child, before it becomes the job: end with the supervisor, and reset its signal handlers."""
@@ -397,12 +340,6 @@ def _as_child() -> None:
 def _prctl(option: int, value: int) -> None:
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), f"prctl {option}")
-
-
-def _log(message: str) -> None:
-    """Write to supervisor.log. The disk may be full; that must not end the job."""
-    with contextlib.suppress(OSError):
-        print(time.strftime("%Y-%m-%d %H:%M:%S"), message, file=sys.stderr, flush=True)
 
 
 def main(arguments: list[str]) -> int:
@@ -425,7 +362,7 @@ def main(arguments: list[str]) -> int:
         try:
             supervisor.abandon(traceback.format_exception_only(type(error), error)[-1].strip())
         finally:
-            _log(trace)
+            log(trace)
         return 1
     return 0
 
