@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -15,6 +16,10 @@ Location = tuple[str | int, ...]
 # Code points that no text in Unicode has. Those from DC80 to DCFF stand for bytes that are not UTF-8
 # (surrogateescape of PEP 383), and are not among these: file names may have them.
 _NO_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+
+# msgspec 0.22 crashes if two threads convert to a type for the first time: it then reads the annotations of the
+# class, in Python. Hooks may convert too.
+_ONE_AT_A_TIME = threading.RLock()
 
 _STEP = r"\.(\w+)|\[(\d+)\]|\[(\.\.\.)\]"
 
@@ -43,7 +48,7 @@ def convert(value: Any, kind: Any, hook: Callable[[type, Any], Any] | None = Non
     Types are strict: text is no number, a bool is no int; but an int is accepted as a float. `hook(kind,
     value)` makes types that msgspec does not know, and may raise ValueError. Raises Misfit.
     """
-    check = partial(msgspec.convert, type=kind, dec_hook=hook, str_keys=True)
+    check = partial(_convert, type=kind, dec_hook=hook, str_keys=True)
     try:
         return check(value)
     except msgspec.ValidationError as error:
@@ -56,6 +61,11 @@ def convert(value: Any, kind: Any, hook: Callable[[type, Any], Any] | None = Non
         ) from None
     except UnicodeEncodeError:
         raise Misfit((), "a text is no Unicode", of_key=False, of_hook=False) from None
+
+
+def _convert(value: Any, **options: Any) -> Any:
+    with _ONE_AT_A_TIME:
+        return msgspec.convert(value, **options)
 
 
 def check_text(value: Any) -> None:

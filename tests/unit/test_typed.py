@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -75,3 +77,39 @@ def test_a_key_may_be_the_misfit() -> None:
 def test_places_are_written_with_dots_and_brackets() -> None:
     assert typed.dotted(("storage", 0, "path")) == "storage[0].path"
     assert typed.dotted(()) == ""
+
+
+FIRST_USES = """
+import dataclasses, sys, threading
+from mnt import typed
+
+sys.setswitchinterval(1e-6)
+OPTIONAL = dataclasses.field(default=None)
+
+
+def new_type(number):
+    fields = [(f"field{index}", "int | None", OPTIONAL) for index in range(30)]
+    inner = dataclasses.make_dataclass(f"Inner{number}", fields, namespace={"__module__": "__main__"})
+    globals()[inner.__name__] = inner
+    outer = [("by_name", f"dict[str, {inner.__name__}] | None", OPTIONAL)]
+    return dataclasses.make_dataclass(f"Outer{number}", outer, namespace={"__module__": "__main__"})
+
+
+def use(kind, together):
+    together.wait()
+    typed.convert({"by_name": {"a": {"field1": 1}}}, kind)
+
+
+for number in range(30):
+    kind, together = new_type(number), threading.Barrier(8)
+    threads = [threading.Thread(target=use, args=(kind, together)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+"""
+
+
+def test_threads_may_use_a_type_for_the_first_time_together() -> None:
+    """msgspec alone crashes here, and each host's answer is read in a thread of its own."""
+    subprocess.run([sys.executable, "-c", FIRST_USES], check=True)
