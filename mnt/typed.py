@@ -17,8 +17,8 @@ Location = tuple[str | int, ...]
 # (surrogateescape of PEP 383), and are not among these: file names may have them.
 _NO_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 
-# msgspec 0.22 crashes if two threads convert to a type for the first time: it then reads the annotations of the
-# class, in Python. Hooks may convert too.
+# msgspec 0.22 crashes if two threads convert to a type for the first time, because it then reads the
+# annotations of the class, in Python. Hooks may convert too.
 _ONE_AT_A_TIME = threading.RLock()
 
 _STEP = r"\.(\w+)|\[(\d+)\]|\[(\.\.\.)\]"

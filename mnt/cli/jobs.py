@@ -60,7 +60,7 @@ def found_jobs(
             ui.warn(problem.message)
         if job_hosts.cut:
             ui.note(f"{fold(job_hosts.cut)}: too many jobs: the oldest that have ended are not listed")
-        divided = [job for job in jobs if job.dissenters]
-        for job in divided:
-            ui.warn(f"job {job.job}: {fold(job.dissenters)}: describes it otherwise than most of its hosts")
-        yield FoundJobs(job_hosts, jobs, not (errors or divided or undecided))
+        disputed = [job for job in jobs if job.disagreeing]
+        for job in disputed:
+            ui.warn(f"{fold(job.disagreeing)}: disagrees with most hosts about job {job.job}")
+        yield FoundJobs(job_hosts, jobs, not (errors or disputed or undecided))

@@ -70,6 +70,7 @@ def _probe_arguments(
         "paths": [*(required.path for required in inventory.paths), *paths],
         "port": inventory.network.master_port,
         "workdir": host.workdir,
+        "keep": host.keep,
         "workdir_group": host.workdir_group,
         "jobs_dir": host.jobs_dir,
         **({"extensions": extensions} if extensions else {}),

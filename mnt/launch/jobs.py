@@ -86,7 +86,7 @@ class Job:
     created: float  # epoch seconds
     master: str | None  # host:port of the rendezvous, with the training address
     nodes: tuple[Node, ...]  # in rank order
-    dissenters: tuple[str, ...] = ()  # hosts that describe the job otherwise than most of its hosts
+    disagreeing: tuple[str, ...] = ()  # hosts that disagree with most hosts about the job
 
     @property
     def job(self) -> str:
@@ -101,15 +101,15 @@ class Job:
     def stoppable(self) -> bool:
         """Whether anything of it may be left on a host: it runs, is staged, or a supervisor died."""
         unclear = any(node.state in ("pending", "lost") for node in self.nodes)
-        return self.active or unclear or bool(self.dissenters)
+        return self.active or unclear or bool(self.disagreeing)
 
     @property
     def state(self) -> str:
         """pending (no node has started yet), starting, running, finished, failed, stopped or lost."""
         states = {node.state for node in self.nodes} - {"unknown"}
-        if any(True for _ in _heard(self.nodes)):
+        if any(_heard(self.nodes)):
             states.add("failed")
-        if self.dissenters:
+        if self.disagreeing:
             states.add("lost")
         for state in ("starting", "running", "failed", "lost", "stopped"):
             if state in states:
@@ -123,8 +123,8 @@ class Job:
         """The first failure, if the job failed or was lost."""
         if self.state not in ("failed", "lost"):
             return None
-        different = (Culprit(host, None, None, _DIFFERENT) for host in self.dissenters)
-        return find_culprit(self.nodes) or next(different, None)
+        disagreeing = (Culprit(host, None, None, _DISAGREES) for host in self.disagreeing)
+        return find_culprit(self.nodes) or next(disagreeing, None)
 
     @property
     def exit_code(self) -> int | None:
@@ -159,7 +159,7 @@ class Job:
                 }
                 for node in self.nodes
             ],
-            "dissenters": list(self.dissenters),
+            "disagreeing": list(self.disagreeing),
             "culprit": culprit.document() if culprit else None,
         }
 
@@ -217,7 +217,7 @@ def merge_job(
         created=any_entry["created"] or 0.0,
         master=f"{master['addr']}:{master['port']}" if master else None,
         nodes=tuple(nodes),
-        dissenters=tuple(host for host, entry in own.items() if _description(entry) != usual),
+        disagreeing=tuple(host for host, entry in own.items() if _description(entry) != usual),
     )
 
 
@@ -239,7 +239,7 @@ def record_of(entry: JobEntry) -> JobRecord:
     return JobRecord(entry["job"], entry.get("backend") or "ssh", entry.get("outside_id"))
 
 
-_DIFFERENT = "it describes the job otherwise than most of its hosts"
+_DISAGREES = "it disagrees with most hosts about the job"
 _GONE = {"lost": "its supervisor was killed", "unreachable": "it cannot be reached"}
 
 
@@ -275,10 +275,10 @@ def _failures(nodes: Sequence[Node]) -> Iterable[tuple[float, str, Failure]]:
 
 def _heard(nodes: Sequence[Node]) -> Iterable[tuple[Node, str, Failure]]:
     """(witness, host, failure) of each host that cannot be asked, and whose failure ended the witness."""
-    mute = {node.host for node in nodes if node.entry is None}
+    unheard = {node.host for node in nodes if node.entry is None}
     for node in nodes:
         peer, failure = node.reason.get("peer"), node.reason.get("failure")
-        if peer in mute and failure:
+        if peer in unheard and failure:
             yield node, peer, failure
 
 

@@ -23,8 +23,11 @@ class HangUp(KeyboardInterrupt):
     """SIGHUP arrived while a job was watched."""
 
 
-class HangUpGuard:
-    """Delays SIGHUP while a job is started, and raises `HangUp` while it is watched."""
+class SignalGuard:
+    """Delays SIGHUP while a job is started, and raises `HangUp` while it is watched.
+
+    SIGINT and SIGTERM raise KeyboardInterrupt, but two that come soon after each other only once.
+    """
 
     def __init__(self) -> None:
         self.arrived = False
@@ -58,12 +61,12 @@ class HangUpGuard:
 
 
 @contextmanager
-def guarded(on_interrupt: Callable[[], object]) -> Iterator[HangUpGuard]:
+def guarded(on_interrupt: Callable[[], object]) -> Iterator[SignalGuard]:
     """Install a guard, and call `on_interrupt` after a KeyboardInterrupt that is no `HangUp`, or SIGTERM.
 
     Under `nohup`, SIGHUP is ignored already, and it stays ignored.
     """
-    guard = HangUpGuard()
+    guard = SignalGuard()
     before = {signum: signal.getsignal(signum) for signum in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)}
     if before[signal.SIGHUP] != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, guard)

@@ -55,7 +55,7 @@ class JobHosts(ExitStack):
         return self._fleets[backend_name]
 
     def jobs(self, wanted: str | None = None) -> tuple[list[Job], dict[str, HostError]]:
-        """All jobs, newest first, and the hosts that could not be asked.
+        """All jobs, newest first, and the hosts that could not be asked, or do not show everything.
 
         A host that has very many lists those that have not ended, `wanted`, and the newest: see `cut`.
         """
@@ -67,9 +67,14 @@ class JobHosts(ExitStack):
             errors = results.errors()
             answers = results.values_by_host()
             jobs = merge_jobs(answers, unreachable=errors)
+            for name, (listed, _) in answers.items():
+                errors |= _problem(name, listed)
             self.cut = tuple(host for host, (listed, _) in answers.items() if listed.get("left_out"))
         try:
-            jobs += _jobs_here(this_machine().hosts[0], wanted)
+            host = this_machine().hosts[0]
+            listed = list_jobs_here(host.jobs_dir, host.name, wanted=wanted)
+            jobs += merge_jobs({host.name: (_of_backends(listed, here=True), 0.0)})
+            errors |= _problem(host.name, listed)
         except HostError as error:
             errors[error.host] = error
         return sorted(map(_as_it_stands, jobs), key=lambda job: (job.created, job.job), reverse=True), errors
@@ -84,10 +89,12 @@ def _list_with_clock(connection: HostConnection, wanted: str | None, most: int) 
     return _of_backends(jobs, here=False), jobs["now"] - (before + time.time()) / 2
 
 
-def _jobs_here(host: Host, wanted: str | None) -> list[Job]:
-    """The local jobs of this machine."""
-    jobs = list_jobs_here(host.jobs_dir, host.name, wanted=wanted)
-    return merge_jobs({host.name: (_of_backends(jobs, here=True), 0.0)})
+def _problem(host: str, listed: Jobs) -> dict[str, HostError]:
+    """Why a host does not list all its jobs, by host."""
+    problems = listed.get("problems")
+    if not problems:
+        return {}
+    return {host: HostError(host, "command", problems[0]["message"], fix=problems[0]["fix"])}
 
 
 def _of_backends(jobs: Jobs, *, here: bool) -> Jobs:

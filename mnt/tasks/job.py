@@ -27,6 +27,7 @@ from mnt.tasks.shape import (
     Moment,
     Pid,
     Port,
+    Refusal,
     Short,
     granted,
     shaped,
@@ -153,6 +154,7 @@ class _Jobs(TypedDict):
 
 
 class Jobs(_Jobs, total=False):
+    problems: list[Refusal]  # why a job's files are not looked at: another user can write to them
     left_out: int  # number of further jobs, all ended, which are too many to be listed
 
 

@@ -200,6 +200,25 @@ def test_what_eve_made_while_a_workdir_was_open(
     refused(attacked, tree, named.format(w=workdir), launch=False)
 
 
+def test_code_that_eve_can_write_is_not_launched(attacked: Attacked, tree: Path) -> None:
+    """Only a push closes releases/; somebody, or an older mnt, opened it again."""
+    workdir = "/srv/project"
+    attacked.as_root(f"install -d -o {attacked.uid} {workdir}")
+    attacked.settings(workdir=workdir)
+    assert attacked.mnt("push", str(tree)).returncode == 0
+    attacked.as_user("chmod", "755", f"{workdir}/releases")
+    attacked.as_eve(f"echo 'print(\"eve\")' > {workdir}/current/json.py")  # the tree's modes allow it
+    named = f"other users can enter {workdir}/releases"
+    for command in (("launch", "train.py"), ("launch", "--no-preflight", "train.py")):
+        done = attacked.mnt(*command)
+        assert (done.returncode, named in done.stderr) == (125, True), (command, done.stderr)
+    assert named in attacked.mnt("preflight", "--only", "file-owner").stdout
+    # The next push closes it, and does not take eve's file for the code.
+    attacked.trained(tree)
+    assert attacked.as_root(f"stat -c %a {workdir}/releases") == "700"
+    assert "json.py" not in attacked.as_root(f"ls {workdir}/current/")
+
+
 def refused(attacked: Attacked, tree: Path, named: str, *, launch: bool = True) -> None:
     """Neither a push nor a launch uses the workdir; preflight names the problem; nothing was written."""
     before = attacked.files("/tmp", "/srv", "/home/*/precious/")

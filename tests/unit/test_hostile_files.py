@@ -125,7 +125,7 @@ def test_status_logs_and_stop_survive_each_file(
     place.unlink(missing_ok=True)
     lay(place)
     jobs = str(tmp_path / "jobs")
-    json.dumps(list_entries(jobs, HOST), allow_nan=False)
+    json.dumps(list_entries(jobs, HOST)[0], allow_nan=False)
     arguments: dict[str, Any] = {"jobs_dir": jobs, "job": JOB, "host": HOST}
     answers: list[dict[str, Any]] = []
     try:

@@ -99,7 +99,9 @@ def test_a_directory_of_another_user(
         assert str(taken) in caught.value.message
         assert caught.value.fix
     answer = list.answer_of(names["jobs_dir"], HOST)
-    assert str(taken) in answer["refused"]["message"]
+    assert str(taken) in answer["problems"][0]["message"]
+    # If only the job's own directory there is bad, nothing can be said of it; else its stored state is shown.
+    assert [each["state"] for each in answer["jobs"]] == (["lost"] if name == "user" else [])
     with pytest.raises(PermissionError):
         paths.write(paths.stop_request, {})
     assert victim.poll() is None

@@ -302,20 +302,20 @@ def test_a_host_speaks_only_for_itself(liar: str, lie: dict[str, Any]) -> None:
     ]
     job = merged(*entries)
     assert [node.host for node in job.nodes] == ["node1", "node2", "node3"]
-    assert job.dissenters == (liar,)
+    assert job.disagreeing == (liar,)
     assert job.state == "running"
     assert jobs_to_stop([job], everything=False) == [job]
     over = merged(*({**each, "state": "finished"} for each in entries))
     assert (over.state, over.exit_code) == ("lost", 1)
     assert over.culprit is not None
-    assert over.culprit.sentence() == f"{liar}: it describes the job otherwise than most of its hosts"
+    assert over.culprit.sentence() == f"{liar}: it disagrees with most hosts about the job"
 
 
 def test_a_host_that_is_hidden_by_another_is_found_by_its_own_entry() -> None:
     hider = entry("node1", "finished", nodes=nodes_of("node1"))
     job = merged(hider, entry("node2", "running", node_rank=1))
     assert ("node2", "running") in [(node.host, node.state) for node in job.nodes]
-    assert job.dissenters
+    assert job.disagreeing
     assert job.stoppable
 
 

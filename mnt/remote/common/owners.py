@@ -79,6 +79,25 @@ def check_owners(
     return exists
 
 
+def check_closed(path: str | bytes, group: Group | None = None) -> None:
+    """Raises Refused if `path`, which was accepted, is a directory that other users can enter.
+
+    Args:
+        group: its members may enter it.
+    """
+    if os.path.isdir(path) and not _is_closed(os.stat(path), group):
+        mode = "0700" if group is None else "2770"
+        shown = os.fsdecode(path)
+        raise Refused(f"other users can enter {shown}", f"chmod {mode} {shlex.quote(shown)}")
+
+
+def accepts(uid: int, group: Group | None = None) -> bool:
+    """Whether this user, or root, or a member of the group has this uid."""
+    if uid in (0, os.getuid()) or (uid == _nobody() and _in_user_namespace()):
+        return True
+    return group is not None and _is_member(uid, group)
+
+
 def _levels(path: str) -> Iterator[tuple[str, os.stat_result, int]]:
     """Every level on the way to `path`: its path without links, its status, the number of levels after it.
 
@@ -171,13 +190,6 @@ def _fix_owner(path: str) -> str:
     return (
         f"use a directory of your own, or let its owner or root remove this one: ls -ld {shlex.quote(path)}"
     )
-
-
-def accepts(uid: int, group: Group | None = None) -> bool:
-    """Whether this user, or root, or a member of the group has this uid."""
-    if uid in (0, os.getuid()) or (uid == _nobody() and _in_user_namespace()):
-        return True
-    return group is not None and _is_member(uid, group)
 
 
 def _is_accepted_group(gid: int, group: Group | None) -> bool:

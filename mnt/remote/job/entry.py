@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from mnt.remote.common.owners import check_owners
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job.failures import CALENDAR_END
-from mnt.remote.job.files import FINAL_STATES, JobPaths, job_names, read_state
+from mnt.remote.job.files import FINAL_STATES, JobPaths, job_names, read_state, user_directory
 from mnt.remote.job.procs import Process, boot_id, find, pids_with_environment
 from mnt.remote.job.spec import job_variables
 
@@ -60,25 +61,34 @@ _STATE = {
 }
 
 
-def describe(paths: JobPaths) -> dict[str, Any] | None:
+def describe(paths: JobPaths, *, local: bool = True) -> dict[str, Any] | None:
     """The node's entry (`mnt.tasks.job.JobEntry`). None: there is no such job here.
 
     A job that is staged but not started is "pending"; one that should run but has no supervisor is "lost".
     Files whose contents are no job's count as missing.
+
+    Args:
+        local: look into the node-local directory too.
+
+    Raises Refused if another user can write to a directory of these files.
     """
+
+    def stored() -> Any:
+        return _shaped(read_state(paths) if local else paths.read(paths.state), _STATE)
+
     about = _shaped(paths.read(paths.about), _ABOUT)
     about = about or _shaped(paths.read(paths.spec), _ABOUT)  # an older mnt wrote only the spec
     if about is None or (about["job"], about["host"]) != (paths.job, paths.host):
         return None
-    state = _shaped(read_state(paths), _STATE)
+    state = stored()
     if state is None:
         # Its supervisor has not written one yet.
         starting = any(True for _ in pids_with_environment(job_variables(paths.job, paths.host)))
         state = dict.fromkeys(_STATE)
-        state["state"] = "starting" if starting else "pending" if is_staged(paths) else "lost"
+        state["state"] = "starting" if starting else "pending" if local and is_staged(paths) else "lost"
     elif state["state"] not in FINAL_STATES and living_supervisor(state) is None:
         # It may have written its final state after we read it.
-        state = _shaped(read_state(paths), _STATE) or state
+        state = stored() or state
         if state["state"] not in FINAL_STATES:
             state["state"] = "lost"
     del state["supervisor"]
@@ -163,18 +173,28 @@ def require(paths: JobPaths) -> dict[str, Any]:
     return entry
 
 
-def list_entries(jobs_dir: str, host: str) -> list[dict[str, Any]]:
-    """The entries of every job that has a directory for this host, newest first.
+def list_entries(jobs_dir: str, host: str) -> tuple[list[dict[str, Any]], list[Refused]]:
+    """The entries of every job that has a directory for this host, newest first, and what prevents others.
 
     Raises Refused if another user can write to the directory of jobs.
     """
-    entries = []
+    entries, problems, local = [], [], True
+    try:
+        check_owners(user_directory(), private=1)
+    except Refused as refusal:
+        problems.append(refusal)
+        local = False
     for job in job_names(os.path.expanduser(jobs_dir)):
         try:
             paths = JobPaths(jobs_dir, job, host)
         except Refused:  # not a job's name: another file
             continue
-        entry = describe(paths)
+        try:
+            entry = describe(paths, local=local)
+        except Refused as refusal:
+            problems.append(refusal)
+            continue
         if entry is not None:
             entries.append(entry)
-    return sorted(entries, key=lambda entry: entry["created"] or entry["started"] or 0, reverse=True)
+    entries.sort(key=lambda entry: entry["created"] or entry["started"] or 0, reverse=True)
+    return entries, problems

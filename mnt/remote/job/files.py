@@ -10,8 +10,7 @@ import re
 import shutil
 from typing import Any
 
-from mnt.remote.common.files import read_json as read_json
-from mnt.remote.common.files import replace_file, strerror
+from mnt.remote.common.files import read_json, replace_file, strerror
 from mnt.remote.common.owners import check_owners
 from mnt.remote.common.refusal import Refused
 
@@ -103,7 +102,10 @@ class JobPaths(JobFiles):
         return read_json(path) if self._has_directory_of(path) else None
 
     def write(self, path: str, document: Any) -> None:
-        """Replace one of these files. Raises OSError, also if another user can write to its directory."""
+        """Replace one of these files.
+
+        Raises OSError, also if another user can write to its directory: a job goes on, as on a full disk.
+        """
         try:
             self._has_directory_of(path)
         except Refused as refusal:

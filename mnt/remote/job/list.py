@@ -16,6 +16,8 @@ from mnt.remote.common.refusal import Refused
 from mnt.remote.job.entry import list_entries
 from mnt.remote.job.files import FINAL_STATES
 
+_MOST_PROBLEMS = 10  # they usually have one cause
+
 
 def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, Any]:
     return answer_of(args["jobs_dir"], args["host"], args.get("most"), args.get("wanted"))
@@ -24,11 +26,16 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
 def answer_of(jobs_dir: str, host: str, most: int | None = None, wanted: str | None = None) -> dict[str, Any]:
     """The answer; the head calls this for its own machine."""
     try:
-        entries = list_entries(jobs_dir, host)
+        entries, problems = list_entries(jobs_dir, host)
         jobs = entries if most is None else that_fit(entries, most, wanted)
     except Refused as refusal:
         return {"refused": refusal.document()}
-    return {"now": time.time(), "jobs": jobs, "left_out": len(entries) - len(jobs)}
+    return {
+        "now": time.time(),
+        "jobs": jobs,
+        "left_out": len(entries) - len(jobs),
+        "problems": [problem.document() for problem in problems[:_MOST_PROBLEMS]],
+    }
 
 
 def that_fit(entries: list[dict[str, Any]], most: int, wanted: str | None) -> list[dict[str, Any]]:

@@ -21,12 +21,12 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-from mnt.remote.common.files import strerror
+from mnt.remote.common.files import read_json, strerror
 from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.channel import Event
 from mnt.remote.job.failures import Failure, make_failure, tail
-from mnt.remote.job.files import JobPaths, read_json
+from mnt.remote.job.files import JobPaths
 from mnt.remote.job.peers import Hub, Spoke
 from mnt.remote.job.procs import (
     SWEEP,

@@ -4,35 +4,39 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mnt.remote.common.files import command_line, entries, read, stat_fields
-from mnt.remote.common.owners import check_owners, find_group
+from mnt.remote.common.owners import check_owners
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job.files import user_directory
 from mnt.remote.job.spec import job_of
+from mnt.remote.push.workdir import Workdir
 
 _COMPILERS = frozenset({"ninja", "nvcc", "cicc", "ptxas", "cudafe++", "cc1plus", "c++", "g++", "clang++"})
 
 
-def artifacts(workdir: str, group: str | None, jobs_dir: str, extensions: str) -> dict[str, object]:
+def artifacts(
+    workdir: str, keep: Sequence[str], group: str | None, jobs_dir: str, extensions: str
+) -> dict[str, object]:
     """As `mnt.facts.system.Artifacts`. It may hang: run it in a child with a deadline."""
     return {
         "release": release(workdir),
         "locks": locks(extensions),
-        "exposed": list(exposed(workdir, group, jobs_dir)),
+        "exposed": list(exposed(workdir, keep, group, jobs_dir)),
     }
 
 
-def exposed(workdir: str, group: str | None, jobs_dir: str) -> Iterator[dict[str, object]]:
+def exposed(
+    workdir: str, keep: Sequence[str], group: str | None, jobs_dir: str
+) -> Iterator[dict[str, object]]:
     """Why a push, a launch or a stop would refuse this user's directories: see mnt.remote.common.owners."""
-    top = os.path.expanduser(workdir)
 
     def check_workdir() -> None:
-        found = None if group is None else find_group(group)
-        for name in ("", "releases", "shared"):
-            check_owners(os.path.join(top, name), found)
-        check_owners(os.path.join(top, "current"), found, inside_closed=True)
+        found = Workdir(workdir, keep, group)
+        found.check_owners()
+        if os.path.lexists(found.link):
+            found.check_closed()
 
     for check in (
         check_workdir,

@@ -11,6 +11,7 @@ Arguments, all optional:
     paths: [path, ..]      paths to describe; `~` is the home of the user who logged in
     port: int              the master port, to find the processes that listen on it
     workdir: path          the directory of the releases; `~` as above, also in the next
+    keep: [name, ..]       directories of its shared/ that are linked into releases
     workdir_group: name    the Unix group that shares it; none: it is this user's alone
     jobs_dir: path         the directory of the jobs
     extensions: path       where torch builds its extensions
@@ -59,6 +60,7 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
         "artifacts": partial(
             artifacts,
             args.get("workdir", "~/mnt"),
+            args.get("keep", ()),
             args.get("workdir_group"),
             args.get("jobs_dir", "~/.mnt/jobs"),
             args.get("extensions", EXTENSIONS),

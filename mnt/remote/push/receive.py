@@ -87,6 +87,8 @@ def _filename(error: OSError) -> str:
 
 def _find(releases: Releases) -> Answer:
     current = releases.current()
+    if current is not None:
+        releases.check_closed()
     return {
         "current": current,
         "path": None if current is None else os.fsdecode(releases.path(current)),

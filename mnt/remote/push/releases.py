@@ -1,15 +1,12 @@
 """The releases in a workdir, and the names of their files. Runs on a host: Python 3.8, standard library.
 
-    workdir/current -> releases/<id>          replaced by one rename
-    workdir/releases/                         closed to other users
     workdir/releases/<id>/                    the tree, with links to shared/
     workdir/releases/<id>.manifest.json       the entries of the tree; without it, it is not a release
     workdir/releases/.incoming-*, .removing-* incomplete; useless once the push has ended
     workdir/releases/.beacon-*                the hosts that see it share the workdir
     workdir/releases/.lock                    held by the running push
-    workdir/shared/<name>/                    outlives the releases
 
-Paths are bytes: a tree's names may be no valid text, and do not depend on the host's locale.
+workdir.py has the other names. Paths are bytes.
 """
 
 from __future__ import annotations
@@ -25,9 +22,10 @@ import stat
 import time
 from typing import Any, Callable, Iterable, Iterator, Sequence
 
-from mnt.remote.common.owners import accepts, check_owners, find_group
+from mnt.remote.common.owners import accepts
 from mnt.remote.common.refusal import Refused
 from mnt.remote.push.entries import differs, parse_manifest, same_bytes, shown
+from mnt.remote.push.workdir import Workdir
 
 RELEASE_ID = r"\A[0-9]{8}-[0-9]{6}-[0-9a-f]{8}\Z"
 _ID = re.compile(RELEASE_ID)
@@ -38,39 +36,15 @@ _BEACONS = (b".beacon-", b".nonce-")  # the second of an older mnt
 _STALE_BEACON = 3600.0  # seconds; a push looks for beacons long before
 
 
-class Releases:
+class Releases(Workdir):
     """The releases in one workdir.
 
-    Args:
-        workdir: `~` and `~user` in it are expanded here, on the host.
-        keep: names of directories in shared/ to which every release has links.
-        group: the Unix group whose members share the workdir; None: it is this user's alone.
-
-    Raises Refused if the workdir is then not absolute, a name in `keep` leads out of shared/, there is no
-    such group, or another user made, or could replace, something in the workdir (mnt.remote.common.owners).
+    Raises Refused, as Workdir, and if another user made, or could replace, something in the workdir.
     """
 
     def __init__(self, workdir: str, keep: Sequence[str] = (), group: str | None = None) -> None:
-        self.workdir = os.path.expanduser(os.fsencode(workdir))
-        if not os.path.isabs(self.workdir):
-            raise Refused(f"workdir {workdir} is not an absolute path", "begin it with / or ~")
-        self.directory = os.path.join(self.workdir, b"releases")
-        self.shared = os.path.join(self.workdir, b"shared")
-        self.link = os.path.join(self.workdir, b"current")
-        self.keep = [os.fsencode(name) for name in keep]
-        for name in self.keep:
-            if os.path.isabs(name) or b".." in name.split(b"/") or os.path.normpath(name) in (b".", b""):
-                raise Refused(f"keep: {shown(name)} is not the name of a directory in shared/")
-        self.group = None if group is None else find_group(group)
-        self._check_owners()
-
-    def _check_owners(self) -> None:
-        shared = [os.path.join(self.shared, name) for name in self.keep]
-        for path in (self.workdir, self.directory, self.shared, *shared):
-            check_owners(path, self.group)
-        check_owners(self.link, self.group, inside_closed=True)
-        for name in os.listdir(self.directory) if os.path.isdir(self.directory) else ():
-            check_owners(os.path.join(self.directory, name), self.group, inside_closed=True)
+        super().__init__(workdir, keep, group)
+        self.check_owners()
 
     # --- reading --------------------------------------------------------------------------------------------
 
@@ -129,14 +103,19 @@ class Releases:
         entries = [entry for entry in parse_manifest(document) if not self.is_kept(entry.path)]
         top = self.path(release)
         try:
-            return all(
-                differs(top, entry) is None
-                and accepts(os.lstat(os.path.join(top, entry.path)).st_uid, self.group)
-                and same_bytes(top, entry)
-                for entry in entries
+            return self._is_ours(top) and all(
+                differs(top, entry) is None and same_bytes(top, entry) for entry in entries
             )
         except OSError:
             return False
+
+    def _is_ours(self, top: bytes) -> bool:
+        """Whether no other user made a file in a tree, also none that jobs may have added."""
+        return all(
+            accepts(os.lstat(os.path.join(directory, name)).st_uid, self.group)
+            for directory, directories, files in os.walk(top)
+            for name in (b"", *directories, *files)
+        )
 
     def is_kept(self, path: bytes) -> bool:
         """Whether a path of a release is a link to shared/, or inside one."""

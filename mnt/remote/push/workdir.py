@@ -1,0 +1,57 @@
+"""The names in a workdir, and whether another user could change it. Runs on a host: Python 3.8.
+
+workdir/current -> releases/<id>          replaced by one rename
+workdir/releases/                         closed to other users
+workdir/shared/<name>/                    outlives the releases
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Sequence
+
+from mnt.remote.common.owners import Group, check_closed, check_owners, find_group
+from mnt.remote.common.refusal import Refused
+
+
+class Workdir:
+    """The paths in one workdir, as bytes: names may be no valid text, and do not depend on the host's locale.
+
+    Args:
+        workdir: `~` and `~user` in it are expanded here, on the host.
+        keep: names of directories in shared/ to which every release has links.
+        group: the Unix group whose members share the workdir; None: it is this user's alone.
+
+    Raises Refused if the workdir is then not absolute, a name in `keep` leads out of shared/, or there is no
+    such group.
+    """
+
+    def __init__(self, workdir: str, keep: Sequence[str] = (), group: str | None = None) -> None:
+        self.workdir = os.path.expanduser(os.fsencode(workdir))
+        if not os.path.isabs(self.workdir):
+            raise Refused(f"workdir {workdir} is not an absolute path", "begin it with / or ~")
+        self.directory = os.path.join(self.workdir, b"releases")
+        self.shared = os.path.join(self.workdir, b"shared")
+        self.link = os.path.join(self.workdir, b"current")
+        self.keep = [os.fsencode(name) for name in keep]
+        for name in self.keep:
+            if os.path.isabs(name) or b".." in name.split(b"/") or os.path.normpath(name) in (b".", b""):
+                shown = name.decode("utf-8", "backslashreplace")
+                raise Refused(f"keep: {shown} is not the name of a directory in shared/")
+        self.group: Group | None = None if group is None else find_group(group)
+
+    def check_owners(self) -> None:
+        """Raises Refused if another user made, or could replace, something in the workdir.
+
+        Of a release, only its directory is looked at.
+        """
+        shared = [os.path.join(self.shared, name) for name in self.keep]
+        for path in (self.workdir, self.directory, self.shared, *shared):
+            check_owners(path, self.group)
+        check_owners(self.link, self.group, inside_closed=True)
+        for name in os.listdir(self.directory) if os.path.isdir(self.directory) else ():
+            check_owners(os.path.join(self.directory, name), self.group, inside_closed=True)
+
+    def check_closed(self) -> None:
+        """Raises Refused if other users can enter the releases: the modes of code give them access."""
+        check_closed(self.directory, self.group)
