@@ -79,6 +79,12 @@ def check_owners(
     return exists
 
 
+def check_owner(path: str | bytes, group: Group | None = None) -> None:
+    """Raises Refused if another user made what is at `path`, in a directory that was accepted."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        _judge_owner(os.fsdecode(path), os.lstat(path), group)
+
+
 def check_closed(path: str | bytes, group: Group | None = None) -> None:
     """Raises Refused if `path`, which was accepted, is a directory that other users can enter.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import Sequence
 
-from mnt.remote.common.owners import Group, check_closed, check_owners, find_group
+from mnt.remote.common.owners import Group, check_closed, check_owner, check_owners, find_group
 from mnt.remote.common.refusal import Refused
 
 
@@ -43,14 +43,14 @@ class Workdir:
     def check_owners(self) -> None:
         """Raises Refused if another user made, or could replace, something in the workdir.
 
-        Of a release, only its directory is looked at.
+        Of a release, only its owner is looked at; see `check_closed`.
         """
         shared = [os.path.join(self.shared, name) for name in self.keep]
         for path in (self.workdir, self.directory, self.shared, *shared):
             check_owners(path, self.group)
-        check_owners(self.link, self.group, inside_closed=True)
-        for name in os.listdir(self.directory) if os.path.isdir(self.directory) else ():
-            check_owners(os.path.join(self.directory, name), self.group, inside_closed=True)
+        found = os.listdir(self.directory) if os.path.isdir(self.directory) else []
+        for path in (self.link, *(os.path.join(self.directory, name) for name in found)):
+            check_owner(path, self.group)
 
     def check_closed(self) -> None:
         """Raises Refused if other users can enter the releases: the modes of code give them access."""
