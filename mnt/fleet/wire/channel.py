@@ -106,7 +106,7 @@ class RemoteCommand(RunningCommand):
         except CHANNEL_ERRORS as error:
             self.close()
             if not self._transport.is_active():
-                raise self._lost() from error
+                raise self._lost(error) from error
             raise HostError(self.host, "channel", f"the command was refused: {cause_of(error)}") from error
 
     def close(self) -> None:
@@ -167,9 +167,13 @@ class RemoteCommand(RunningCommand):
         self._ended_at = self._ended_at or time.monotonic()
         return time.monotonic() - self._ended_at >= _LINGER and not self._ready()
 
-    def _lost(self) -> HostError:
-        """The error for a connection that ended while it was in use."""
-        error = self._transport.saved_exception
+    def _lost(self, error: Exception | None = None) -> HostError:
+        """The error for a connection that ended while it was in use, with paramiko's reason.
+
+        Args:
+            error: what a call of paramiko raised: the transport's own error, or that the channel is closed.
+        """
+        error = self._transport.saved_exception or error
         return HostError(self.host, "channel", "connection lost" + (f": {cause_of(error)}" if error else ""))
 
     def _ready(self) -> bool:
