@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import grp
 import os
+import pwd
 import re
+import struct
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from mnt.remote.common.owners import Group, check_owners, find_group
+from mnt.remote.common.owners import Group, check_closed, check_owners, find_group
 from mnt.remote.common.refusal import Refused
 
 OTHER = 64999  # no such user here
@@ -191,3 +193,53 @@ def closed_to_others(path: Path) -> None:
 def test_a_level_that_this_user_cannot_enter() -> None:
     message = refusal(Path("/proc/1/task/1/cwd/" + "x" * 300)) if os.getuid() == 0 else "File name too long"
     assert re.search("File name too long|Permission", message)
+
+
+NOBODY = 0xFFFFFFFF  # the id of an entry that has none
+
+
+def grant(path: Path, permissions: int, *, user: int | None = None, group: int | None = None) -> None:
+    """As `setfacl -m u:USER:rwx` on a file: the mode shows the mask as the permissions of its group."""
+    named = (2, permissions, user) if user is not None else (8, permissions, group)
+    mask = permissions | 5
+    entries = sorted([(1, 7, NOBODY), (4, 5, NOBODY), named, (16, mask, NOBODY), (32, 0, NOBODY)])
+    data = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(path, "system.posix_acl_access", data)
+    except OSError as error:
+        pytest.skip(f"no access control lists here: {error}")
+
+
+@pytest.mark.parametrize("who", [{"user": OTHER}, {"group": OTHER}])
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_an_access_control_list(path: Path, level: int, who: dict[str, int]) -> None:
+    """The mode alone says that the group can write, and the group has no other member."""
+    taken = [path, *path.parents][level]
+    grant(taken, 7, **who)
+    assert refusal(path).startswith(f"the {next(iter(who))} ")
+    assert f"{OTHER} can write to {taken} " in refusal(path).replace("uid ", "").replace("(", "")
+    grant(taken, 5, **who)
+    assert check_owners(str(path))
+    if "user" in who:
+        grant(taken, 7, user=os.getuid())
+        assert check_owners(str(path))
+
+
+def test_a_closed_directory_has_no_access_control_list(path: Path) -> None:
+    path.chmod(0o700)
+    check_closed(str(path))
+    grant(path, 5, user=OTHER)
+    with pytest.raises(Refused, match="other users can enter"):
+        check_closed(str(path))
+
+
+@needs_root
+def test_a_group_that_is_somebody_elses_primary_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """/etc/group does not name its members then."""
+    me = pwd.getpwuid(os.getuid())
+    other = pwd.struct_passwd(("eve", "x", OTHER, me.pw_gid, "", "/", "/bin/sh"))
+    os.chown(path, -1, me.pw_gid)
+    path.chmod(0o775)
+    assert check_owners(str(path))
+    monkeypatch.setattr(pwd, "getpwall", lambda: [me, other])
+    assert "can write to" in refusal(path)

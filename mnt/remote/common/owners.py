@@ -6,6 +6,7 @@ their own (the sticky bit, like /tmp) may be on the way to a path, but not its e
 
 * A group that has only this user is no other user: with umask 002, Debian and Red Hat make home directories
   that it can write to.
+* Users and groups in an access control list (acl(5)) are other users. (Lists of NFSv4 are not read.)
 * The members of a group that the caller names may own files and write to them.
 * In a user namespace (a container), root's files may be shown as nobody's.
 
@@ -22,13 +23,18 @@ import os
 import pwd
 import shlex
 import stat
+import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import List, NamedTuple, Tuple
 
 from mnt.remote.common.files import read, strerror
 from mnt.remote.common.refusal import Refused
 
 _MOST_LINKS = 40  # on the way to one path: path_resolution(7)
+_ALL = "all users"
+_WRITE, _EXECUTE = 0o2, 0o1
+_ACL_USER, _ACL_GROUP_OBJ, _ACL_GROUP = 0x02, 0x04, 0x08  # linux/posix_acl.h
+Acl = List[Tuple[int, int, int]]
 _ALL_USERS = 4294967295  # in the map of a user namespace that is the machine's own: user_namespaces(7)
 
 
@@ -64,19 +70,25 @@ def check_owners(
     """
     exists, closed = False, None
     try:
-        for level, found, after in _levels(os.fsdecode(path)):
+        for level, found, acl, after in _levels(os.fsdecode(path)):
             is_link = stat.S_ISLNK(found.st_mode)
             if after < private:
                 _judge_private(level, found)
             else:
                 _judge_owner(level, found, group)
                 if not is_link and not (closed and level.startswith(closed)):
-                    _judge_mode(level, found, group, last=not after)
-                    closed = f"{level}/" if inside_closed and _is_closed(found, group) else None
+                    _judge_mode(level, found, acl, group, last=not after)
+                    closed = f"{level}/" if inside_closed and _is_closed(found, acl, group) else None
             exists = not after and not is_link
     except OSError as error:
         raise Refused(f"cannot enter {os.fsdecode(path)}: {strerror(error)}", "check the path") from error
     return exists
+
+
+def group_of(path: str | bytes) -> Group:
+    """The group of what is at `path`: for files that this user shares with it. Raises OSError."""
+    id = os.stat(path).st_gid
+    return Group(_group_name(id), id)
 
 
 def check_owner(path: str | bytes, group: Group | None = None) -> None:
@@ -91,7 +103,7 @@ def check_closed(path: str | bytes, group: Group | None = None) -> None:
     Args:
         group: its members may enter it.
     """
-    if os.path.isdir(path) and not _is_closed(os.stat(path), group):
+    if os.path.isdir(path) and not _is_closed(os.stat(path), _acl(os.fsdecode(path)), group):
         mode = "0700" if group is None else "2770"
         shown = os.fsdecode(path)
         raise Refused(f"other users can enter {shown}", f"chmod {mode} {shlex.quote(shown)}")
@@ -104,8 +116,8 @@ def accepts(uid: int, group: Group | None = None) -> bool:
     return group is not None and _is_member(uid, group)
 
 
-def _levels(path: str) -> Iterator[tuple[str, os.stat_result, int]]:
-    """Every level on the way to `path`: its path without links, its status, the number of levels after it.
+def _levels(path: str) -> Iterator[tuple[str, os.stat_result, Acl, int]]:
+    """Every level on the way to `path`: its path without links, status, ACL, and how many levels follow.
 
     Ends early if one does not exist. Links are followed, and are levels too. Raises OSError.
     """
@@ -118,7 +130,7 @@ def _levels(path: str) -> Iterator[tuple[str, os.stat_result, int]]:
             return level
 
         root = above = enter("/", None)
-        yield here, os.fstat(root), len(todo)
+        yield here, os.fstat(root), _acl(f"/proc/self/fd/{root}"), len(todo)
         while todo:
             name = todo.pop(0)
             try:
@@ -126,8 +138,9 @@ def _levels(path: str) -> Iterator[tuple[str, os.stat_result, int]]:
             except (FileNotFoundError, NotADirectoryError):
                 return
             shown, found = os.path.normpath(os.path.join(here, name)), os.fstat(level)
-            yield shown, found, len(todo)
-            if not stat.S_ISLNK(found.st_mode):
+            is_link = stat.S_ISLNK(found.st_mode)
+            yield shown, found, [] if is_link else _acl(f"/proc/self/fd/{level}"), len(todo)
+            if not is_link:
                 here, above = shown, level
                 continue
             links += 1
@@ -143,22 +156,46 @@ def _parts(path: str) -> list[str]:
     return [part for part in path.split("/") if part not in ("", ".")]
 
 
-def _judge_mode(path: str, found: os.stat_result, group: Group | None, *, last: bool) -> None:
+def _judge_mode(path: str, found: os.stat_result, acl: Acl, group: Group | None, *, last: bool) -> None:
     """Raises Refused if another user can write to it."""
     mode = found.st_mode
     sticky = stat.S_ISDIR(mode) and bool(mode & stat.S_ISVTX)
     if sticky and not last:
         return
     where = shlex.quote(path)
-    if mode & stat.S_IWOTH:
-        fix = "use a directory of your own below it" if sticky else f"chmod o-w {where}"
-        raise Refused(f"all users can write to {path} (mode {_octal(mode)})", fix)
-    if mode & stat.S_IWGRP and not _is_accepted_group(found.st_gid, group):
-        name = _group_name(found.st_gid)
-        raise Refused(
-            f"the group {name} can write to {path} (mode {_octal(mode)})",
-            f"chmod g-w {where} (only a workdir may be shared with a group: workdir_group in the inventory)",
-        )
+    for who, permissions in _others(found, acl, group):
+        if not permissions & _WRITE:
+            continue
+        problem = f"{who} can write to {path} (mode {_octal(mode)})"
+        if sticky:
+            raise Refused(problem, "use a directory of your own below it")
+        if acl and who != _ALL:
+            raise Refused(problem, f"remove it from the access control list: getfacl {where}")
+        if who == _ALL:
+            raise Refused(problem, f"chmod o-w {where}")
+        hint = "(only a workdir may be shared with a group: workdir_group in the inventory)"
+        raise Refused(problem, f"chmod g-w {where} {hint}")
+
+
+def _others(found: os.stat_result, acl: Acl, group: Group | None) -> Iterator[tuple[str, int]]:
+    """Who else has which permissions (rwx) for it: all users, and those of its groups and ACL."""
+    yield _ALL, found.st_mode & 0o7
+    most = found.st_mode >> 3 & 0o7  # with an ACL this is its mask
+    for tag, permissions, id in acl or [(_ACL_GROUP, most, found.st_gid)]:
+        gid = found.st_gid if tag == _ACL_GROUP_OBJ else id
+        if tag == _ACL_USER and not accepts(id, group):
+            yield f"the user {_user(id)}", permissions & most
+        elif tag in (_ACL_GROUP, _ACL_GROUP_OBJ) and not _is_accepted_group(gid, group):
+            yield f"the group {_group_name(gid)}", permissions & most
+
+
+def _acl(path: str) -> Acl:
+    """The access control list of a file (acl(5)) as (tag, permissions, id); empty if it has none."""
+    try:
+        data = os.getxattr(path, "system.posix_acl_access")
+    except OSError:
+        return []
+    return list(struct.iter_unpack("<HHI", data[4:]))  # linux/posix_acl_xattr.h
 
 
 def _judge_owner(path: str, found: os.stat_result, group: Group | None) -> None:
@@ -169,11 +206,10 @@ def _judge_owner(path: str, found: os.stat_result, group: Group | None) -> None:
     )
 
 
-def _is_closed(found: os.stat_result, group: Group | None) -> bool:
+def _is_closed(found: os.stat_result, acl: Acl, group: Group | None) -> bool:
     """Whether other users cannot enter a directory."""
-    mode = found.st_mode
-    others = mode & stat.S_IXOTH or (mode & stat.S_IXGRP and not _is_accepted_group(found.st_gid, group))
-    return stat.S_ISDIR(mode) and not others
+    enter = any(permissions & _EXECUTE for _, permissions in _others(found, acl, group))
+    return stat.S_ISDIR(found.st_mode) and not enter
 
 
 def _judge_private(path: str, found: os.stat_result) -> None:
@@ -206,7 +242,9 @@ def _is_accepted_group(gid: int, group: Group | None) -> bool:
         me, found = pwd.getpwuid(os.getuid()), grp.getgrgid(gid)
     except KeyError:
         return False
-    return gid == me.pw_gid and found.gr_name == me.pw_name and set(found.gr_mem) <= {me.pw_name}
+    if gid != me.pw_gid or not set(found.gr_mem) <= {me.pw_name}:
+        return False
+    return all(user.pw_gid != gid or user.pw_uid == me.pw_uid for user in pwd.getpwall())
 
 
 def _is_member(uid: int, group: Group) -> bool:
