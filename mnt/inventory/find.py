@@ -80,12 +80,14 @@ def _own(file: str) -> str:
     that run as this user, and the current directory may be one like /tmp.
     """
     try:
-        check_owners(os.path.abspath(file))
+        exists = check_owners(os.path.abspath(file))
     except Refused as refusal:
         raise UsageError(
             f"{file} may be another user's: {refusal.message}",
             fix=f"{refusal.fix}; or, if you trust it, name its path: -i {shlex.quote(file)}",
         ) from None
+    if not exists:  # any more
+        raise UsageError(f"{file} does not exist", fix=_what_there_is())
     return file
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -64,9 +65,11 @@ def _entry(root: Path, found: Entry) -> Entry:
 def read_steadily(root: Path, path: str) -> Iterator[bytes]:
     """The bytes of the file `path` of the tree at `root`. Raises MntError if it is written to meanwhile."""
     try:
-        descriptor = os.open(root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb", buffering=0) as file:
             before = os.fstat(descriptor)
+            if not stat.S_ISREG(before.st_mode):
+                raise changed(path)
             read = 0
             while block := file.read(_BLOCK):
                 read += len(block)

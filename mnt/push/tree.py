@@ -11,6 +11,9 @@ from pathlib import Path
 from mnt.errors import MntError, UsageError
 from mnt.push import ignore
 from mnt.remote.common.files import read_bytes, strerror
+from mnt.remote.common.owners import accepts, check_owners, group_of
+from mnt.remote.common.refusal import Refused
+from mnt.remote.push.entries import DEEPEST
 
 # A .mntignore overrides every .gitignore, in whatever directory it is, because it is only about pushing.
 IGNORE_FILES = (b".mntignore", b".gitignore")
@@ -48,7 +51,8 @@ def walk(source: str | os.PathLike[str]) -> Tree:
     Directories are included even if they are empty; `.git` is never included.
 
     Raises:
-        UsageError: there is no such directory, or it contains nothing to push.
+        UsageError: there is no such directory, it contains nothing to push, or another user could replace a
+            part of it by a link to your files. The members of its own group may write to it.
         MntError: an entry cannot be read.
     """
     root = Path(source).expanduser()
@@ -56,6 +60,7 @@ def walk(source: str | os.PathLike[str]) -> Tree:
         problem = "is not a directory" if os.path.lexists(root) else "does not exist"
         raise UsageError(f"{root} {problem}", fix="name the directory to push: mnt push SRC")
     root = root.resolve()
+    _check_owners(root)
     top = _work_tree(root)
     entries = [Entry("", "dir", _mode(root.stat(), "."))]
     notes: list[str] = []
@@ -72,14 +77,32 @@ def walk(source: str | os.PathLike[str]) -> Tree:
     return Tree(root, tuple(entries), tuple(sorted(notes)))
 
 
+def _check_owners(root: Path) -> None:
+    try:
+        check_owners(str(root), group_of(str(root)), inside_closed=True)
+    except Refused as refusal:
+        raise UsageError(refusal.message, fix=refusal.fix) from None
+
+
 def printable(path: str) -> str:
     """A path as it can be shown: control characters and undecodable bytes as escapes, no quotes."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in path)
 
 
 def _work_tree(root: Path) -> Path:
-    """The nearest directory at or above `root` that contains `.git`; `root` itself if there is none."""
-    return next((place for place in (root, *root.parents) if os.path.lexists(place / ".git")), root)
+    """The nearest directory at or above `root` that contains `.git`; `root` itself if there is none.
+
+    A `.git` of another user does not count, as for git (git-config(1), safe.directory): anyone can make one
+    in /tmp.
+    """
+    return next((place for place in (root, *root.parents) if _is_ours(place / ".git")), root)
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        return accepts(os.lstat(path).st_uid)
+    except OSError:
+        return False
 
 
 def _below(top: Path, place: Path) -> bytes:
@@ -135,6 +158,9 @@ def _walk(root: Path, prefix: bytes, rules: _Rules, notes: list[str]) -> Iterato
                 if entry.name == ".git" or _ignored(rules, seen):
                     continue
                 if is_dir:
+                    if path.count("/") >= DEEPEST - 1:
+                        problem = f"{printable(path[:100])}..: more than {DEEPEST} directories deep"
+                        raise MntError(problem, fix="list it in .mntignore")
                     pending.append((path + "/", rules))
                 found = _entry(entry, path, notes)
                 if found is not None:

@@ -17,6 +17,8 @@ from typing import BinaryIO
 
 from mnt.errors import UsageError
 from mnt.remote.common.files import strerror
+from mnt.remote.common.owners import check_owners, group_of
+from mnt.remote.common.refusal import Refused
 from mnt.tasks.command import Sink
 from mnt.ui import HostLines
 
@@ -86,13 +88,20 @@ class Capture:
 
 
 def prepare(directory: str, hosts: Iterable[str]) -> Path:
-    """Create the directory, and remove these hosts' files of an earlier run. Raises UsageError."""
+    """Create the directory, and remove these hosts' files of an earlier run.
+
+    Raises UsageError, also if another user could replace the directory, or make files in it. The members of
+    its own group may.
+    """
     path = Path(directory)
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        check_owners(os.path.abspath(path), group_of(directory), inside_closed=True)
         for host in hosts:
             for suffix in _SUFFIXES:
                 (path / f"{host}{suffix}").unlink(missing_ok=True)
+    except Refused as refusal:
+        raise UsageError(f"--outdir {directory}: {refusal.message}", fix=refusal.fix) from None
     except OSError as error:
         raise UsageError(f"--outdir {directory}: {strerror(error)}") from None
     return path
@@ -101,10 +110,10 @@ def prepare(directory: str, hosts: Iterable[str]) -> Path:
 def create(directory: Path, host: str, opened: contextlib.ExitStack) -> list[BinaryIO]:
     """Create both files of a host that was reached: for stdout and for stderr; `opened` closes them.
 
-    A host's name in the inventory is a valid file name. Only the user can read the files; an existing link is
-    not followed. Raises OSError.
+    A host's name in the inventory is a valid file name. Only the user can read the files. Raises OSError,
+    also if they exist: `prepare` has removed those of earlier runs.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     return [
         opened.enter_context(open(os.open(directory / f"{host}{suffix}", flags, 0o600), "wb", buffering=0))
         for suffix in _SUFFIXES

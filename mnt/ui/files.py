@@ -7,6 +7,8 @@ from pathlib import Path
 
 from mnt.errors import UsageError
 from mnt.remote.common.files import replace_file, strerror
+from mnt.remote.common.owners import check_owner
+from mnt.remote.common.refusal import Refused
 from mnt.ui.console import readable
 
 
@@ -17,8 +19,12 @@ def write_file(file: str | os.PathLike[str], text: str, *, fix: str | None = Non
         text: what is no Unicode in it (a host's file names) becomes U+FFFD.
         fix: of the error.
 
-    Raises UsageError if that fails.
+    Raises UsageError if that fails, or if another user made the file or link, as anyone can in /tmp.
     """
+    try:
+        check_owner(os.fspath(file))
+    except Refused as refusal:
+        raise UsageError(f"{os.fspath(file)} is not written: {refusal.message}", fix=fix) from None
     target, text = Path(os.path.realpath(file)), readable(text)
     try:
         if target.exists() and not target.is_file():  # a pipe or /dev/null, which is not replaced

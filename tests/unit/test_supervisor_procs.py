@@ -60,9 +60,16 @@ def test_a_recorded_leader_stands_for_its_session() -> None:
 
 
 def test_the_session_of_a_recorded_leader_that_is_gone() -> None:
-    """No new process can have a pid that still names a session."""
+    """No new process can have a pid that still names a session, and one in it that was recorded is proof."""
     without = {pid: process for pid, process in HOST.items() if pid != 12}
-    assert pids(members(without, recorded=[{"pid": 12, "start_time": 1200}])) == [13, 20]
+    recorded = [{"pid": pid, "start_time": 100 * pid} for pid in (12, 13)]
+    assert pids(members(without, recorded=recorded)) == [13, 20]
+
+
+def test_a_session_that_got_the_pid_of_a_recorded_leader_is_another() -> None:
+    """As of a login whose shell has ended: nothing in it was recorded."""
+    without = {pid: process for pid, process in HOST.items() if pid != 12}
+    assert pids(members(without, recorded=[{"pid": 12, "start_time": 1200}])) == []
 
 
 def test_a_pid_that_another_process_has_now_is_not_the_recorded_one() -> None:

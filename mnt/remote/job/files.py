@@ -107,9 +107,11 @@ class JobPaths(JobFiles):
         Raises OSError, also if another user can write to its directory: a job goes on, as on a full disk.
         """
         try:
-            self._has_directory_of(path)
+            exists = self._has_directory_of(path)
         except Refused as refusal:
             raise PermissionError(errno.EPERM, str(refusal)) from None
+        if not exists:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.path.dirname(path))
         replace_file(path, json.dumps(document))
 
     def remove_directory(self) -> None:

@@ -115,10 +115,12 @@ class Hub:
             connection, (address, *_) = self._listener.accept()
         except OSError:  # it has closed already
             return
-        alike = sum(stranger.address == address for stranger in self._strangers)
-        if len(self._strangers) >= STRANGERS or alike >= OF_ONE_ADDRESS:
-            connection.close()
-            return
+        # The oldest makes room: whoever only holds connections open keeps nobody out.
+        alike = [stranger for stranger in self._strangers if stranger.address == address]
+        if len(alike) >= OF_ONE_ADDRESS:
+            self._drop(alike[0])
+        elif len(self._strangers) >= STRANGERS:
+            self._drop(next(iter(self._strangers)))
         channel = Channel(connection, hub=True, address=address)
         self._strangers[channel] = now
         self._selector.register(connection, selectors.EVENT_READ, lambda now: self._read(channel, now))

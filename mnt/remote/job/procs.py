@@ -117,8 +117,9 @@ def members(
     """The living processes of a job: pure.
 
     They are the descendants of `root` (the supervisor, not included), the `carriers` (pids with the job's
-    variables), the `recorded` ones that are still alive, the processes in a session that a recorded process
-    leads or led, and the descendants of all of these.
+    variables), the `recorded` ones that are still alive, the processes in the sessions of these, and the
+    descendants of all. A recorded pid alone is no proof: once its process and its session have ended, the
+    kernel gives the number to others.
     """
     children: dict[int, list[int]] = {}
     for process in processes.values():
@@ -128,12 +129,9 @@ def members(
     sessions = set()
     for identity in recorded:
         holder = processes.get(identity["pid"])
-        if holder is None:
-            # The kernel does not reuse the pid of a session that exists: all in it belong to the old leader.
-            sessions.add(identity["pid"])
-        elif holder.start_time == identity["start_time"]:
+        if holder is not None and holder.start_time == identity["start_time"]:
             seeds.add(holder.pid)
-            sessions.add(holder.pid)
+            sessions.add(holder.session)
     seeds.update(process.pid for process in processes.values() if process.session in sessions)
 
     found: set[int] = set()

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from mnt.remote.common.files import parse_json
 from mnt.remote.common.refusal import Refused
 
+DEEPEST = 200  # directories in each other: Python's own functions for trees are recursive
 _BLOCK = 1 << 20
 
 
@@ -67,6 +68,8 @@ def _check_entry(entry: Entry, directories: set[bytes], seen: set[bytes]) -> Non
         and not entry.path.startswith(b"/")
         and entry.path.rpartition(b"/")[0] in directories
     )
+    if entry.path.count(b"/") >= DEEPEST:
+        raise Refused(f"{shown(entry.path[:100])!r}..: more than {DEEPEST} directories deep")
     if not inside:
         raise Refused(f"{shown(entry.path)!r} is not in a directory of the tree")
     if entry.path in seen:

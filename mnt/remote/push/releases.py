@@ -22,7 +22,7 @@ import stat
 import time
 from typing import Any, Callable, Iterable, Iterator, Sequence
 
-from mnt.remote.common.owners import accepts
+from mnt.remote.common.owners import accepts, check_owners
 from mnt.remote.common.refusal import Refused
 from mnt.remote.push.entries import differs, parse_manifest, same_bytes, shown
 from mnt.remote.push.workdir import Workdir
@@ -141,24 +141,25 @@ class Releases(Workdir):
         """
         self.make_directories(self.directory, undo)
         if os.stat(self.directory).st_uid == os.getuid():
-            os.chmod(self.directory, 0o700 if self.group is None else 0o2770)
+            os.chmod(self.directory, 0o700)
+            self._share(self.directory, 0o2770)
 
     def make_directories(self, path: bytes, undo: Callable[..., Any]) -> None:
         """Make a directory and those above it; `undo` gets the removal of each new one, if still empty.
 
-        Other users cannot write to them; with `group`, its members can.
+        Other users cannot write to them; with `group`, its members can. Raises Refused if another user was
+        faster, and made one of them.
         """
-        if os.path.isdir(path):
-            return
-        self.make_directories(os.path.dirname(path), undo)
-        with contextlib.suppress(FileExistsError):  # another host, on a shared file system, was faster
-            os.mkdir(path, 0o755)
-            undo(_attempt, os.rmdir, path)
-            if self.group is not None:
-                os.chown(path, -1, self.group.id)
-                os.chmod(path, 0o2775)  # noqa: S103 - the group that the inventory names writes here
-        if not os.path.isdir(path):
-            raise Refused(f"{shown(path)} is not a directory", "move it away, or choose another workdir")
+        made = _make_directories(path, undo)
+        check_owners(path, self.group)
+        for directory in made:
+            self._share(directory, 0o2775)
+
+    def _share(self, directory: bytes, mode: int) -> None:
+        """Give a directory, which was checked, to the group, if there is one."""
+        if self.group is not None:
+            os.chown(directory, -1, self.group.id)
+            os.chmod(directory, mode)
 
     def switch(self, target: bytes | None) -> None:
         """Point `current` to `target` by one rename; None removes it. Raises OSError, Refused."""
@@ -191,7 +192,7 @@ class Releases(Workdir):
             if os.path.islink(place) and os.readlink(place) == target:
                 continue
             with _writable(top):
-                self.make_directories(os.path.dirname(place), undo)
+                _make_directories(os.path.dirname(place), undo)
             with _writable(os.path.dirname(place)):
                 _clear(place, name)
                 os.symlink(target, place)
@@ -205,7 +206,7 @@ class Releases(Workdir):
         path = os.path.join(self.directory, b".lock")
         while True:
             is_new = not os.path.exists(path)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             at_end(os.close, descriptor)
             if self.group is not None and os.fstat(descriptor).st_uid == os.getuid():
                 os.fchmod(descriptor, 0o660)
@@ -268,11 +269,26 @@ class Releases(Workdir):
         return doomed
 
 
+def _make_directories(path: bytes, undo: Callable[..., Any]) -> list[bytes]:
+    """As `Releases.make_directories`, unchecked; returns the new ones."""
+    if os.path.isdir(path):
+        return []
+    made = _make_directories(os.path.dirname(path), undo)
+    with contextlib.suppress(FileExistsError):  # another host, on a shared file system, was faster
+        os.mkdir(path, 0o755)
+        undo(_attempt, os.rmdir, path)
+        made.append(path)
+    if not os.path.isdir(path):
+        raise Refused(f"{shown(path)} is not a directory", "move it away, or choose another workdir")
+    return made
+
+
 def remove_tree(path: bytes) -> None:
     """Remove a tree, also with read-only directories. What cannot be removed stays for the next sweep."""
-    for directory, _, _ in os.walk(path):
-        _attempt(os.chmod, directory, 0o700)
-    shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(RecursionError):  # a job may have made directories without end
+        for directory, _, _ in os.walk(path):
+            _attempt(os.chmod, directory, 0o700)
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _clear(place: bytes, name: bytes) -> None:
