@@ -1,0 +1,209 @@
+"""Another user of this machine, who can write to a directory like /tmp, and a command or a push there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from test_receive import Host, survey
+
+from mnt.errors import MntError, UsageError
+from mnt.inventory import find
+from mnt.push.manifest import read_steadily
+from mnt.push.tree import walk
+from mnt.remote.job.files import JobPaths
+from mnt.remote.push import releases
+from mnt.remote.push.releases import remove_tree
+from mnt.run.outputs import create, prepare
+from mnt.ui.files import write_file
+
+EVE = 64999
+
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+
+
+@pytest.fixture
+def common() -> Iterator[Path]:
+    """A directory like /tmp, which all users can enter: pytest's own are closed to others."""
+    with tempfile.TemporaryDirectory(prefix="mnt-test-") as directory:
+        os.chmod(directory, 0o1777)
+        yield Path(directory)
+
+
+def of_eve(path: Path) -> Path:
+    os.chown(path, EVE, EVE, follow_symlinks=False)
+    return path
+
+
+# --- files that a command writes
+
+
+@needs_root
+def test_a_link_that_she_made_is_not_followed(common: Path, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("important")
+    link = common / "hostfile"
+    link.symlink_to(precious)
+    of_eve(link)
+    with pytest.raises(UsageError, match=f"{link} is not written: {link} belongs to uid {EVE}"):
+        write_file(link, "node1 slots=8\n")
+    assert precious.read_text() == "important"
+    link.unlink()
+    os.mkfifo(link)
+    of_eve(link)
+    with pytest.raises(UsageError, match=f"belongs to uid {EVE}"):
+        write_file(link, "node1 slots=8\n")
+
+
+def test_ones_own_link_is_followed(common: Path) -> None:
+    (common / "link").symlink_to("file")
+    write_file(common / "link", "text")
+    assert (common / "file").read_text() == "text"
+    assert (common / "link").is_symlink()
+
+
+@needs_root
+@pytest.mark.parametrize("mode", [0o700, 0o755, 0o777])
+def test_a_directory_of_hers_gets_no_output(common: Path, mode: int) -> None:
+    directory = common / "out"
+    directory.mkdir()
+    directory.chmod(mode)
+    of_eve(directory)
+    with pytest.raises(UsageError, match=f"--outdir .*belongs to uid {EVE}"):
+        prepare(str(directory), ["node1"])
+
+
+def test_a_directory_to_which_she_can_write_gets_no_output(common: Path) -> None:
+    (common / "out").mkdir()
+    (common / "out").chmod(0o777)
+    with pytest.raises(UsageError, match="all users can write"):
+        prepare(str(common / "out"), ["node1"])
+
+
+def test_output_goes_to_new_files(tmp_path: Path) -> None:
+    directory = prepare(str(tmp_path), ["node1"])
+    os.mkfifo(directory / "node1.out")
+    with ExitStack() as opened, pytest.raises(FileExistsError):
+        create(directory, "node1", opened)
+
+
+# --- files that a command reads
+
+
+def test_an_inventory_that_is_gone_when_it_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """She takes it away for a moment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MNT_INVENTORY", raising=False)
+    monkeypatch.setattr(find, "named", lambda: {"default": "inventories/default.yaml"})
+    with pytest.raises(UsageError, match="does not exist"):
+        find.locate(None)
+
+
+@needs_root
+def test_a_git_directory_that_she_made_above_the_tree(common: Path) -> None:
+    """Her .git would make her ignore files valid, and those of the tree's own git invalid."""
+    tree = common / "project" / "code"
+    tree.mkdir(parents=True)
+    (tree / "train.py").touch()
+    (common / ".mntignore").write_text("train.py\n")
+    (common / ".git").mkdir()
+    with pytest.raises(UsageError, match="nothing to push"):
+        walk(tree)
+    of_eve(common / ".git")
+    assert [entry.path for entry in walk(tree).entries] == ["", "train.py"]
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_tree_to_which_she_can_write(common: Path, level: int) -> None:
+    """While it is read, she could put links to the user's keys there."""
+    tree = common / "project" / "code"
+    tree.mkdir(parents=True)
+    (tree / "train.py").touch()
+    taken = [tree, tree.parent][level]
+    taken.chmod(0o777)
+    with pytest.raises(UsageError, match=f"all users can write to {taken} "):
+        walk(tree)
+    taken.chmod(0o775)  # a group that shares a tree does so on purpose
+    assert walk(tree).entries
+
+
+def test_a_file_that_becomes_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "weights")
+    with pytest.raises(MntError, match="weights changed while it was read"):
+        list(read_steadily(tmp_path, "weights"))
+
+
+def test_a_tree_without_end(tmp_path: Path) -> None:
+    deep = tmp_path
+    for _ in range(250):
+        deep = deep / "d"
+    deep.mkdir(parents=True)
+    with pytest.raises(MntError, match="more than 200 directories deep"):
+        walk(tmp_path)
+
+
+# --- a workdir, and the files of a job
+
+
+def test_a_workdir_that_she_makes_in_the_moment_before(common: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not there when it is checked; then it is hers, and `releases/.lock` leads to a user's file."""
+    precious = common / "precious"
+    precious.mkdir(mode=0o700)
+    (precious / "thesis.tex").write_text("important")
+    workdir, real = common / "project", os.mkdir
+
+    def mkdir(path: bytes, mode: int = 0o777) -> None:
+        if os.fsdecode(path) == str(workdir):
+            real(workdir)
+            real(workdir / "releases")
+            (workdir / "releases" / ".lock").symlink_to(precious / "thesis.tex")
+            for made in (workdir, workdir / "releases"):
+                made.chmod(0o777)
+        real(path, mode)
+
+    monkeypatch.setattr(releases.os, "mkdir", mkdir)
+    answer, _ = Host(workdir).say(survey())
+    assert f"all users can write to {workdir} " in answer["refused"]["message"]
+    assert (precious / "thesis.tex").read_text() == "important"
+
+
+@needs_root
+def test_releases_of_another_group_are_given_to_the_one_that_shares_them(tmp_path: Path) -> None:
+    host = Host(tmp_path / "work")
+    host.releases.mkdir(parents=True)
+    os.chown(host.releases, -1, EVE)
+    host.releases.chmod(0o755)
+    found = releases.Releases(str(host.workdir), (), "daemon")
+    found.make(lambda *undo: None)
+    status = host.releases.stat()
+    assert (status.st_mode & 0o7777, status.st_gid) == (0o2770, found.group.id if found.group else None)
+
+
+def test_a_tree_that_a_job_made_without_end_is_no_end_of_a_push(tmp_path: Path) -> None:
+    top = tmp_path / ".removing-x"
+    top.mkdir()
+    place = os.open(top, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=place)
+        inside = os.open("d", os.O_RDONLY, dir_fd=place)
+        os.close(place)
+        place = inside
+    os.close(place)
+    remove_tree(os.fsencode(top))  # as far as it gets
+    subprocess.run(["rm", "-rf", top], check=True)  # Python's own functions cannot
+
+
+def test_a_directory_that_is_gone_gets_no_file(tmp_path: Path) -> None:
+    """She could make it in the next moment."""
+    paths = JobPaths(str(tmp_path / "jobs"), "j1", "node1")
+    with pytest.raises(FileNotFoundError):
+        paths.write(paths.state, {})
+    os.makedirs(paths.directory)
+    paths.write(paths.state, {"a": 1})
+    assert json.loads(Path(paths.state).read_text()) == {"a": 1}
