@@ -183,7 +183,8 @@ def full(bound: Bound, start: bytes = b"") -> bytes:
     Args:
         start: keys and values that the answer has in addition.
     """
-    lists = largest(lambda n: f"{{{start.decode()}{SHAPES['deep lists'](n)[1:]}", bound)[:-1]
+    others = bound._replace(values=bound.values - 2)
+    lists = largest(lambda n: f"{{{start.decode()}{SHAPES['deep lists'](n)[1:]}", others)[:-1]
     wide = b',"y":"' + "\U0001f600".encode()
     return lists + wide + b"a" * (bound.size - len(lists + wide) - 2) + b'"}'
 
