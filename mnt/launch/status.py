@@ -13,15 +13,12 @@ from mnt.launch.backends import DEFAULT, backend_named
 from mnt.launch.backends.api import BackendState
 from mnt.launch.backends.local import LocalBackend, this_machine
 from mnt.launch.jobs import Job, merge_jobs, record_of
-from mnt.tasks.bounds import LIST_BYTES, MIB
+from mnt.tasks.bounds import list_share
 from mnt.tasks.job import Jobs, list_jobs, list_jobs_here
 
 if TYPE_CHECKING:
     from mnt.fleet import Fleet, HostConnection
     from mnt.inventory.model import Host
-
-_LISTS = 32 * MIB  # of all hosts together, as JSON
-_LIST_AT_MOST = 7 * MIB // 8  # of a host
 
 
 class JobHosts(ExitStack):
@@ -62,8 +59,7 @@ class JobHosts(ExitStack):
         jobs: list[Job] = []
         errors: dict[str, HostError] = {}
         if self._hosts:
-            most = max(LIST_BYTES, min(_LISTS // len(self._hosts), _LIST_AT_MOST))
-            results = self._fleet(DEFAULT).run(_list_with_clock, wanted, most)
+            results = self._fleet(DEFAULT).run(_list_with_clock, wanted, list_share(len(self._hosts)))
             errors = results.errors()
             answers = results.values_by_host()
             jobs = merge_jobs(answers, unreachable=errors)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mnt.errors import HostError
@@ -108,8 +107,8 @@ class Watch:
                 )
             except HostError as error:
                 if error.phase in ("command", "answer"):
-                    self._look_for_files(connection)
-                    raise
+                    self._await_end(connection, error)
+                    return
                 self._reach_again(connection, error)
             else:
                 self._changed(host, last)
@@ -126,13 +125,38 @@ class Watch:
         if self._output_error is not None:
             raise self._output_error
 
-    def _look_for_files(self, connection: HostConnection) -> None:
-        """Find out whether the host has files of the job. Without, it never started there, or lost them."""
+    def _await_end(self, connection: HostConnection, error: HostError) -> None:
+        """Watch a node without its output, after this error. Raises it if its state cannot be had either."""
+        told = False
+        while True:
+            try:
+                entry = self._entry(connection)
+            except HostError as lost:
+                if lost.phase not in ("command", "answer"):
+                    self._reach_again(connection, lost)
+                    continue
+                entry = None
+            if entry is None:
+                if len(self._jobs_dirs) > 1:  # of one node, the error is shown at the end
+                    self._tell(f"{error.message}; the host is no longer watched")
+                raise error
+            if not told:
+                self._tell(f"{error.message}; its further output is not shown")
+                told = True
+            self._changed(connection.target.name, entry)
+            if entry["state"] not in ACTIVE:
+                return
+            if self._over.wait(RETRY_EVERY):
+                raise error
+
+    def _entry(self, connection: HostConnection) -> JobEntry | None:
+        """The node's state. None: the host has no files of the job: it never started there, or lost them."""
         host = connection.target.name
-        with suppress(HostError):
-            jobs = list_jobs(connection, self._jobs_dirs[host], host)["jobs"]
-            if all(entry["job"] != self._job for entry in jobs):
-                self._without.add(host)
+        for entry in list_jobs(connection, self._jobs_dirs[host], host, wanted=self._job)["jobs"]:
+            if entry["job"] == self._job:
+                return entry
+        self._without.add(host)
+        return None
 
     def _changed(self, host: str, entry: JobEntry) -> None:
         self._entries[host] = entry

@@ -1,7 +1,7 @@
-"""How much a host may send: the bound of a program's frames, and what a frame costs to parse. Pure.
+"""How much a host may send: the bound of a program's frames. Pure.
 
 The memory of a parsed frame is mostly that of many small values: `[]` has two bytes, and takes 80. So the
-text is measured before it is parsed.
+values are counted before the text is parsed.
 """
 
 from __future__ import annotations
@@ -10,33 +10,39 @@ import re
 from itertools import islice
 from typing import NamedTuple
 
+from mnt.remote.job.logs import LOG_JSON
+
 KIB, MIB = 1 << 10, 1 << 20
 
 
 class Bound(NamedTuple):
-    """The largest frame of a program, in bytes of JSON and in bytes of memory once it is parsed."""
+    """The largest frame of a program: bytes of JSON, and values as `problem_of` counts them.
+
+    Parsed, it takes at most VALUE * values + 4 * size bytes: a character has at least a byte in JSON, and at
+    most 4 in memory.
+    """
 
     size: int
-    memory: int
+    values: int
 
+
+VALUE = 88  # bytes of memory on 64 bits, without the characters; tests/unit/test_bounds.py measures it
+_SPARSE = 5  # bytes of JSON for each value: no answer of our own programs has fewer
 
 # The largest of all; also of a program that is named by hand.
-MOST = Bound(MIB, 16 * MIB)
+MOST = Bound(MIB, MIB // _SPARSE)
 
 # Sent by the boot code of every program: the start, and a traceback.
-SHORT = Bound(64 * KIB, 512 * KIB)
+SHORT = Bound(64 * KIB, 1000)
 
-# Of a list of jobs, if up to 256 hosts are asked.
-LIST_BYTES = 128 * KIB
-
-# Up to 256 hosts answer at the same time, and the head keeps their facts.
+# Up to 256 hosts answer at the same time, and the head keeps their facts: 3 MiB of memory for each host.
 _BOUNDS = {
-    "probe.probe": Bound(256 * KIB, 3 * MIB // 2),
+    "probe.probe": Bound(192 * KIB, 16_000),  # an interface has about 300 bytes and 40 values
     "probe.visible": SHORT,
     "net.reach": SHORT,
-    "job.list": SHORT,
-    "job.jobctl": Bound(772 * KIB, 5 * MIB // 4),  # a part of a log: LOG_JSON of mnt/remote/job/logs.py
-    "push.receive": Bound(256 * KIB, 2 * MIB),  # the names of all releases
+    "job.list": Bound(16 * KIB, 200),  # without the list
+    "job.jobctl": Bound(LOG_JSON + 4 * KIB, 10_000),  # a part of a log; a job's state has 9 values for a node
+    "push.receive": Bound(256 * KIB, 16_000),  # the names of all releases
     "ssh.authorize": SHORT,
     "ssh.mesh": SHORT,
     "trial.stage": SHORT,
@@ -49,48 +55,33 @@ def bound_of(name: str, more: int = 0) -> Bound:
     Args:
         more: bytes that this call allows in addition, for what it asks about.
     """
-    size, memory = _BOUNDS.get(name, MOST)
-    return Bound(min(size + more, MOST.size), min(memory + 16 * more, MOST.memory))
+    size, values = _BOUNDS.get(name, MOST)
+    return Bound(min(size + more, MOST.size), min(values + more // _SPARSE, MOST.values))
+
+
+def list_share(hosts: int) -> int:
+    """Bytes of JSON for the list of jobs of each of so many hosts: 32 MiB in all for up to 256 hosts."""
+    return min(32 * MIB // min(hosts, 256), MOST.size - _BOUNDS["job.list"].size)
 
 
 DEPTH = 32  # of nested lists and objects; the deepest answer of any program has 6
 
 _BRACKET = re.compile(rb"[\[\]{}]")
 _STRING = re.compile(rb'"[^"]*"')
-_ESCAPED = re.compile(rb"\\u[0-9a-fA-F]{4}")
-_ASTRAL = re.compile(rb"[\xf0-\xff]|\\u[dD][89abAB]")  # not in the Basic Multilingual Plane of Unicode
-_KEY_OR_TEXT = re.compile(rb'("[^"]*")[ \t\r\n]*(:?)')
-
-# Bytes of CPython 3.10 to 3.14 on 64 bits, at most: sizes of the objects, the header of the garbage collector
-# and the slot that refers to them included.
-_OBJECT = 264  # with up to five keys
-_LIST = 112  # with up to four values
-_KEY_SLOT = 64  # of the third and further keys: the two before are in the difference to an empty object
-_TEXT = 88  # without its characters
-_NUMBER = 64  # of up to 40 digits
-_WORD = 16  # true, false, null
 
 
 def problem_of(data: bytes, bound: Bound) -> str | None:
-    """Why a JSON text may not be parsed; None: it may. Its size is checked elsewhere."""
+    """Why a JSON text may not be parsed; None: it may. Its size is checked elsewhere.
+
+    Each `[`, `,` and `:` begins a value (or a key, or nothing). An object takes more than a list: `{` counts
+    as three.
+    """
     # Outside strings, valid JSON has no backslash. Where it is not valid, parsing ends, and keeps nothing.
-    text = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    bare = _STRING.sub(b'"', text)
+    bare = _STRING.sub(b"", data.replace(b"\\\\", b"").replace(b'\\"', b""))
     depth = 0
-    for bracket in islice(_BRACKET.finditer(bare), bound.memory // _LIST):  # more of them need more memory
+    for bracket in islice(_BRACKET.finditer(bare), 2 * bound.values):  # each that opens counts, and is closed
         depth += 1 if bracket[0] in b"[{" else -1
         if depth > DEPTH:
             return "nested too deeply"
-    objects, lists, keys = bare.count(b"{"), bare.count(b"["), bare.count(b":")
-    texts = bare.count(b'"') - keys
-    words = sum(map(bare.count, (b"null", b"true", b"false")))
-    numbers = max(0, bare.count(b",") + 1 - texts - words)
-    texts += len({found[1] for found in _KEY_OR_TEXT.finditer(text) if found[2]})  # equal keys are one object
-    escaped = len(_ESCAPED.findall(text))
-    width = 4 if _ASTRAL.search(data) else 2 if escaped or not data.isascii() else 1
-    memory = objects * _OBJECT + lists * _LIST + max(0, keys - 2 * objects) * _KEY_SLOT
-    memory += texts * _TEXT + numbers * _NUMBER + words * _WORD
-    memory += (len(data) - 5 * escaped) * width  # the characters
-    if memory > bound.memory:
-        return f"too many values: {memory} bytes of memory, more than {bound.memory}"
-    return None
+    values = sum(map(bare.count, (b"[", b",", b":"))) + 3 * bare.count(b"{")
+    return f"too many values: {values}, more than {bound.values}" if values > bound.values else None

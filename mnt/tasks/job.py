@@ -14,7 +14,7 @@ from typing import Any, Literal, TypedDict
 from mnt.errors import HostError
 from mnt.fleet import HostConnection
 from mnt.remote.job.list import answer_of
-from mnt.tasks.bounds import LIST_BYTES, MOST, bound_of
+from mnt.tasks.bounds import MOST, bound_of, list_share
 from mnt.tasks.bundle import script_source
 from mnt.tasks.program import run_program
 from mnt.tasks.shape import (
@@ -241,15 +241,16 @@ def list_jobs(
     host: str,
     *,
     wanted: str | None = None,
-    most: int = LIST_BYTES,
+    most: int | None = None,
     timeout: float = 30.0,
 ) -> Jobs:
     """The jobs that have a directory for this host. A job whose supervisor has died is "lost".
 
     Args:
         wanted: the job that is asked for, if any: it is listed whatever is left out.
-        most: bytes of the list as JSON. A job of 16 nodes has about 1500.
+        most: bytes of the list as JSON; None: as if 256 hosts were asked. A job of 16 nodes has about 1500.
     """
+    most = list_share(256) if most is None else most
     args = {"jobs_dir": jobs_dir, "host": host, "wanted": wanted, "most": most}
     answer = run_program(connection, "job.list", args, timeout=timeout, bound=bound_of("job.list", most))
     jobs = shaped(connection.target.name, granted(connection.target.name, answer), Jobs)

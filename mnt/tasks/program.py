@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -133,34 +133,29 @@ def held(
     Raises HostError if the program fails before that frame, or does not emit it in time.
     """
     done = threading.Event()
-    heard: queue.Queue[dict[str, Any] | BaseException] = queue.Queue(maxsize=1)
-    told = threading.Event()
+    first: Future[dict[str, Any]] = Future()
 
-    def tell(event: dict[str, Any] | BaseException) -> None:
-        if not told.is_set():
-            told.set()
-            heard.put(event)
+    def tell(frame: dict[str, Any]) -> None:
+        if not first.done():
+            first.set_result(frame)
 
     def run() -> None:
+        host = connection.target.name
+        error: BaseException = HostError(host, "answer", f"{name}: it ended before it was ready", fix=CHECK)
         try:
             run_program(connection, name, args, stdin=_until(done), timeout=None, on_frame=tell)
-        except BaseException as error:  # noqa: BLE001 - it is raised below, and nobody waits for a frame
-            tell(error)
-        else:
-            host = connection.target.name
-            tell(HostError(host, "answer", f"{name}: it ended before it was ready", fix=CHECK))
+        except BaseException as raised:  # noqa: BLE001 - it is raised below, if nothing was heard before
+            error = raised
+        if not first.done():
+            first.set_exception(error)
 
     holder = threading.Thread(target=run, daemon=True)
     holder.start()
     try:
-        try:
-            first = heard.get(timeout=patience)
-        except queue.Empty:
+        if not wait((first,), patience).done:
             problem = f"{name}: no answer within {patience:g} s"
-            raise HostError(connection.target.name, "command", problem) from None
-        if isinstance(first, BaseException):
-            raise first
-        yield first
+            raise HostError(connection.target.name, "command", problem)
+        yield first.result()
     finally:
         done.set()
         holder.join(patience)

@@ -16,6 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from mnt.launch.jobs import merge_jobs
 from mnt.push.session import Progress, _Conversation
 from mnt.run.outputs import Outputs
 from mnt.run.summary import HostRun, RunSummary
-from mnt.tasks.bounds import MOST, Bound, bound_of, problem_of
+from mnt.tasks.bounds import MOST, Bound, bound_of, list_share, problem_of
 from mnt.tasks.command import run_command
 from mnt.tasks.job import Jobs, list_jobs, read_logs
 from mnt.tasks.program import held, run_program
@@ -141,6 +142,14 @@ SHAPES: dict[str, Callable[[int], str]] = {
     "lists of one value": lambda n: '{"x":[' + ",".join(["[0]"] * n) + "]}",
     "deep lists": lambda n: '{"x":[' + ",".join(["[" * 30 + "]" * 30] * (n // 30)) + "]}",
     "deep objects": lambda n: '{"x":[' + ",".join(['{"":' * 29 + "{}" + "}" * 29] * (n // 30)) + "]}",
+    "deep new keys": lambda n: (
+        '{"x":['
+        + ",".join("".join(f'{{"{i + j:x}":' for j in range(29)) + "0" + "}" * 29 for i in range(0, n, 30))
+        + "]}"
+    ),
+    "new keys": lambda n: '{"x":[' + ",".join(f'{{"{i:x}":{i + 1000}}}' for i in range(n)) + "]}",
+    "wide keys": lambda n: "{" + ",".join(f'"\u4e2d{i:x}":"\u4e2d{i:x}"' for i in range(n)) + "}",
+    "accents": lambda n: "{" + ",".join(f'"\xe9{i:x}":"\xe9{i:x}"' for i in range(n)) + "}",
     "many keys": lambda n: "{" + ",".join(f'"{i:x}":{i + 1000}' for i in range(n)) + "}",
     "keys like colons": lambda n: '{"x":"v",' + ",".join(f'":{i:x}":0' for i in range(n)) + "}",
     "keys with spaces": lambda n: '{"x":"v"' + "".join(f',":{i:x}" \n : 0' for i in range(n)) + "}",
@@ -162,10 +171,22 @@ def largest(shape: Callable[[int], str], bound: Bound) -> bytes:
     low, high = 60, 60
     while fits(shape(high), bound):
         low, high = high, high * 2
-    while high - low > max(30, low // 50):
+    while high - low > 30:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(shape(middle), bound) else (low, middle)
     return shape(low).encode()
+
+
+def full(bound: Bound, start: bytes = b"") -> bytes:
+    """What takes most memory: as many lists as may be, and one wide text in the bytes that are left.
+
+    Args:
+        start: keys and values that the answer has in addition.
+    """
+    others = bound._replace(values=bound.values - 2)
+    lists = largest(lambda n: f"{{{start.decode()}{SHAPES['deep lists'](n)[1:]}", others)[:-1]
+    wide = b',"y":"' + "\U0001f600".encode()
+    return lists + wide + b"a" * (bound.size - len(lists + wide) - 2) + b'"}'
 
 
 def fits(text: str, bound: Bound) -> bool:
@@ -182,20 +203,16 @@ def ask(count: int, deed: Deed, name: str, bound: Bound | None = None) -> Any:
 
 
 def all_that_fits(count: int) -> Any:
-    """What preflight asks, one after the other, in the shapes that need most memory."""
+    """What preflight asks, one after the other: all is kept."""
     kept = []
-    for name, shape in (
-        ("probe.probe", "objects of one key"),
-        ("probe.visible", "deep objects"),
-        ("net.reach", "objects of one key"),
-    ):
-        bound = bound_of(name, 512 * 20 if name == "net.reach" else 0)
-        kept.append(ask(count, answers(largest(SHAPES[shape], bound)), name, bound))
+    for name, more in (("probe.probe", 0), ("probe.visible", 0), ("net.reach", 512 * 20)):
+        bound = bound_of(name, more)
+        kept.append(ask(count, answers(full(bound)), name, bound))
         assert kept[-1].ok
     return kept
 
 
-def jobs(count: int) -> Any:
+def jobs(count: int, *, junk: bool = False) -> Any:
     node = '{"host":"%x","node_rank":0,"nproc":1}'
     entry = (
         '{"job":"a","host":"%s","node_rank":0,"nodes":[%s],"engine":null,"release":null,"backend":null,'
@@ -208,10 +225,11 @@ def jobs(count: int) -> Any:
             '{"now":1.0,"jobs":[' + entry % ("node1", ",".join(node % number for number in range(n))) + "]}"
         )
 
-    data = largest(text, bound_of("job.list", 128 << 10))
+    bound = bound_of("job.list", list_share(count))
+    data = full(bound, text(1)[1:-1].encode() + b",") if junk else largest(text, bound)
 
     def ask_for_jobs(host: HostConnection) -> tuple[Jobs, float]:
-        found = list_jobs(host, "~/.mnt/jobs", "node1")
+        found = list_jobs(host, "~/.mnt/jobs", "node1", most=list_share(count))
         for entry in found["jobs"]:
             entry["job"] = host.target.name  # each has a job of its own
         return found, 0.0
@@ -224,7 +242,10 @@ def jobs(count: int) -> Any:
 
 
 def logs(count: int) -> Any:
-    text = SHAPES["one wide text"](60_000).replace('"x"', '"stream":"output","offset":1,"data"')
+    bound = bound_of("job.jobctl")
+    text = full(bound._replace(size=bound.size - 3), b'"stream":"output","offset":1,').replace(
+        b'"y"', b'"data"'
+    )
     kept: dict[str, Any] = {}
 
     def read(host: HostConnection) -> Any:
@@ -233,7 +254,7 @@ def logs(count: int) -> Any:
 
         return read_logs(host, "~", "j", host.target.name, on_frame=take)
 
-    with liars(count, endless("frame", text.encode(), 2 * MIB)) as fleet:
+    with liars(count, endless("frame", text, 2 * MIB)) as fleet:
         return kept, fleet.run(read)
 
 
@@ -292,6 +313,7 @@ _ERROR = json.dumps({"error": "e" * 30_000, "traceback": "t" * 30_000}).encode()
 ATTACKS: dict[str, Callable[[int], Any]] = {
     "all that fits": all_that_fits,
     "jobs": jobs,
+    "jobs and junk": partial(jobs, junk=True),
     "logs": logs,
     "push": push,
     "hold": holding,
@@ -306,7 +328,7 @@ ATTACKS: dict[str, Callable[[int], Any]] = {
     "tracebacks": lambda n: ask(n, lambda mark: frame(mark, "error", _ERROR), "probe.probe"),
     "hello": lambda n: ask(n, endless("hello", b'{"x":[' + b"[]," * 15_000 + b"0]}"), "probe.probe"),
     "frames": lambda n: ask(n, endless("frame", b'{"x":[' + b"1," * 9000 + b"0]}", MIB), "probe.probe"),
-    "by hand": lambda n: ask(n // 16, answers(largest(SHAPES["deep objects"], MOST)), "net.reach", MOST),
+    "by hand": lambda n: ask(n // 16, answers(full(MOST)), "net.reach", MOST),
 }
 
 

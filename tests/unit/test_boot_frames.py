@@ -67,7 +67,7 @@ def test_noise_is_kept_for_messages() -> None:
 )
 def test_what_is_no_frame(output: bytes, why: str) -> None:
     with pytest.raises(BadFrame, match=why):
-        read(output, bound=Bound(1000, MOST.memory))
+        read(output, bound=Bound(1000, MOST.values))
 
 
 def test_the_mark_of_another_run_is_noise() -> None:

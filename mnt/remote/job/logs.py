@@ -17,7 +17,7 @@ from mnt.remote.job.remains.readers import remains_of
 from mnt.remote.job.spec import first_rank, rank_count
 
 FRAME_BYTES = 256 * 1024
-LOG_JSON = 3 * FRAME_BYTES  # bytes in JSON: enough for any text; what is no text may have twice as many
+LOG_JSON = 320 * 1024  # bytes in JSON: what has many characters to escape is sent in several frames
 LOOK_EVERY = 0.1
 
 
