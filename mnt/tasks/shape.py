@@ -14,7 +14,7 @@ from mnt.remote.job.failures import CALENDAR_END
 
 T = TypeVar("T")
 
-# What the numbers and texts of a host may be. An integer has at most 40 digits (mnt.tasks.bootstrap).
+# What the numbers and texts of a host may be. An integer has at most 40 digits (mnt.remote.common.files).
 Count = Annotated[int, Meta(ge=0)]
 Pid = Annotated[int, Meta(ge=0, le=2**22)]  # PID_MAX_LIMIT, proc(5); 0: a parent outside of a container
 Port = Annotated[int, Meta(ge=1, le=65535)]

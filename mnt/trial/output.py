@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from mnt import typed
 from mnt.errors import HostError
 from mnt.facts.trial import Measurement, Trial, TrialCulprit
-from mnt.tasks.bootstrap import BadFrame, parse
+from mnt.remote.common.files import parse_json
 from mnt.tasks.shape import Count
 
 
@@ -126,11 +126,11 @@ def _events(host: str, text: str, prefix: str) -> Iterator[Event | HostError]:
 def _event(host: str, text: str) -> Event:
     """Raises HostError."""
     try:
-        document = parse(text)
+        document = parse_json(text)
         typed.check_text(document)
         event: Event = typed.convert(document, Event)
         return event
-    except (BadFrame, typed.Misfit) as error:
+    except (ValueError, typed.Misfit) as error:
         raise HostError(host, "answer", f"its trial printed a line that is not valid: {error}") from None
 
 
