@@ -17,7 +17,7 @@ from mnt.fleet.wire.command import ReadTimeout, RunningCommand, remaining
 from mnt.tasks import bootstrap, bundle
 from mnt.tasks.bootstrap import BadFrame, Frame, FrameReader
 from mnt.tasks.bounds import Bound, bound_of
-from mnt.tasks.shape import CHECK, shaped
+from mnt.tasks.shape import CHECK, shaped, wrong_answer
 
 OnFrame = Callable[[dict[str, Any]], None]
 
@@ -114,7 +114,7 @@ def run_program(
     except _NoShell as silent:
         raise runs_nothing(connection, silent.exit_code, silent.output) from None
     except BadFrame as error:
-        raise HostError(host, "answer", f"{name}: {error}", fix=CHECK) from None
+        raise wrong_answer(host, f"{name}: {error}") from None
 
 
 @contextlib.contextmanager
@@ -306,7 +306,7 @@ class _Run:
         if not self._heard:
             return _NoShell(code, output)
         ended = "ended without an answer" + ("" if code is None else f", exit code {code}")
-        return HostError(self._host, "answer", f"{self._name}: {ended}{_last_line(output)}")
+        return wrong_answer(self._host, f"{self._name}: {ended}{_last_line(output)}")
 
 
 def _last_line(text: str) -> str:
