@@ -269,9 +269,7 @@ def test_what_is_no_file_is_refused_at_once(inventory_file: Path) -> None:
     os.mkfifo(pipe, 0o600)
     with at_most(PATIENCE):
         assert refusal(inventory_file, file=str(pipe)) == f"{pipe} cannot be read: not a regular file"
-    assert (
-        refusal(inventory_file, file=str(pipe.parent)) == f"{pipe.parent} cannot be read: not a regular file"
-    )
+    assert refusal(inventory_file, file=str(pipe.parent)) == f"{pipe.parent} cannot be read: Is a directory"
     missing = str(pipe.parent / "none")
     assert refusal(inventory_file, file=missing) == f"{missing} cannot be read: No such file or directory"
     assert refusal(inventory_file, env="MNT_NO_SUCH") == "MNT_NO_SUCH is not set in your environment"

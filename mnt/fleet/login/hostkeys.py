@@ -19,12 +19,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mnt.errors import MntError
+from mnt.errors import MntError, UsageError
 from mnt.fleet.login.destination import Destination
 from mnt.fleet.login.failures import LoginFailure
 from mnt.fleet.login.sshconfig import lower, matches
-from mnt.remote.common.files import open_regular, replace_file
+from mnt.remote.common.files import open_regular, read_bytes, replace_file
 
+_MOST_BYTES = 16 * 1024 * 1024  # of a file: the three keys of a host have about 900
+_MOST_LINES = 200_000
 _HASH_MARK = "|1|"
 _WILDCARDS = frozenset("*?!")
 _TYPE = re.compile("[A-Za-z0-9@._-]{1,100}")  # of a key
@@ -112,12 +114,15 @@ class KnownHosts:
         self._files: dict[str, list[KnownKey]] = {}
 
     def lines_for(self, name: str, files: Iterable[str]) -> list[KnownKey]:
-        """The lines of `files` for `name`. A file that cannot be read counts as empty."""
+        """The lines of `files` for `name`. A file that cannot be read counts as empty.
+
+        Raises UsageError for a file that is too large: it may have the key that is not read.
+        """
         with self._lock:
             return [line for file in files for line in self._read(file) if line.is_for(name)]
 
     def about(self, destination: Destination) -> list[KnownKey]:
-        """The lines for a server, in its own files and in those that are only read."""
+        """The lines for a server, in its own files and in those that are only read. Raises UsageError."""
         files = (*destination.known_hosts, *destination.known_hosts_global)
         known = self.lines_for(destination.key_name, files)
         if not known and destination.key_name == f"[{destination.hostname}]:{destination.port}":
@@ -161,11 +166,14 @@ class KnownHosts:
     def _read(self, file: str) -> list[KnownKey]:
         if file not in self._files:
             try:
-                with open_regular(Path(file).expanduser()) as opened:
-                    text = _text(opened.read())
-            except OSError:
-                text = ""
-            self._files[file] = parse(text, file)
+                data = read_bytes(Path(file).expanduser(), _MOST_BYTES)
+            except OSError as error:
+                if error.errno == errno.EFBIG:
+                    raise _too_large(file) from None
+                data = b""
+            if data.count(b"\n") > _MOST_LINES:
+                raise _too_large(file)
+            self._files[file] = parse(_text(data), file)
         return self._files[file]
 
 
@@ -189,6 +197,13 @@ def parse(text: str, file: str) -> list[KnownKey]:
             continue
         found.append(KnownKey(words[0], HostKey(words[1], blob), revoked, file, number))
     return found
+
+
+def _too_large(file: str) -> UsageError:
+    return UsageError(
+        f"{file}: more than {_MOST_BYTES:,} bytes, or {_MOST_LINES:,} lines",
+        fix="remove the lines of hosts that are gone, or name another file: ssh: {known_hosts: ..}",
+    )
 
 
 def _text(data: bytes) -> str:
