@@ -14,6 +14,7 @@ from mnt.errors import HostError
 from mnt.fleet import HostConnection
 from mnt.fleet.shell import runs_nothing
 from mnt.fleet.wire.command import ReadTimeout, RunningCommand, remaining
+from mnt.remote.common.files import whole_number
 from mnt.tasks import bootstrap, bundle
 from mnt.tasks.bootstrap import BadFrame, Frame, FrameReader
 from mnt.tasks.bounds import Bound, bound_of
@@ -22,7 +23,6 @@ from mnt.tasks.shape import CHECK, shaped, wrong_answer
 OnFrame = Callable[[dict[str, Any]], None]
 
 _LINE_SHOWN, _ERROR_SHOWN = 500, 2000  # characters of a line or an error of the host in a message
-_PID_DIGITS = 10
 _MOST_REMARKS = 100  # frames of boot.sh, which sends about 15
 
 
@@ -288,8 +288,8 @@ class _Run:
     def _note(self, frame: Frame) -> None:
         """Keep track of what is being started: interpreters after `sh`, nothing after `hello`."""
         self._heard = True
-        if frame.kind == "sh" and frame.value.isdecimal() and len(frame.value) <= _PID_DIGITS:
-            self._group = int(frame.value)
+        if frame.kind == "sh":
+            self._group = whole_number(frame.value)
         if frame.kind in ("sh", "tried"):
             self._impatient = time.monotonic() + self._patience
         else:
