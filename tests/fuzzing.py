@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from mnt.tasks.bootstrap import parse
+from mnt.remote.common.files import parse_json
+from mnt.tasks.bootstrap import BadFrame
 
 SAMPLE = 300  # cases of a target in the suite
 _HANG = 60  # seconds that a case may take on a busy machine
@@ -197,7 +198,10 @@ def _flat(items: list[Any]) -> list[Any]:
 
 def sent(document: Any) -> Any:
     """A document as it arrives at the head in a frame. Raises BadFrame."""
-    return parse(json.dumps(document))
+    try:
+        return parse_json(json.dumps(document))
+    except ValueError as error:
+        raise BadFrame(str(error)) from None
 
 
 def run_cases(

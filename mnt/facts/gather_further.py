@@ -21,7 +21,7 @@ from mnt.facts.reach import Reach, Reached, TrainingNic
 from mnt.fleet import Fleet
 from mnt.tasks.logins import mesh
 from mnt.tasks.reach import Listening, Meeting, Target, reach
-from mnt.tasks.shape import described
+from mnt.tasks.shape import converted, described
 from mnt.tasks.visible import Seen, Written, await_files, write_files
 
 _SEEN_WITHIN = 5.0  # seconds; the attribute cache of an NFS client can be that old
@@ -174,8 +174,7 @@ def gather_reach(fleet: Fleet, nics: Mapping[str, TrainingNic], master: str, por
 
 def read_reached(answer: Any, others: Container[str]) -> dict[str, Reached]:
     """How a host reaches the others, from its answer. Raises Misfit."""
-    typed.check_text(answer)
-    found: dict[str, Reached] = typed.convert(answer, dict[str, Reached])
+    found: dict[str, Reached] = converted(answer, dict[str, Reached])
     if any(other not in others for other in found):
         raise typed.Misfit((), "it names another host than it was told", of_key=True, of_hook=False)
     return found

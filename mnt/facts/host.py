@@ -6,16 +6,13 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
-
-from msgspec import Meta
+from typing import Any, Literal
 
 from mnt import typed
-from mnt.errors import HostError
 from mnt.facts.nccl import ConfFile
 from mnt.facts.rdma import RdmaFacts
 from mnt.facts.system import Artifacts, Gpus, Logind, Ofed, OwnProcesses, Resolved, Session
-from mnt.tasks.shape import Count, DeviceName, Duration, Pid, Short, described
+from mnt.tasks.shape import Count, DeviceName, Duration, Pid, Short, converted, described, wrong_answer
 
 
 @dataclass(frozen=True)
@@ -162,17 +159,13 @@ class HostFacts:
     kernel: Short | None = None
     os: OsRelease | None = None
     clock_offset: Duration = 0.0  # seconds by which the host's clock is ahead of the head's
-    clock_uncertainty: Duration | None = (
-        None  # possible error of `clock_offset` in seconds; None: not measured
-    )
+    clock_uncertainty: Duration | None = None  # possible error of it, in seconds; None: not measured
     login: Account | None = None
     python: Interpreter | None = None
     packages: Mapping[Short, Short] = field(default_factory=dict)  # canonical name (PEP 503) -> version
     torch_cuda: Short | None = None  # "13.0"; "none": a CPU build
     nccl_library: Short | None = None  # version of the library file that torch loads
-    interfaces: Annotated[
-        tuple[Interface, ...], Meta(max_length=8192)
-    ] = ()  # including `lo`; empty: a sandbox hides them
+    interfaces: tuple[Interface, ...] = ()  # including `lo`; empty: a sandbox hides them
     paths: Mapping[str, PathFacts] = field(default_factory=dict)  # required paths and mount points
     mounts: Mapping[str, MountPoint] = field(default_factory=dict)
     gpus: Gpus | None = None
@@ -193,16 +186,11 @@ class HostFacts:
     def parse(cls, host: str, document: Mapping[str, Any]) -> HostFacts:
         """The facts in the probe's answer. Raises HostError (phase `answer`) if the answer is not valid."""
         try:
-            typed.check_text(document)
-            facts: HostFacts = typed.convert(document, cls)
+            facts: HostFacts = converted(document, cls)
             return facts
         except typed.Misfit as misfit:
-            raise HostError(
-                host,
-                "answer",
-                described(misfit.location, misfit, "the probe's {} is not valid: {}"),
-                fix="run the command again; if it fails again, check what replaces Python or /proc there",
-            ) from None
+            problem = described(misfit.location, misfit, "the probe's {} is not valid: {}")
+            raise wrong_answer(host, problem) from None
 
     @property
     def home(self) -> str:

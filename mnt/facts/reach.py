@@ -31,9 +31,8 @@ class Reached:
     latency: Duration | None = None  # seconds of a round trip, measured by the kernel
     mtu: Count | None = None  # of the path, in bytes
     full: bool | None = None  # whether a full-size packet arrives; None: not tried
-    master: Short | None = (
-        None  # outcome for the master port; None: not tried, a process there holds the port
-    )
+    # Outcome for the master port; None: not tried, a process there holds the port.
+    master: Short | None = None
     ports: Mapping[Port, Short] = field(default_factory=dict)  # outcomes for sample ports of the local range
 
     @property

@@ -45,9 +45,8 @@ class Gpus:
     rows: Rows = ()  # --query-remapped-rows
     processes: Rows = ()  # --query-compute-apps
     links: str = ""  # nvlink -s
-    on_bus: Annotated[
-        tuple[Short, ...], Meta(max_length=1024)
-    ] = ()  # PCI addresses of the NVIDIA GPUs, with or without a driver
+    # PCI addresses of the NVIDIA GPUs, with or without a driver.
+    on_bus: Annotated[tuple[Short, ...], Meta(max_length=1024)] = ()
     fabric_manager: bool | None = None  # whether it runs; None: not needed here, or processes are hidden
     kernel_log: KernelLog | None = None
 

@@ -111,8 +111,11 @@ def describe(value: object) -> str:
 def _compose(text: str) -> yaml.Node | None:
     """Parse with libyaml, which is ten times faster; if it fails, with Python's, for better messages."""
     if yaml.__with_libyaml__:
-        with contextlib.suppress(*[yaml.YAMLError] * (len(text) < _BETTER_MESSAGES)):
+        try:
             return yaml.compose(text, Loader=yaml.CSafeLoader)
+        except yaml.YAMLError:
+            if len(text) >= _BETTER_MESSAGES:
+                raise
     return yaml.compose(text, Loader=yaml.SafeLoader)
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from mnt.inventory.document import describe, written
+from mnt.remote.common.forms import HOST_NAME
 
 _CONTROL = r"\x00-\x1f\x7f-\x9f"
 _ANY = f"[^{_CONTROL}]"
@@ -68,7 +69,7 @@ PackageName = Annotated[
 
 def is_host_name(text: str) -> bool:
     """Whether `text` can be a host's name, which is also used in file names and command lines."""
-    return re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}", text) is not None
+    return re.match(HOST_NAME, text) is not None
 
 
 def is_variable_name(text: str) -> bool:

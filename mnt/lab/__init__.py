@@ -9,7 +9,6 @@ import os
 from pathlib import Path
 
 from mnt.errors import MntError
-from mnt.remote.common.files import strerror
 from mnt.remote.common.owners import check_owners
 from mnt.remote.common.refusal import Refused
 
@@ -26,5 +25,3 @@ def check_root() -> None:
         check_owners(str(LAB_ROOT.absolute()))
     except Refused as refusal:
         raise MntError(refusal.message, fix=refusal.fix) from None
-    except OSError as error:
-        raise MntError(f"cannot enter {LAB_ROOT}: {strerror(error)}") from None

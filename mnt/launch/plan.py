@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from mnt.errors import NeverStarted, UsageError
-from mnt.inventory.model import Host, Inventory
+from mnt.inventory.model import Host, Inventory, SecretSource
 from mnt.inventory.values import is_variable_name
 from mnt.launch.engines import DEFAULT
 from mnt.launch.engines.api import Engine, NodeRole, Program
 from mnt.launch.jobs import JobRecord
-from mnt.launch.secret import HIDDEN, Secret, unread
+from mnt.launch.secret import HIDDEN, Secret
 from mnt.network.decision import NetworkDecision
 from mnt.network.nic import NicChoice
 from mnt.remote.job.files import JobFiles
@@ -88,10 +88,18 @@ class LaunchPlan:
     start_timeout: float
     warnings: tuple[str, ...] = ()
     secrets: Mapping[str, Secret] = field(default_factory=dict)  # further variables, on every node
+    # Those that a launch has to read yet (`mnt.launch.secret`), and the file of the inventory that has them.
+    secret_sources: Mapping[str, SecretSource] = field(default_factory=dict, repr=False)
+    inventory_file: str = ""
 
     @property
     def job(self) -> str:
         return self.record.job
+
+    @property
+    def secret_names(self) -> list[str]:
+        """The variables whose values are not shown, whether they are read or not."""
+        return sorted({*self.secrets, *self.secret_sources})
 
     @property
     def world_size(self) -> int:
@@ -111,7 +119,7 @@ class LaunchPlan:
 
     def shown_env(self, node: NodePlan) -> dict[str, str]:
         """A node's environment for people: `***` for each secret."""
-        return {**node.env, **dict.fromkeys(self.secrets, HIDDEN)}
+        return {**node.env, **dict.fromkeys(self.secret_names, HIDDEN)}
 
 
 def parse_env(assignments: Sequence[str], caller: Mapping[str, str]) -> dict[str, str]:
@@ -151,7 +159,7 @@ def plan_launch(
     networks = {host.name: _fit(host, network) for host in hosts}
     master_addr = networks[hosts[0].name][0].address
     master_port = inventory.network.master_port
-    secrets = _secrets(inventory, options)
+    secrets, sources = _secrets(inventory, options)
     warnings: list[str] = []
     nodes: list[NodePlan] = []
     for rank, host in enumerate(hosts):
@@ -168,7 +176,7 @@ def plan_launch(
             "PYTHONUNBUFFERED": "1",
             "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[rank${rank}] ",
         }
-        env, overridden = merge_env(computed, host.env, options.env, secrets)
+        env, overridden = merge_env(computed, host.env, options.env, {*secrets, *sources})
         warnings += [f"{host.name}: {text}" for text in overridden]
         role = NodeRole(
             python=python,
@@ -210,6 +218,8 @@ def plan_launch(
         start_timeout=options.start_timeout,
         warnings=tuple(warnings),
         secrets=secrets,
+        secret_sources=sources,
+        inventory_file=inventory.file,
     )
 
 
@@ -239,10 +249,16 @@ def merge_env(
     return {name: value for name, value in merged.items() if name not in secrets}, overridden
 
 
-def _secrets(inventory: Inventory, options: LaunchOptions) -> dict[str, Secret]:
-    """The variables that are not shown: inventory < --env-file < --env, whose values for them are secret."""
-    named = {**unread(inventory), **options.secrets}
-    return {name: Secret(options.env[name]) if name in options.env else named[name] for name in named}
+def _secrets(
+    inventory: Inventory, options: LaunchOptions
+) -> tuple[dict[str, Secret], dict[str, SecretSource]]:
+    """The variables that are not shown, with known values, and still to be read.
+
+    Inventory < --env-file < --env, whose values for them are secret too.
+    """
+    given = [name for name in {**inventory.secrets, **options.secrets} if name in options.env]
+    known = {**options.secrets, **{name: Secret(options.env[name]) for name in given}}
+    return known, {name: source for name, source in inventory.secrets.items() if name not in known}
 
 
 def expand_home(path: str, home: str) -> str:

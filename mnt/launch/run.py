@@ -24,6 +24,7 @@ from mnt.launch.backends.api import Backend, Request, Reservation, Tell, cancel_
 from mnt.launch.facts import facts_here, launch_facts
 from mnt.launch.jobs import Job, JobRecord, new_job_id
 from mnt.launch.plan import LaunchOptions, LaunchPlan, plan_launch
+from mnt.launch.secret import read_secrets
 from mnt.launch.signals import guarded
 from mnt.launch.staging import node_specs, take_back
 from mnt.launch.watch import Watch
@@ -66,16 +67,16 @@ class Draft:
     error: NeverStarted | None  # what a launch raises because of the refusals
 
     def launch(self) -> Launch:
-        """The planned job, with its secrets read.
+        """The planned job, with its secrets read, none of which is revealed here.
 
         Raises NeverStarted if the launch is refused, InventoryError if a secret cannot be read.
         """
         if self.error is not None:
             raise self.error
         assert self.planned is not None  # noqa: S101 - narrows the type
-        for secret in self.planned.plan.secrets.values():
-            secret.reveal()
-        return self.planned
+        plan = self.planned.plan
+        read = read_secrets(plan.inventory_file, plan.secret_sources)
+        return replace(self.planned, plan=replace(plan, secrets={**plan.secrets, **read}, secret_sources={}))
 
 
 def draft(

@@ -13,15 +13,14 @@ import signal
 import stat
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from mnt.errors import InventoryError, UsageError
-from mnt.inventory.model import Inventory, SecretSource
+from mnt.inventory.model import SecretSource
 from mnt.inventory.values import is_variable_name
-from mnt.remote.common.files import strerror
+from mnt.remote.common.files import open_regular, read_bytes, strerror
 from mnt.remote.common.owners import check_owners
 from mnt.remote.common.refusal import Refused
 
@@ -34,21 +33,15 @@ _PATIENCE = 60.0  # seconds for a command: a person may have to touch a key
 
 
 class Secret:
-    """A text that is not shown by accident: as text it is `***`, and it cannot be copied into a document.
-
-    Args:
-        value: the text, or what gets it when it is first revealed.
-    """
+    """A text that is not shown by accident: as text it is `***`, and it cannot be copied into a document."""
 
     __slots__ = ("_value",)
 
-    def __init__(self, value: str | Callable[[], str]) -> None:
+    def __init__(self, value: str) -> None:
         self._value = value
 
     def reveal(self) -> str:
-        """The text. Raises the error of what gets it."""
-        if not isinstance(self._value, str):
-            self._value = self._value()
+        """The text. In a launch, only `mnt.launch.staging` asks for it."""
         return self._value
 
     def __repr__(self) -> str:
@@ -58,12 +51,15 @@ class Secret:
         raise TypeError("a secret is not copied")
 
 
-def unread(inventory: Inventory) -> dict[str, Secret]:
-    """The inventory's secrets, by variable. To reveal one reads it, and may raise InventoryError."""
-    return {
-        name: Secret(partial(_read, inventory.file, name, source))
-        for name, source in inventory.secrets.items()
-    }
+def read_secrets(file: str, sources: Mapping[str, SecretSource]) -> dict[str, Secret]:
+    """The secrets of an inventory, by variable.
+
+    Args:
+        file: of the inventory; commands run in its directory.
+
+    Raises InventoryError, without a value.
+    """
+    return {name: Secret(_read(file, name, source)) for name, source in sources.items()}
 
 
 def read_env_file(file: str | os.PathLike[str], caller: Mapping[str, str]) -> dict[str, Secret]:
@@ -76,12 +72,9 @@ def read_env_file(file: str | os.PathLike[str], caller: Mapping[str, str]) -> di
     Raises UsageError, which names file and line, and no text of it.
     """
     try:
-        with open(file, "rb") as stream:
-            data = stream.read(_MOST_OF_A_FILE + 1)
+        data = read_bytes(file, _MOST_OF_A_FILE, any_kind=True)
     except (OSError, ValueError) as error:
         raise UsageError(f"{file}: cannot be read: {strerror(error)}", fix="--env-file FILE") from None
-    if len(data) > _MOST_OF_A_FILE:
-        raise UsageError(f"{file}: has more than {_MOST_OF_A_FILE} bytes", fix="remove what is no variable")
     variables = {}
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
         try:
@@ -152,12 +145,8 @@ def _text(name: str, data: bytes) -> str:
 def _of_file(path: str) -> bytes:
     """The content of a file that is closed to other users. Raises UsageError."""
     try:
-        # Without waiting for whoever writes into a pipe.
-        with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise UsageError(f"{path} is not a file", fix="name a regular file")
-            check_private(path, found)
+        with open_regular(path) as file:
+            check_private(path, os.fstat(file.fileno()))
             check_owners(path)
             return file.read(_MOST + 1)
     except Refused as refusal:

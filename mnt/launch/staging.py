@@ -21,11 +21,11 @@ T = TypeVar("T")
 def stage(fleet: Fleet, plan: LaunchPlan) -> None:
     """Put every node's part of a plan on its host; nothing runs yet.
 
-    This is the only place that reveals the job's secrets.
+    This is the only place that reveals the job's secrets; `Draft.launch` has read them all.
 
     Raises NeverStarted: a node refused; the caller must call `take_back`.
     """
-    values = {name: secret.reveal() for name, secret in plan.secrets.items()}
+    values = {name: plan.secrets[name].reveal() for name in plan.secret_names}
     specs = node_specs(plan, secret=secrets.token_hex(16), created=time.time())
     all_of(fleet.run_each(stage_node, {host: (spec, values) for host, spec in specs.items()}))
 
@@ -78,7 +78,7 @@ def node_specs(plan: LaunchPlan, *, secret: str, created: float) -> dict[str, No
             "cwd": node.cwd,
             "argv": list(node.argv),
             "env": node.env,
-            "secrets": sorted(plan.secrets),
+            "secrets": plan.secret_names,
             "path_prepend": list(node.path_prepend),
             "python_files": dict(plan.master_python_files) if node.node_rank == 0 else {},
             "workdir_group": node.workdir_group,

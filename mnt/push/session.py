@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from mnt.errors import HostError
 from mnt.fleet import Fleet, Outcome
 from mnt.tasks.push import converse
+from mnt.tasks.shape import wrong_answer
 
 Frame = dict[str, Any]
 
@@ -70,7 +70,7 @@ class _Conversation:
         expected, self._expected = self._expected, None
         if frame["step"] != expected:
             wanted = "none" if expected is None else repr(expected)
-            raise HostError(host, "answer", f"step {frame['step'][:40]!r} instead of {wanted}")
+            raise wrong_answer(host, f"step {frame['step'][:40]!r} instead of {wanted}")
 
     def end(self) -> None:
         """Send no more commands; a payload that is being sent stops at its next chunk."""

@@ -70,5 +70,3 @@ def _is_ours(directory: Path) -> bool:
         return check_owners(str(directory), private=1)
     except Refused as refusal:
         raise UsageError(f"@failed: {refusal.message}", fix=refusal.fix) from None
-    except OSError as error:
-        raise UsageError(f"@failed: cannot enter {directory}: {strerror(error)}") from None

@@ -7,7 +7,6 @@ login shell may be any shell, and gets nothing but COMMAND.
 from __future__ import annotations
 
 import json
-import math
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from mnt.remote.common.files import parse_json, whole_number
 from mnt.tasks.bounds import MOST, SHORT, Bound, problem_of
 
 # sh, bash, zsh, ksh, fish and tcsh pass this on unchanged: no backslash, `!` or newline in the quotes.
@@ -142,9 +142,7 @@ _JSON_KINDS = frozenset({"hello", "frame", "answer", "error"})
 _SHORT_KINDS = frozenset({"hello", "error"})
 _LINE_LIMIT = 65536
 _REMARKS_LIMIT = 32768  # bytes of all frames of boot.sh, which sends about 1000
-_SIZE_DIGITS = len(str(_LINE_LIMIT))
 _NOISE_KEPT = 4096
-_DIGITS = 40  # of an integer; the largest integer of any program has 20
 
 
 class FrameReader:
@@ -215,11 +213,11 @@ class FrameReader:
 
     @staticmethod
     def _sizes(text: str) -> tuple[int, bool]:
-        size, _, more = text.partition(" ")
-        known = size.isdecimal() and len(size) <= _SIZE_DIGITS and more in ("0", "1")
-        if not known or int(size) > _LINE_LIMIT:
+        digits, _, more = text.partition(" ")
+        size = whole_number(digits)
+        if size is None or size > _LINE_LIMIT or more not in ("0", "1"):
             raise BadFrame(f"a frame of no known size: {text[:40]!r}")
-        return int(size), more == "1"
+        return size, more == "1"
 
     def _decode(self, bound: Bound) -> Any:
         data = bytes(self._parts)
@@ -229,39 +227,12 @@ class FrameReader:
             if problem is not None:
                 raise BadFrame(problem)
             try:
-                return parse(data.decode())
+                return parse_json(data)
             except UnicodeDecodeError as error:
                 raise BadFrame(f"no UTF-8: {error.reason} at byte {error.start}") from None
-
-
-def parse(text: str) -> Any:
-    """Decode JSON from a host. Raises BadFrame, also for NaN, Infinity and numbers of too many digits."""
-    try:
-        return _DECODER.decode(text)
-    except json.JSONDecodeError as error:
-        raise BadFrame(str(error)) from None
-    except RecursionError:
-        raise BadFrame("nested too deeply") from None
-
-
-def _refuse(constant: str) -> None:
-    raise json.JSONDecodeError(f"{constant} is not JSON", constant, 0)
-
-
-def _integer(digits: str) -> int:
-    if len(digits) > _DIGITS:
-        raise json.JSONDecodeError("an integer of too many digits", digits[:_DIGITS], 0)
-    return int(digits)
-
-
-def _finite(text: str) -> float:
-    number = float(text[:_LINE_LIMIT])
-    if not math.isfinite(number):
-        raise json.JSONDecodeError("a number that is too large", text[:_DIGITS], 0)
-    return number
+            except ValueError as error:
+                raise BadFrame(str(error)) from None
 
 
 # One frame at a time: what a frame needs only while it is parsed is then needed once, not for each host.
 _DECODING = threading.Lock()
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse, parse_int=_integer, parse_float=_finite)

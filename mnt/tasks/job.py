@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, TypedDict
 
-from mnt.errors import HostError
 from mnt.fleet import HostConnection
 from mnt.remote.job.list import answer_of
 from mnt.tasks.bounds import MOST, bound_of, list_share
@@ -31,6 +30,7 @@ from mnt.tasks.shape import (
     Short,
     granted,
     shaped,
+    wrong_answer,
 )
 
 OnFrame = Callable[[dict[str, Any]], None]
@@ -256,8 +256,7 @@ def list_jobs(
     jobs = shaped(connection.target.name, granted(connection.target.name, answer), Jobs)
     for entry in jobs["jobs"]:
         if entry["host"] != host:
-            message = f"it reports a job of {entry['host']!r}"
-            raise HostError(connection.target.name, "answer", message, fix="check that host")
+            raise wrong_answer(connection.target.name, f"it reports a job of {entry['host']!r}")
     return jobs
 
 
@@ -300,10 +299,9 @@ def read_logs(
 
     def take(frame: dict[str, Any]) -> None:
         if "state" in frame:
-            shaped(name, frame["state"], JobEntry, "state")
+            on_frame({"state": shaped(name, frame["state"], JobEntry, "state")})
         else:
-            shaped(name, frame, _DataFrame, "frame")
-        on_frame(frame)
+            on_frame({**shaped(name, frame, _DataFrame, "frame")})
 
     answer = _ask(connection, args, timeout=None, on_frame=take)
     return shaped(name, answer.get("node"), JobEntry, "node")

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
-from mnt.errors import HostError
 from mnt.fleet import HostConnection
 from mnt.inventory.model import Host
 from mnt.remote.ssh.mesh import AT_ONCE
 from mnt.remote.ssh.publickey import canonical
 from mnt.tasks.bounds import bound_of
 from mnt.tasks.program import run_program
-from mnt.tasks.shape import complete, granted, shaped
+from mnt.tasks.shape import complete, granted, shaped, wrong_answer
 
 
 class Authorized(TypedDict):
@@ -66,9 +65,10 @@ def authorize(
         try:
             account["public"] = canonical(account["public"], types="ssh-ed25519")
         except ValueError:
-            message = f"{account['public'][:80]!r} is not the one Ed25519 key of a node"
-            fix = "check the host: other hosts get no key from it"
-            raise HostError(host, "answer", message, fix=fix) from None
+            problem = (
+                f"{account['public'][:80]!r} is not the one Ed25519 key of a node: no other host gets it"
+            )
+            raise wrong_answer(host, problem) from None
     return account
 
 

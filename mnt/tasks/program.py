@@ -14,15 +14,15 @@ from mnt.errors import HostError
 from mnt.fleet import HostConnection
 from mnt.fleet.shell import runs_nothing
 from mnt.fleet.wire.command import ReadTimeout, RunningCommand, remaining
+from mnt.remote.common.files import whole_number
 from mnt.tasks import bootstrap, bundle
 from mnt.tasks.bootstrap import BadFrame, Frame, FrameReader
 from mnt.tasks.bounds import Bound, bound_of
-from mnt.tasks.shape import CHECK, shaped
+from mnt.tasks.shape import shaped, wrong_answer
 
 OnFrame = Callable[[dict[str, Any]], None]
 
 _LINE_SHOWN, _ERROR_SHOWN = 500, 2000  # characters of a line or an error of the host in a message
-_PID_DIGITS = 10
 _MOST_REMARKS = 100  # frames of boot.sh, which sends about 15
 
 
@@ -114,7 +114,7 @@ def run_program(
     except _NoShell as silent:
         raise runs_nothing(connection, silent.exit_code, silent.output) from None
     except BadFrame as error:
-        raise HostError(host, "answer", f"{name}: {error}", fix=CHECK) from None
+        raise wrong_answer(host, f"{name}: {error}") from None
 
 
 @contextlib.contextmanager
@@ -141,7 +141,7 @@ def held(
 
     def run() -> None:
         host = connection.target.name
-        error: BaseException = HostError(host, "answer", f"{name}: it ended before it was ready", fix=CHECK)
+        error: BaseException = wrong_answer(host, f"{name}: it ended before it was ready")
         try:
             run_program(connection, name, args, stdin=_until(done), timeout=None, on_frame=tell)
         except BaseException as raised:  # noqa: BLE001 - it is raised below, if nothing was heard before
@@ -283,8 +283,8 @@ class _Run:
     def _note(self, frame: Frame) -> None:
         """Keep track of what is being started: interpreters after `sh`, nothing after `hello`."""
         self._heard = True
-        if frame.kind == "sh" and frame.value.isdecimal() and len(frame.value) <= _PID_DIGITS:
-            self._group = int(frame.value)
+        if frame.kind == "sh":
+            self._group = whole_number(frame.value)
         if frame.kind in ("sh", "tried"):
             self._impatient = time.monotonic() + self._patience
         else:
@@ -301,7 +301,7 @@ class _Run:
         if not self._heard:
             return _NoShell(code, output)
         ended = "ended without an answer" + ("" if code is None else f", exit code {code}")
-        return HostError(self._host, "answer", f"{self._name}: {ended}{_last_line(output)}")
+        return wrong_answer(self._host, f"{self._name}: {ended}{_last_line(output)}")
 
 
 def _last_line(text: str) -> str:

@@ -11,11 +11,10 @@ from typing import Annotated, Any, TypedDict
 
 from msgspec import Meta
 
-from mnt.errors import HostError
 from mnt.fleet import HostConnection
 from mnt.tasks.bounds import bound_of
 from mnt.tasks.program import run_program
-from mnt.tasks.shape import CHECK, Port, shaped
+from mnt.tasks.shape import Port, shaped, wrong_answer
 
 _LISTEN_WITHIN = 20.0  # seconds from the start: the hosts wait at most this long for the slowest one
 
@@ -68,7 +67,7 @@ class Meeting:
             elif "reached" in frame and host not in self.reached:
                 self.reached[host] = frame["reached"]
             else:
-                raise HostError(host, "answer", "a frame that is not its results", fix=CHECK)
+                raise wrong_answer(host, "a frame that is not its results")
             self._changed.notify_all()
 
     def leave(self, host: str) -> None:

@@ -9,14 +9,14 @@ from msgspec import Meta
 
 from mnt import typed
 from mnt.errors import HostError
-from mnt.remote.job.entry import HOST_NAME, JOB_NAME
+from mnt.remote.common.forms import ADDRESS, HOST_NAME, JOB_NAME, MOST_PID
 from mnt.remote.job.failures import CALENDAR_END
 
 T = TypeVar("T")
 
-# What the numbers and texts of a host may be. An integer has at most 40 digits (mnt.tasks.bootstrap).
+# What the numbers and texts of a host may be. An integer has at most 40 digits (mnt.remote.common.files).
 Count = Annotated[int, Meta(ge=0)]
-Pid = Annotated[int, Meta(ge=0, le=2**22)]  # PID_MAX_LIMIT, proc(5); 0: a parent outside of a container
+Pid = Annotated[int, Meta(ge=0, le=MOST_PID)]  # 0: a parent outside of a container
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Moment = Annotated[float, Meta(ge=0, lt=CALENDAR_END)]  # epoch seconds
 Duration = Annotated[float, Meta(gt=-1e10, lt=1e10)]  # seconds; negative if a clock was set
@@ -24,7 +24,7 @@ Rate = Annotated[float, Meta(ge=0, lt=1e10)]
 ExitCode = Annotated[int, Meta(ge=0, le=255)]
 Short = Annotated[str, Meta(max_length=1024)]  # a name, a version, ..
 Long = Annotated[str, Meta(max_length=65536)]  # a message, a traceback
-Address = Annotated[str, Meta(pattern=r"\A[0-9a-fA-F:.]{2,45}(%[\w.-]{1,64})?\Z")]  # numeric
+Address = Annotated[str, Meta(pattern=ADDRESS)]
 # Linux refuses `/`, `:` and white space in the name of an interface (dev_valid_name). An RDMA device is
 # named alike.
 DeviceName = Annotated[str, Meta(pattern=r"\A[^\s/:]{1,127}\Z")]
@@ -32,26 +32,31 @@ HostName = Annotated[str, Meta(pattern=HOST_NAME)]
 JobName = Annotated[str, Meta(pattern=JOB_NAME)]
 
 
-CHECK = "check what replaces Python or mnt's files on that host"
+_CHECK = "check what replaces Python, /proc or mnt's files on that host"
 _SHOWN = 200  # characters of a wrong place, and of what is wrong there
 
 
 def shaped(host: str, value: object, shape: type[T], what: str = "answer") -> T:
-    """Return `value` if it has the type `shape`, such as a TypedDict; additional keys are accepted.
+    """An answer as the type `shape`, such as a TypedDict, without the keys that this type does not have.
 
     Raises HostError, phase `answer`.
     """
     try:
-        typed.check_text(value)
-        typed.convert(value, shape)
+        answer: T = converted(value, shape)
+        return answer
     except typed.Misfit as misfit:
-        raise HostError(
-            host,
-            "answer",
-            described((what, *misfit.location), misfit),
-            fix=CHECK,
-        ) from None
-    return value  # type: ignore[return-value]
+        raise wrong_answer(host, described((what, *misfit.location), misfit)) from None
+
+
+def converted(value: object, shape: Any) -> Any:
+    """What a host sent, as a `shape`: types, ranges and texts are checked. Raises Misfit."""
+    typed.check_text(value)
+    return typed.convert(value, shape)
+
+
+def wrong_answer(host: str, problem: str) -> HostError:
+    """The error of a host whose answer is not what a program of mnt sends."""
+    return HostError(host, "answer", problem, fix=_CHECK)
 
 
 def described(where: typed.Location, misfit: typed.Misfit, form: str = "{}: {}") -> str:
@@ -63,7 +68,7 @@ def complete(host: str, answers: dict[str, T], asked: Iterable[str], what: str) 
     """The answers to what was asked, in that order. Raises HostError if there are others, or too few."""
     wanted = list(asked)
     if answers.keys() != set(wanted):
-        raise HostError(host, "answer", f"{what}: it does not answer what was asked", fix=CHECK)
+        raise wrong_answer(host, f"{what}: it does not answer what was asked")
     return {name: answers[name] for name in wanted}
 
 

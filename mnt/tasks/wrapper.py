@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from mnt.remote.common.files import whole_number
 from mnt.tasks import bootstrap
 
 # The wrapper itself runs as root, to be able to end root's processes. -n: never ask.
 _SUDO_COMMAND = bootstrap.COMMAND.replace("exec ", "exec sudo -n -- ", 1)
 
-_GROUP, _CODE = re.compile(rb"[0-9]{1,9}"), re.compile(rb"[0-9]{1,3}")
 _NOISE_KEPT = 4096  # bytes: its end
-_NUMBER = 10  # digits, at most, of what follows a mark: a pid, or an exit code
+_DIGITS = 9  # at most, of what follows a mark and a space: a process group, or an exit code
 
 GO = b"\n"  # run.sh waits for it before it starts a command that has an input
 DONE = b"\n"  # tells leash.sh that the command has ended by itself
@@ -88,12 +88,13 @@ class Streams:
         passed: list[bytes] = []
         while True:
             before, mark, after = data.partition(self._mark + b" ")
-            code, newline, rest = after.partition(b"\n")
-            if newline and _CODE.fullmatch(code) and int(code) <= 255:
-                self.exit_code = int(code)
+            digits, newline, rest = after.partition(b"\n")
+            code = _number(digits) if newline else None
+            if code is not None and code <= 255:
+                self.exit_code = code
                 self._held = b""
                 return b"".join((*passed, before, rest))
-            if not mark or (not newline and len(code) <= _NUMBER):
+            if not mark or (not newline and len(digits) <= _DIGITS):
                 break
             passed += [before, mark]  # not the wrapper's
             data = after
@@ -112,13 +113,18 @@ class Streams:
             return data
         noise += data
         _, mark, rest = noise.partition(self._mark)
-        group, newline, rest = rest.partition(b"\n")
-        if newline or len(group) > _NUMBER:
+        digits, newline, rest = rest.partition(b"\n")
+        if newline or len(digits) > len(b" ") + _DIGITS:
             del self._noise[stream]
-            self.group = int(group) if _GROUP.fullmatch(group.strip()) else self.group
+            group = _number(digits.strip())
+            self.group = self.group if group is None else group
         elif not mark:
             del noise[: -_NOISE_KEPT - len(self._mark)]
         return bytes(rest)
+
+
+def _number(digits: bytes | bytearray) -> int | None:
+    return whole_number(digits.decode("latin-1"), _DIGITS)
 
 
 def _overlap(text: bytes, mark: bytes) -> int:

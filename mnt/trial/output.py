@@ -12,8 +12,8 @@ from msgspec import Meta, Struct
 from mnt import typed
 from mnt.errors import HostError
 from mnt.facts.trial import Measurement, Trial, TrialCulprit
-from mnt.tasks.bootstrap import BadFrame, parse
-from mnt.tasks.shape import Count
+from mnt.remote.common.files import parse_json
+from mnt.tasks.shape import Count, converted, described, wrong_answer
 
 
 class Imported(Struct, tag_field="event", tag="imported"):
@@ -126,12 +126,13 @@ def _events(host: str, text: str, prefix: str) -> Iterator[Event | HostError]:
 def _event(host: str, text: str) -> Event:
     """Raises HostError."""
     try:
-        document = parse(text)
-        typed.check_text(document)
-        event: Event = typed.convert(document, Event)
+        event: Event = converted(parse_json(text), Event)
         return event
-    except (BadFrame, typed.Misfit) as error:
-        raise HostError(host, "answer", f"its trial printed a line that is not valid: {error}") from None
+    except typed.Misfit as misfit:
+        problem = described(misfit.location, misfit)
+    except ValueError as error:
+        problem = str(error)
+    raise wrong_answer(host, f"its trial printed a line that is not valid: {problem}")
 
 
 def _of_nccl(text: str) -> Iterator[str]:

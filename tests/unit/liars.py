@@ -20,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lying_hosts import LyingConnection
+
 from mnt.fleet import Fleet, HostConnection
 from mnt.fleet.wire.command import RunningCommand
 from mnt.inventory.model import Host, Ssh
@@ -73,18 +75,8 @@ class LyingCommand(RunningCommand):
 
 
 def connection_of(deed: Deed) -> Callable[..., HostConnection]:
-    """A class of connections for a Fleet, to hosts that do this."""
-
-    class LyingConnection(HostConnection):
-        def open(self) -> None:
-            """There is nothing to open."""
-
-        def start(
-            self, command: str, *, on_stderr: Callable[[bytes], object] | None = None
-        ) -> RunningCommand:
-            return LyingCommand(self.target.name, deed)
-
-    return LyingConnection
+    """What makes the connections of a Fleet, to hosts that do this."""
+    return partial(LyingConnection, command=partial(LyingCommand, deed=deed))
 
 
 def liars(count: int, deed: Deed) -> Fleet:

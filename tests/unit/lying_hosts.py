@@ -22,23 +22,23 @@ _LINE = 65536  # bytes of the largest line of a frame
 
 
 class LyingConnection(HostConnection):
-    """A connection over which a script speaks in place of a program.
+    """A connection over which something else speaks in place of a program.
 
     Args:
-        garble: changes the bytes of a frame.
+        command: makes the running command, from the name of the host.
     """
 
     def __init__(
-        self, target: Host, shared: Shared | None = None, *, script: Script, garble: Callable[[bytes], bytes]
+        self, target: Host, shared: Shared | None = None, *, command: Callable[[str], RunningCommand]
     ) -> None:
         super().__init__(target, shared)
-        self._script, self._garble = script, garble
+        self._command = command
 
     def open(self) -> None:
         """Nothing to do."""
 
     def start(self, command: str, *, on_stderr: Callable[[bytes], object] | None = None) -> RunningCommand:
-        return _Speaking(self.target.name, self._script, self._garble)
+        return self._command(self.target.name)
 
 
 class _Heard(io.RawIOBase):
@@ -62,6 +62,12 @@ class _Heard(io.RawIOBase):
 
 
 class _Speaking(RunningCommand):
+    """A command whose frames come from a script.
+
+    Args:
+        garble: changes the bytes of a frame.
+    """
+
     def __init__(self, host: str, script: Script, garble: Callable[[bytes], bytes]) -> None:
         self.host = host
         self._script, self._garble = script, garble
@@ -128,7 +134,7 @@ class WatchedFleet(Fleet):
     ) -> None:
         def connect(host: Host, shared: Shared) -> HostConnection:
             change = (garble or {}).get(host.name, bytes)
-            return LyingConnection(host, shared, script=scripts[host.name], garble=change)
+            return LyingConnection(host, shared, command=lambda name: _Speaking(name, scripts[name], change))
 
         super().__init__(hosts, connect=connect)
         self.failed: dict[str, HostError] = {}

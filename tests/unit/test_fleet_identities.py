@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE, at_most
 
 from mnt.fleet.login.destination import Destination, resolve
 from mnt.fleet.login.identities import Identities, Identity, Unusable
@@ -19,6 +20,11 @@ def make_key(path: Path, *, passphrase: str = "", kind: str = "ed25519") -> str:
     command = ["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-C", f"comment of {path.name}", "-f", path]
     subprocess.run(command, check=True)
     return str(path)
+
+
+def huge(path: Path) -> None:
+    with open(path, "wb") as file:
+        file.truncate(1 << 40)
 
 
 @pytest.fixture
@@ -127,3 +133,25 @@ def test_what_is_no_key(home: Path) -> None:
     text.write_text("hello\n")
     assert candidates(destination(identity=str(text))) == [f"{text}: not a private key that can be read"]
     assert candidates(destination(identity=str(home))) == [f"{home}: Is a directory"]
+
+
+@pytest.mark.parametrize("lay", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero"), huge])
+def test_a_key_file_of_another_kind_is_no_key(home: Path, lay: Callable[[Path], object]) -> None:
+    path = home / "key"
+    lay(path)
+    with at_most(PATIENCE):
+        (found,) = Identities().candidates(destination(identity=str(path)))
+    assert isinstance(found, Unusable)
+    assert found.reason in ("not a regular file", "Is a directory", "larger than 65,536 bytes")
+    assert not found.locked
+
+
+@pytest.mark.parametrize("lay", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero"), huge])
+def test_a_public_key_of_another_kind_is_none(home: Path, lay: Callable[[Path], object]) -> None:
+    path = make_key(home / "key", passphrase="long enough")
+    Path(f"{path}.pub").unlink()
+    lay(Path(f"{path}.pub"))
+    with at_most(PATIENCE):
+        (found,) = Identities().candidates(destination(identity=path))
+    assert isinstance(found, Unusable)
+    assert found.locked

@@ -168,3 +168,16 @@ def test_the_types_of_known_keys_are_asked_for_first() -> None:
     assert prefer(offered, {"ecdsa-sha2-nistp256"})[0] == "ecdsa-sha2-nistp256"
     assert prefer(offered, set()) == offered
     assert sorted(prefer(offered, {"ssh-rsa"})) == sorted(offered)
+
+
+def test_no_login_with_known_hosts_that_are_too_large(
+    serve: Callable[[Callable[[socket.socket], None]], int], tmp_path: Path
+) -> None:
+    known_hosts = tmp_path / "known_hosts"
+    known_hosts.write_bytes(b"\n" * (17 << 20))
+    where = host(port=serve(lambda connection: None))
+    error = failure(replace(where, ssh=replace(where.ssh, known_hosts=str(known_hosts))))
+    assert error.phase == "host key"
+    assert error.reason.startswith(f"{known_hosts}: more than ")
+    assert error.fix
+    assert error.__cause__ is None

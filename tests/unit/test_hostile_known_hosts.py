@@ -147,6 +147,19 @@ def test_a_file_of_another_kind_counts_as_empty_and_is_not_written(
         store.record("node1", ED, str(file))
 
 
+@pytest.mark.parametrize("text", [GOOD + b"#" * (16 << 20), GOOD + b"\n" * 200_001, GOOD * 300_000])
+def test_a_file_that_is_too_large_is_not_taken_for_an_empty_one(tmp_path: Path, text: bytes) -> None:
+    file = tmp_path / "known_hosts"
+    file.write_bytes(text)
+    started = time.process_time()
+    store = KnownHosts()
+    for use in (lambda: store.lines_for("node1", [str(file)]), lambda: store.record("node1", RSA, str(file))):
+        with pytest.raises(UsageError, match="known_hosts: more than 16,777,216 bytes, or 200,000 lines"):
+            use()
+    assert time.process_time() - started < 2
+    assert file.read_bytes() == text
+
+
 def test_nobody_can_hold_us_up_by_a_lock(tmp_path: Path) -> None:
     """Whoever may read a file can take its flock, shared or exclusive, and keep it."""
     file = tmp_path / "known_hosts"

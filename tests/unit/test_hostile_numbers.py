@@ -12,6 +12,7 @@ from mnt.facts.system import LogLine
 from mnt.fleet.login.destination import _parse_hop, _port
 from mnt.preflight import nvidia
 from mnt.preflight.parity import satisfies
+from mnt.remote.job.channel import Broken, parse_line
 from mnt.tasks import bootstrap
 from mnt.tasks.bootstrap import BadFrame
 from mnt.tasks.wrapper import Streams
@@ -63,6 +64,24 @@ def test_sizes_of_frames(size: str) -> None:
     reader = bootstrap.FrameReader(mark)
     with pytest.raises(BadFrame):
         list(reader.feed(f"{mark} frame {size} 0\n".encode()))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"n": NaN}',
+        b'{"n": [-Infinity]}',
+        b'{"n": 1e999}',
+        b'{"n": ' + b"9" * 41 + b"}",
+        b'{"n": ' + LONG.encode() + b"}",
+        b'{"n":' + b"[" * 60_000,
+        b'{"n": "\xff"}',
+        '{"n": 1}'.encode("utf-16"),
+    ],
+)
+def test_messages_of_strangers_to_a_supervisor(line: bytes) -> None:
+    with pytest.raises(Broken, match="not JSON"):
+        parse_line(line)
 
 
 def test_events_of_a_trial() -> None:

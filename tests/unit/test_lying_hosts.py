@@ -16,6 +16,7 @@ from typing import Any
 import liars
 import pytest
 from liars import Deed, LyingCommand, answers, connection_of, endless, frame, lines, no_end
+from lying_hosts import LyingConnection
 from waiting import at_most
 
 from mnt.errors import HostError
@@ -116,16 +117,15 @@ class Mute(LyingCommand):
 
 @pytest.mark.parametrize("says", [True, False])
 def test_a_host_that_holds_on_to_what_it_should_end(says: bool) -> None:
-    class MuteConnection(connection_of(lambda mark: iter(()))):  # type: ignore[misc]
-        def start(self, command: str, **options: Any) -> Mute:
-            deed = endless("frame", b'{"x":1}', 7) if says else (lambda mark: iter([mark + b" sh 7\n"]))
-            self.running = Mute(self.target.name, deed)
-            return self.running
+    running = Mute(
+        "liar", endless("frame", b'{"x":1}', 7) if says else lambda mark: iter([mark + b" sh 7\n"])
+    )
 
+    class MuteConnection(LyingConnection):
         def close(self) -> None:
-            self.running.close()
+            running.close()
 
-    connection = MuteConnection(Host("liar", "192.0.2.1", Ssh(config=None)))
+    connection = MuteConnection(Host("liar", "192.0.2.1", Ssh(config=None)), command=lambda host: running)
     with at_most(30):
         if says:
             with held(connection, "trial.stage", {}, patience=0.5) as first:
@@ -136,7 +136,7 @@ def test_a_host_that_holds_on_to_what_it_should_end(says: bool) -> None:
                 held(connection, "trial.stage", {}, patience=0.5),
             ):
                 raise AssertionError("it did not say anything")
-    assert connection.running._closed.is_set()
+    assert running._closed.is_set()
 
 
 def test_a_traceback_without_end_is_cut() -> None:

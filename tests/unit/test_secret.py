@@ -27,7 +27,7 @@ from mnt.inventory.loader import load
 from mnt.inventory.model import Inventory, SecretSource
 from mnt.launch import secret as secrets
 from mnt.launch.plan import LaunchOptions
-from mnt.launch.secret import HIDDEN, Secret, check_private, read_env_file, unread
+from mnt.launch.secret import HIDDEN, Secret, check_private, read_env_file, read_secrets
 
 VALUE = "hf_c0ffee.token"
 SOURCES = "expected {file: PATH}, {env: NAME} or {command: [PROGRAM, ARG..]}"
@@ -166,19 +166,11 @@ def test_a_secret_is_not_shown_by_accident() -> None:
     assert VALUE not in repr(LaunchOptions(secrets={"A": secret}))
 
 
-def test_a_secret_is_read_once_and_only_if_it_is_revealed() -> None:
-    reads = iter([VALUE])
-    secret = Secret(lambda: next(reads))
-    assert str(secret) == HIDDEN
-    assert (secret.reveal(), secret.reveal()) == (VALUE, VALUE)
-
-
 # --- the sources -------------------------------------------------------------------------------------------
 
 
 def read(inventory_file: Path, **source: Any) -> str:
-    inventory = Inventory("c", str(inventory_file), (), secrets={"A": SecretSource(line=7, **source)})
-    return unread(inventory)["A"].reveal()
+    return read_secrets(str(inventory_file), {"A": SecretSource(line=7, **source)})["A"].reveal()
 
 
 def refusal(inventory_file: Path, **source: Any) -> str:
@@ -276,7 +268,7 @@ def test_what_is_no_file_is_refused_at_once(inventory_file: Path) -> None:
     pipe = inventory_file.parent / "pipe"
     os.mkfifo(pipe, 0o600)
     with at_most(PATIENCE):
-        assert refusal(inventory_file, file=str(pipe)) == f"{pipe} is not a file"
+        assert refusal(inventory_file, file=str(pipe)) == f"{pipe} cannot be read: not a regular file"
     assert refusal(inventory_file, file=str(pipe.parent)) == f"{pipe.parent} cannot be read: Is a directory"
     missing = str(pipe.parent / "none")
     assert refusal(inventory_file, file=missing) == f"{missing} cannot be read: No such file or directory"
@@ -422,7 +414,7 @@ def test_environment_files_that_cannot_be_read(tmp_path: Path) -> None:
         read_env_file(tmp_path / "none", {})
     with pytest.raises(UsageError, match="cannot be read: Is a directory"):
         read_env_file(tmp_path, {})
-    with at_most(PATIENCE), pytest.raises(UsageError, match="has more than 1048576 bytes"):
+    with at_most(PATIENCE), pytest.raises(UsageError, match="cannot be read: larger than 1,048,576 bytes"):
         read_env_file("/dev/zero", {})
 
 

@@ -16,7 +16,7 @@ from test_plan import FACTS, NODE1, NODE2, PROBED, plan
 from test_secret import VALUE, make_file, shell
 from waiting import PATIENCE, wait_for
 
-from mnt.errors import InventoryError
+from mnt.errors import InventoryError, NeverStarted
 from mnt.facts.fleet import FleetFacts
 from mnt.inventory.model import Inventory, Network, SecretSource
 from mnt.launch.jobs import JobRecord
@@ -37,8 +37,14 @@ def planned(sources: dict[str, SecretSource] | None = None, **options: Any) -> A
     return plan_launch(inventory, hosts, decided, FACTS, LaunchOptions(**options), JobRecord("j"))
 
 
+def launched(plan: Any) -> Launch:
+    return Draft(Launch(None, plan, (), {}), (), None).launch()  # type: ignore[arg-type]
+
+
 def values(plan: Any) -> dict[str, str]:
-    return {name: secret.reveal() for name, secret in plan.secrets.items()}
+    launch = launched(plan)
+    assert launch.plan.secret_names == plan.secret_names == sorted(launch.plan.secrets)
+    return {name: secret.reveal() for name, secret in launch.plan.secrets.items()}
 
 
 def test_precedence_of_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +62,7 @@ def test_precedence_of_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     assert got.nodes[0].env["PLAIN"] == "seen"
     assert got.nodes[0].env["FIVE"] == "own"
-    assert not got.secrets.keys() & got.nodes[0].env.keys()
+    assert not set(got.secret_names) & got.nodes[0].env.keys()
 
 
 def test_neither_document_nor_spec_nor_warning_has_a_value() -> None:
@@ -78,13 +84,24 @@ def test_a_plan_reads_nothing_and_a_launch_all_before_it_starts(tmp_path: Path) 
     sources = {"A": SecretSource(command=shell(f"touch {touched}; echo {VALUE!r}"))}
     got = planned(sources)
     assert "c0ffee" not in json.dumps(got.document()) + repr(got)
-    launch = Launch(None, got, (), {})  # type: ignore[arg-type]
+    refused = Draft(Launch(None, got, (), {}), (), NeverStarted("not fit"))  # type: ignore[arg-type]
+    with pytest.raises(NeverStarted):
+        refused.launch()
     assert not touched.exists()
-    assert values(Draft(launch, (), None).launch().plan) == {"A": VALUE}
+    assert values(got) == {"A": VALUE}
     assert touched.exists()
-    unreadable = Launch(None, planned({"A": SecretSource(env="MNT_NO_SUCH", line=3)}), (), {})  # type: ignore[arg-type]
+    unreadable = planned({"A": SecretSource(env="MNT_NO_SUCH", line=3)})
     with pytest.raises(InventoryError, match=r"c.yaml:3: secrets.A: MNT_NO_SUCH is not set"):
-        Draft(unreadable, (), None).launch()
+        launched(unreadable)
+
+
+def test_a_launch_reveals_nothing_before_it_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINE", VALUE)
+    revealed: list[str] = []
+    monkeypatch.setattr(Secret, "reveal", lambda self: revealed.append("x"))
+    got = planned({"A": SecretSource(env="MINE")}, secrets={"B": Secret(VALUE)}, env={"B": "own"})
+    launched(got)
+    assert not revealed
 
 
 def test_a_value_of_the_command_line_is_not_read_elsewhere(tmp_path: Path) -> None:
@@ -99,8 +116,8 @@ def test_a_trial_gets_no_secrets() -> None:
     inventory = Inventory("c", "c.yaml", hosts, network=Network(mode="tcp"), secrets=sources)
     facts = FleetFacts(inventory, hosts, PROBED)
     directories = {host.name: "/tmp/trial" for host in hosts}
-    assert plan_trial(facts, decide(facts), hosts, directories, "x", job="j").secrets == {}
-    assert plan().secrets == {}
+    assert plan_trial(facts, decide(facts), hosts, directories, "x", job="j").secret_names == []
+    assert plan().secret_names == []
 
 
 # --- on a host ---------------------------------------------------------------------------------------------

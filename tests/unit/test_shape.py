@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypedDict
 
 import pytest
@@ -9,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mnt.errors import HostError
+from mnt.inventory.values import is_host_name
+from mnt.remote.common.refusal import Refused
+from mnt.remote.job.files import JobPaths
 from mnt.tasks.job import JobEntry, Jobs, Started, Stopped
-from mnt.tasks.shape import granted, shaped
+from mnt.tasks.shape import HostName, JobName, granted, shaped
 
 
 class Inner(TypedDict):
@@ -44,7 +48,8 @@ GOOD = {
 
 
 def test_what_fits() -> None:
-    assert shaped("node1", GOOD, Outer) is GOOD
+    known = {key: value for key, value in GOOD.items() if key != "unknown"}
+    assert shaped("node1", GOOD, Outer) == {**known, "items": [{"name": "a"}]}
 
 
 @pytest.mark.parametrize(
@@ -100,3 +105,21 @@ def test_anything_at_all_is_judged(value: Any, shape: type) -> None:
         problem = refusal.message
     assert problem is None or problem.startswith("node1: answer: answer")
     assert problem is not None or isinstance(value, dict)
+
+
+def accepts(check: Callable[[], object]) -> bool:
+    try:
+        return check() is not False
+    except (HostError, Refused):
+        return False
+
+
+@given(
+    st.text(max_size=4) | st.text("a.-_:@%/~0A\n\0é", max_size=300) | st.integers(120, 260).map("a".__mul__)
+)
+def test_host_and_head_know_the_same_names(name: str) -> None:
+    of_host = accepts(lambda: JobPaths("/jobs", "job", name))
+    assert of_host == accepts(lambda: shaped("node1", name, HostName)) == is_host_name(name)
+    assert accepts(lambda: JobPaths("/jobs", name, "node1")) == accepts(
+        lambda: shaped("node1", name, JobName)
+    )

@@ -12,19 +12,20 @@ import hashlib
 import hmac
 import os
 import re
-import shutil
 import stat
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mnt.errors import MntError
+from mnt.errors import MntError, UsageError
 from mnt.fleet.login.destination import Destination
 from mnt.fleet.login.failures import LoginFailure
 from mnt.fleet.login.sshconfig import lower, matches
-from mnt.remote.common.files import open_regular, replace_file
+from mnt.remote.common.files import open_regular, read_bytes, replace_file
 
+_MOST_BYTES = 16 * 1024 * 1024  # of a file: the three keys of a host have about 900
+_MOST_LINES = 200_000
 _HASH_MARK = "|1|"
 _WILDCARDS = frozenset("*?!")
 _TYPE = re.compile("[A-Za-z0-9@._-]{1,100}")  # of a key
@@ -112,12 +113,15 @@ class KnownHosts:
         self._files: dict[str, list[KnownKey]] = {}
 
     def lines_for(self, name: str, files: Iterable[str]) -> list[KnownKey]:
-        """The lines of `files` for `name`. A file that cannot be read counts as empty."""
+        """The lines of `files` for `name`. A file that cannot be read counts as empty.
+
+        Raises UsageError for a file that is too large: it may have the key that is not read.
+        """
         with self._lock:
             return [line for file in files for line in self._read(file) if line.is_for(name)]
 
     def about(self, destination: Destination) -> list[KnownKey]:
-        """The lines for a server, in its own files and in those that are only read."""
+        """The lines for a server, in its own files and in those that are only read. Raises UsageError."""
         files = (*destination.known_hosts, *destination.known_hosts_global)
         known = self.lines_for(destination.key_name, files)
         if not known and destination.key_name == f"[{destination.hostname}]:{destination.port}":
@@ -161,11 +165,14 @@ class KnownHosts:
     def _read(self, file: str) -> list[KnownKey]:
         if file not in self._files:
             try:
-                with open_regular(Path(file).expanduser()) as opened:
-                    text = _text(opened.read())
-            except OSError:
-                text = ""
-            self._files[file] = parse(text, file)
+                data = read_bytes(Path(file).expanduser(), _MOST_BYTES)
+            except OSError as error:
+                if error.errno == errno.EFBIG:
+                    raise _too_large(file) from None
+                data = b""
+            if data.count(b"\n") > _MOST_LINES:
+                raise _too_large(file)
+            self._files[file] = parse(_text(data), file)
         return self._files[file]
 
 
@@ -191,6 +198,13 @@ def parse(text: str, file: str) -> list[KnownKey]:
     return found
 
 
+def _too_large(file: str) -> UsageError:
+    return UsageError(
+        f"{file}: more than {_MOST_BYTES:,} bytes, or {_MOST_LINES:,} lines",
+        fix="remove the lines of hosts that are gone, or name another file: ssh: {known_hosts: ..}",
+    )
+
+
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
@@ -206,13 +220,15 @@ def _bytes(text: str) -> bytes:
 def _rewrite(path: Path, name: str, doomed: Mapping[tuple[str, HostKey, bool], KnownKey]) -> None:
     """Remove `name` from these lines of a file, wherever they are; all other bytes stay."""
     with open_regular(path) as old:
-        kept = []
-        for line in _lines(_text(old.read())):
+        text, kept = _text(old.read()), []
+        for line in _lines(text):
             found = [doomed.get((each.names, each.key, each.revoked)) for each in parse(line, "")]
             kept.append(_without(name, line, found[0]) if found and found[0] else line)
-        # As ssh-keygen does: the old file stays beside it as `.old`, and the mode is kept.
-        shutil.copy2(path, path.with_name(f"{path.name}.old"))
-        replace_file(path, "".join(kept), os.fstat(old.fileno()).st_mode & 0o777)
+        # As ssh-keygen does: the old file stays beside it as `.old`, and the mode is kept. (A link of that name is
+        # replaced, not followed.)
+        mode = os.fstat(old.fileno()).st_mode & 0o777
+        replace_file(path.with_name(f"{path.name}.old"), text, mode)
+        replace_file(path, "".join(kept), mode)
         appended = old.read()  # by other processes, while the file was being replaced
     if appended:
         _append(path, appended)

@@ -16,9 +16,10 @@ from paramiko.agent import AgentKey, AgentSSH
 
 from mnt.fleet.login.destination import DEFAULT_IDENTITIES, Destination
 from mnt.fleet.login.terminal import ask_secret, has_terminal
-from mnt.remote.common.files import strerror
+from mnt.remote.common.files import read_bytes, strerror
 
 _AGENT_TIMEOUT = 10.0  # seconds for each answer of an agent, which may ask its user
+_MOST_BYTES = 64 * 1024  # of a key file
 _TRIES = 3  # at a passphrase
 
 
@@ -166,6 +167,7 @@ def _unlock(path: str) -> paramiko.PKey | Unusable:
 def _load(path: str) -> paramiko.PKey | Unusable:
     file = Path(path).expanduser()
     try:
+        read_bytes(file, _MOST_BYTES)  # paramiko would wait for a pipe, and read a device for ever
         return paramiko.PKey.from_path(file)
     except FileNotFoundError:
         return Unusable(path, "missing")
@@ -182,7 +184,7 @@ def _load(path: str) -> paramiko.PKey | Unusable:
 def _public_part(path: str) -> bytes | None:
     """The public key in the .pub file beside a private key, as `ssh-keygen` writes it."""
     try:
-        words = Path(path + ".pub").expanduser().read_text(errors="replace").split()
+        words = read_bytes(Path(path + ".pub").expanduser(), _MOST_BYTES).split()
         return base64.b64decode(words[1])
     except (OSError, IndexError, ValueError):
         return None

@@ -15,6 +15,7 @@ from typing import TypeVar
 import paramiko
 from paramiko.ssh_exception import IncompatiblePeer
 
+from mnt.errors import UsageError
 from mnt.fleet.login import tcp
 from mnt.fleet.login.destination import Destination
 from mnt.fleet.login.failures import LoginCancelled, LoginFailure
@@ -98,7 +99,10 @@ class Login:
 
     def _log_in(self, via: HostTransport | None, password: str | None) -> HostTransport:
         with self._transport_to(via) as transport:
-            known = self._known_hosts.about(self._destination)
+            try:
+                known = self._known_hosts.about(self._destination)
+            except UsageError as error:
+                raise LoginFailure("host key", error.message, fix=error.fix) from None
             algorithms = transport.get_security_options().key_types
             types = {line.key.type for line in known if not line.revoked}
             self._exchange_keys(transport, prefer(algorithms, types))

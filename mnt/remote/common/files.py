@@ -46,7 +46,10 @@ def open_regular(path: str | bytes | os.PathLike[str]) -> BinaryIO:
     """Open a file to read. Raises OSError, also for a pipe, which could block, a device or a directory."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), os.fsdecode(path))
+        if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "not a regular file", os.fsdecode(path))
         return open(descriptor, "rb")
     except BaseException:

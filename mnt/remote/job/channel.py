@@ -16,7 +16,7 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
-from mnt.remote.common.files import strerror
+from mnt.remote.common.files import parse_json, strerror
 
 LINE_BYTES = 64 * 1024
 GREETING_BYTES = 1024  # of a line of a peer that is not authenticated
@@ -134,8 +134,8 @@ class Channel:
 def parse_line(payload: bytes) -> dict[str, Any]:
     """Raises Broken unless it is a JSON object."""
     try:
-        message = json.loads(payload)
-    except (ValueError, RecursionError) as error:
+        message = parse_json(payload)
+    except ValueError as error:
         raise Broken("not JSON") from error
     if not isinstance(message, dict):
         raise Broken("not an object")

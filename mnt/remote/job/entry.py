@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from mnt.remote.common.forms import ADDRESS, HOST_NAME, JOB_NAME, MOST_PID
 from mnt.remote.common.owners import check_owners
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job.failures import CALENDAR_END
@@ -14,11 +15,8 @@ from mnt.remote.job.files import FINAL_STATES, JobPaths, job_names, read_state, 
 from mnt.remote.job.procs import Process, boot_id, find, pids_with_environment
 from mnt.remote.job.spec import job_variables
 
-JOB_NAME = r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z"
-HOST_NAME = r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}\Z"  # as in an inventory
-
 # The shapes of about.json and state.json, as `_take` reads them. Together they are `mnt.tasks.job.JobEntry`.
-_COUNT, _PORT, _PID = range(2**63), range(1, 65536), range(1, 2**22 + 1)
+_COUNT, _PORT, _PID = range(2**63), range(1, 65536), range(1, MOST_PID + 1)
 _TEXT, _RANK, _CODE, _TIME = (1024, None), (_COUNT, None), (range(256), None), (float, None)
 _HOST = re.compile(HOST_NAME)
 _LONG = 65536
@@ -44,7 +42,7 @@ _ABOUT = {
     "node_rank": _COUNT,
     "nodes": [{"host": _HOST, "node_rank": _COUNT, "nproc": _COUNT}],
     **dict.fromkeys(("engine", "release", "backend", "outside_id"), _TEXT),
-    "master": ({"addr": re.compile(r"[0-9a-fA-F:.]{2,45}(%[\w.-]{1,64})?\Z"), "port": _PORT}, None),
+    "master": ({"addr": re.compile(ADDRESS), "port": _PORT}, None),
     "created": _TIME,
 }
 _STATE = {

@@ -11,6 +11,7 @@ import shutil
 from typing import Any
 
 from mnt.remote.common.files import read_json, replace_file, strerror
+from mnt.remote.common.forms import HOST_NAME, JOB_NAME
 from mnt.remote.common.owners import check_owners
 from mnt.remote.common.refusal import Refused
 
@@ -19,8 +20,6 @@ FINAL_STATES = ("finished", "failed", "stopped")
 
 _TMP = "/tmp"  # noqa: S108 - its levels are checked
 _PATIENCE = 1000  # attempts to make a directory inside one that other processes may remove
-_JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:@%-]{0,254}")
 
 
 def user_directory() -> str:
@@ -55,9 +54,9 @@ class JobPaths(JobFiles):
     """
 
     def __init__(self, jobs_dir: str, job: str, host: str) -> None:
-        if not _JOB.fullmatch(job):
+        if not re.match(JOB_NAME, job):
             raise Refused(f"{job!r} is not a job's name", "use letters, digits, '.', '_' and '-'")
-        if not _HOST.fullmatch(host):
+        if not re.match(HOST_NAME, host):
             raise Refused(f"{host!r} is not a host's name")
         super().__init__(os.path.expanduser(jobs_dir), job, host)
         self.local = os.path.join(user_directory(), job, host)
