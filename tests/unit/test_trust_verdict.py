@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,17 @@ def test_a_pattern_is_not_touched(tmp_path: Path) -> None:
     with pytest.raises(MntError, match=r"known_hosts:1 matches node1 by a pattern: node\*"):
         KnownHosts().forget("node1", parse(file.read_text(), str(file)))
     assert file.read_text() == "node* ssh-ed25519 AAAA\n"
+
+
+def test_a_link_in_the_place_of_the_old_file_is_not_followed(tmp_path: Path) -> None:
+    """Another user may have made it, if the directory is open."""
+    precious = tmp_path / "precious"
+    precious.write_text("important")
+    (tmp_path / "known_hosts.old").symlink_to(precious)
+    file = tmp_path / "known_hosts"
+    file.write_text(f"node1 {ED.type} {base64.b64encode(ED.blob).decode()}\n")
+    known = KnownHosts()
+    known.forget("node1", known.lines_for("node1", [str(file)]))
+    assert file.read_text() == ""
+    assert precious.read_text() == "important"
+    assert (tmp_path / "known_hosts.old").read_text().startswith("node1 ")
