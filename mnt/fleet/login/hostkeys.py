@@ -224,7 +224,7 @@ def _rewrite(path: Path, name: str, doomed: Mapping[tuple[str, HostKey, bool], K
         for line in _lines(text):
             found = [doomed.get((each.names, each.key, each.revoked)) for each in parse(line, "")]
             kept.append(_without(name, line, found[0]) if found and found[0] else line)
-        # As ssh-keygen does: the old file stays beside it as `.old`, and the mode is kept. A link that has this
+        # As ssh-keygen does: the old file stays beside it as `.old`, and the mode is kept. A link of that
         # name is replaced, not followed.
         mode = os.fstat(old.fileno()).st_mode & 0o777
         replace_file(path.with_name(f"{path.name}.old"), text, mode)
