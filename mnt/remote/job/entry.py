@@ -17,6 +17,28 @@ from mnt.remote.job.spec import job_variables
 JOB_NAME = r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z"
 HOST_NAME = r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}\Z"  # as in an inventory
 
+
+def _address_pattern() -> str:
+    """The pattern of a numeric IPv4 or IPv6 address (RFC 4291, section 2.2), the latter with a zone or not.
+
+    The addresses that `ipaddress` of Python 3.11 accepts: that of Python 3.8 accepts others, and no zones.
+    """
+    octet = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+    v4, group = rf"{octet}(?:\.{octet}){{3}}", "[0-9a-fA-F]{1,4}"
+    forms = [rf"(?:{group}:){{6}}(?:{group}:{group}|{v4})"]
+    for left in range(8):  # groups before the "::", which stands for at least one
+        before = rf"(?:{group}:){{{left - 1}}}{group}" if left else ""
+        after = [
+            rf"(?:{group}:){{0,{most}}}{end}"
+            for most, end in ((6 - left, group), (5 - left, v4))
+            if most >= 0
+        ]
+        forms.append(rf"{before}::(?:{'|'.join([*after, ''])})")
+    return rf"\A(?:{v4}|(?:{'|'.join(forms)})(?:%[A-Za-z0-9_.-]{{1,64}})?)\Z"
+
+
+ADDRESS = _address_pattern()
+
 # The shapes of about.json and state.json, as `_take` reads them. Together they are `mnt.tasks.job.JobEntry`.
 _COUNT, _PORT, _PID = range(2**63), range(1, 65536), range(1, 2**22 + 1)
 _TEXT, _RANK, _CODE, _TIME = (1024, None), (_COUNT, None), (range(256), None), (float, None)
@@ -44,7 +66,7 @@ _ABOUT = {
     "node_rank": _COUNT,
     "nodes": [{"host": _HOST, "node_rank": _COUNT, "nproc": _COUNT}],
     **dict.fromkeys(("engine", "release", "backend", "outside_id"), _TEXT),
-    "master": ({"addr": re.compile(r"[0-9a-fA-F:.]{2,45}(%[\w.-]{1,64})?\Z"), "port": _PORT}, None),
+    "master": ({"addr": re.compile(ADDRESS), "port": _PORT}, None),
     "created": _TIME,
 }
 _STATE = {

@@ -280,8 +280,7 @@ class Supervisor:
             kind = "finished" if self._code == 0 else "failed"
         else:
             kind = "stopped" if "request" in self._reason and "peer" not in self._reason else "ended"
-        # Messages have a bounded size, so they go without the traceback; it is in this node's own state.
-        failure = {**self._failure, "traceback": None} if self._failure else None
+        failure = dict(self._failure) if self._failure else None
         self._link.report(Event(self._spec["host"], kind, failure), now)
 
     # --- helpers
@@ -307,9 +306,8 @@ class Supervisor:
             if peer is None:
                 return None
             hub_host = next(node["host"] for node in spec["nodes"] if node["node_rank"] == 0)
-            return Spoke(
-                self._selector, hub_host, peer, spec["job"], spec["secret"], spec["host"], self._hear, now
-            )
+            job, secret, host = spec["job"], spec["secret"], spec["host"]
+            return Spoke(self._selector, hub_host, peer, job, secret, host, self._hear, now, others)
         address = spec["master"]["addr"]
         try:
             return Hub(self._selector, address, spec["job"], spec["secret"], others, self._hear)
