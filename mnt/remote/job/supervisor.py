@@ -26,7 +26,7 @@ from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.channel import Event
 from mnt.remote.job.failures import Failure, make_failure, tail
-from mnt.remote.job.files import JobPaths
+from mnt.remote.job.files import JobPaths, open_log
 from mnt.remote.job.peers import Hub, Spoke
 from mnt.remote.job.procs import (
     SWEEP,
@@ -87,7 +87,7 @@ class Supervisor:
         spec = self._spec
         secrets = take_secrets(self._paths, spec)
         try:
-            output = os.open(self._paths.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            output = open_log(self._paths.output)
         except OSError as error:
             raise Refused(f"cannot write {self._paths.output}: {strerror(error)}") from error
         try:
