@@ -637,6 +637,18 @@ def test_a_hub_that_lies_loses_only_its_connection(
     assert (loop.heard, loop.told) == ([], {"node2": [], "node3": []})
 
 
+def test_a_hub_that_never_acknowledges_keeps_no_supervisor(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoke, _ = both_connected(loop)
+    monkeypatch.setattr(loop.hub, "_obey", lambda *_: None)
+    spoke.report(Event("node2", "finished"), time.monotonic())
+    loop.turn()
+    now = time.monotonic()
+    assert not spoke.settled(now)
+    assert spoke.settled(now + 2 * peers.LOST_AFTER + 1)
+
+
 def test_a_long_end_is_heard_by_all(loop: Loop) -> None:
     """What fits into a line as UTF-8 does not as ASCII."""
     rogue, honest = both_connected(loop)

@@ -251,8 +251,9 @@ class Spoke:
             self._send({"news": event.document()}, now)
 
     def settled(self, now: float) -> bool:
-        """Whether the hub knows, or cannot be reached."""
-        return self._over or (self._contact is None and now - self._reported > ATTEMPT)
+        """Whether the hub knows, cannot be reached, or is heard but does not say that it knows."""
+        patience = ATTEMPT if self._contact is None else 2 * LOST_AFTER
+        return self._over or now - self._reported > patience
 
     def tick(self, now: float) -> None:
         """Connect, send a beat, and check whether the hub is silent."""
