@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mnt.errors import NeverStarted
 from mnt.fleet import Fleet, Results
+from mnt.remote.job.channel import node_secret
 from mnt.tasks.job import NodeSpec, Stopped, stage_node, stop_node
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ def node_specs(plan: LaunchPlan, *, secret: str, created: float) -> dict[str, No
     """By host, what its supervisor must run. Pure.
 
     Args:
-        secret: with it, the nodes' supervisors authenticate to each other.
+        secret: with it, the nodes' supervisors authenticate to each other. Only node 0 gets it; another node
+            gets what is derived from it for that node.
         created: epoch seconds.
     """
     return {
@@ -87,7 +89,7 @@ def node_specs(plan: LaunchPlan, *, secret: str, created: float) -> dict[str, No
             "master": {"addr": plan.master_addr, "port": plan.master_port},
             "grace": plan.grace,
             "peer": None,
-            "secret": secret,
+            "secret": secret if node.node_rank == 0 else node_secret(secret, node.host),
             "created": created,
         }
         for node in plan.nodes

@@ -168,16 +168,24 @@ class Watch:
         self._failed.wait()
         if self._over.wait(PEERS_FIRST):
             return
-        lost = {(entry["reason"] or {}).get("lost") for entry in list(self._entries.values())}
-        # A host that another node has lost may answer us, with a supervisor that is frozen. It is asked last.
-        for host in sorted(self._entries, key=lost.__contains__):
-            if self._entries[host]["state"] in ACTIVE and host not in self._away:
-                self._tell(f"{host}: ending because another node failed")
-                try:
-                    connection, jobs_dir = fleet.connection(host), self._jobs_dirs[host]
-                    stop_node(connection, jobs_dir, self._job, host, grace=self._grace)
-                except HostError as error:
-                    self._tell(error.message)
+        # All at once: one that is frozen, or lies, answers only at the limit of `stop_node`, if at all.
+        enders = [
+            threading.Thread(target=self._end, args=(fleet, host), daemon=True)
+            for host, entry in list(self._entries.items())
+            if entry["state"] in ACTIVE and host not in self._away
+        ]
+        for ender in enders:
+            ender.start()
+        for ender in enders:
+            ender.join()
+
+    def _end(self, fleet: Fleet, host: str) -> None:
+        """End one node's part."""
+        self._tell(f"{host}: ending because another node failed")
+        try:
+            stop_node(fleet.connection(host), self._jobs_dirs[host], self._job, host, grace=self._grace)
+        except HostError as error:
+            self._tell(error.message)
 
     def _reach_again(self, connection: HostConnection, error: HostError) -> None:
         """Return when the host answers again; raise the error when waiting makes no sense any more."""

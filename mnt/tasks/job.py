@@ -75,7 +75,7 @@ class NodeSpec(TypedDict):
     script: str | None  # a file relative to cwd that must exist; None: there is none (`-m MODULE`)
     grace: float  # seconds between TERM and KILL; default 10
     peer: SocketAddress | None  # the `peer` of node 0's `Started`; None on node 0 itself
-    secret: str  # random, the same for all nodes: their supervisors authenticate each other with it
+    secret: str  # random on node 0; on another node its `node_secret`: the supervisors authenticate with it
     created: float  # epoch seconds, the head's clock
 
 

@@ -24,7 +24,7 @@ Rate = Annotated[float, Meta(ge=0, lt=1e10)]
 ExitCode = Annotated[int, Meta(ge=0, le=255)]
 Short = Annotated[str, Meta(max_length=1024)]  # a name, a version, ..
 Long = Annotated[str, Meta(max_length=65536)]  # a message, a traceback
-Address = Annotated[str, Meta(pattern=ADDRESS)]
+Address = Annotated[str, Meta(pattern=ADDRESS)]  # numeric
 # Linux refuses `/`, `:` and white space in the name of an interface (dev_valid_name). An RDMA device is
 # named alike.
 DeviceName = Annotated[str, Meta(pattern=r"\A[^\s/:]{1,127}\Z")]

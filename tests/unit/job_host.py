@@ -16,6 +16,7 @@ from typing import Any
 from ports import free_port
 from waiting import PATIENCE, alive, wait_for
 
+from mnt.remote.job.channel import node_secret
 from mnt.remote.job.procs import all_pids
 from mnt.tasks.bundle import program_modules, script_source
 
@@ -119,6 +120,7 @@ class JobHost:
 
     def spec(self, *args: str, **changes: Any) -> dict[str, Any]:
         """The spec of a job of one node that runs train.py with these arguments."""
+        secret = "a secret of the job"
         return {
             "format": 1,
             "job": f"test-{uuid.uuid4().hex[:12]}",
@@ -134,7 +136,7 @@ class JobHost:
             "jobs_dir": self.jobs_dir,
             "master": {"addr": "127.0.0.1", "port": free_port()},
             "grace": 1.0,
-            "secret": "a secret of the job",
+            "secret": node_secret(secret, self.name) if changes.get("node_rank") else secret,
             "created": time.time(),
             **changes,
         }

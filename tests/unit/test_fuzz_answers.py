@@ -111,7 +111,7 @@ def of_jobctl(host: str, args: dict[str, Any]) -> Frames:
         yield "frame", {"state": entry(host)}
         yield "frame", {"data": "caf\udce9\n", "offset": 5, "stream": "output"}
     answers = {
-        "stage": {"spec": "/x/spec.json", "program": "/tmp/mnt-1/x"},
+        "stage": {"spec": "/tmp/mnt-1/spec.json", "program": "/tmp/mnt-1/x"},
         "spawn": {
             "pid": 7,
             "listening": True,

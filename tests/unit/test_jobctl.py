@@ -392,8 +392,65 @@ def test_a_job_of_an_older_mnt_has_a_spec_alone(host: JobHost) -> None:
     host.start(spec)
     host.ended(spec["job"])
     entry = host.entry(spec["job"])
-    (Path(host.jobs_dir) / spec["job"] / host.name / "about.json").unlink()
+    directory = Path(host.jobs_dir) / spec["job"] / host.name
+    (directory / "about.json").unlink()
+    (directory / "spec.json").write_text(json.dumps(spec))
     assert host.entry(spec["job"]) == entry
+    assert host.call("logs", job=spec["job"], rank=0, follow=False, offset=0)["node"] == entry
+    assert host.stop(spec["job"])["status"] == "none"
+
+
+def test_a_job_that_an_older_mnt_has_staged_is_taken_back(host: JobHost) -> None:
+    host.script("pass")
+    spec = host.spec()
+    host.jobs.append(spec["job"])
+    host.call("stage", spec=spec)
+    (Path(host.jobs_dir) / spec["job"] / host.name / "spec.json").write_text(json.dumps(spec))
+    (host.local(spec["job"]) / "spec.json").unlink()
+    assert host.entry(spec["job"])["state"] == "pending"
+    assert host.stop(spec["job"])["status"] == "none"
+    assert os.listdir(host.jobs_dir) == []
+
+
+ROGUE = ["/bin/sh", "-c", "echo rogue > rogue"]
+
+
+def test_what_another_node_writes_into_a_shared_jobs_dir_is_not_run(host: JobHost) -> None:
+    """jobs_dir is on a disk that the nodes share, and another node writes there between stage and spawn."""
+    host.script("import lent; print(lent.WORD)")
+    spec = host.spec(python_files={"lent.py": "WORD = 'honest'"})
+    host.jobs.append(spec["job"])
+    host.call("stage", spec=spec)
+    directory = Path(host.jobs_dir) / spec["job"] / host.name
+    assert spec["secret"] not in "".join(path.read_text() for path in directory.rglob("*") if path.is_file())
+    lie = {**spec, "argv": ROGUE, "env": {"PYTHONPATH": str(directory / "python")}, "remains": "rogue"}
+    (directory / "python").mkdir(mode=0o777)
+    (directory / "python" / "lent.py").write_text("WORD = 'rogue'")
+    for name in ("spec.json", "about.json"):
+        (directory / name).write_text(json.dumps(lie))
+    (directory / "supervisor.py").write_text("raise SystemExit('rogue')")
+    names = {"job": spec["job"], "peer": None, "wait_for_port": False, "timeout": PATIENCE}
+    assert "refused" not in host.call("spawn", **names)
+    assert host.ended(spec["job"])["state"] == "finished"
+    assert host.output(spec["job"]) == "honest\n"
+    assert not (host.directory / "rogue").exists()
+
+
+@pytest.mark.parametrize("name", ["output.log", "supervisor.log"])
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_log_is_not_written_into_another_file(host: JobHost, name: str, exists: bool) -> None:
+    host.script("print('evil')")
+    spec = host.spec()
+    host.jobs.append(spec["job"])
+    host.call("stage", spec=spec)
+    profile = host.directory / ".profile"
+    if exists:
+        profile.write_text("# mine\n")
+        os.chown(profile, host.uid, -1)
+    (Path(host.jobs_dir) / spec["job"] / host.name / name).symlink_to(profile)
+    names = {"job": spec["job"], "peer": None, "wait_for_port": False, "timeout": PATIENCE}
+    assert "a link to another file" in host.call("spawn", **names)["refused"]["message"]
+    assert (profile.read_text() if profile.exists() else "") == ("# mine\n" if exists else "")
 
 
 def test_no_secret_and_no_environment_leave_the_host_for_a_status(host: JobHost) -> None:

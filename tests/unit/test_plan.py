@@ -26,6 +26,7 @@ from mnt.launch.plan import (
 )
 from mnt.launch.staging import node_specs
 from mnt.network.decision import decide
+from mnt.remote.job.channel import node_secret
 from mnt.remote.job.spec import first_rank, rank_count
 
 LOGS = "--log-dir=/home/ubuntu/.mnt/jobs/j/node1/ranks"
@@ -173,10 +174,11 @@ def test_what_is_staged_names_backend_outside_id_and_reader() -> None:
     )
     assert list(specs) == ["node1", "node2"]
     for rank, spec in enumerate(specs.values()):
-        assert (spec["job"], spec["node_rank"], spec["secret"]) == ("j", rank, "a secret")
+        assert (spec["job"], spec["node_rank"]) == ("j", rank)
         assert (spec["backend"], spec["outside_id"], spec["remains"]) == ("queue", "4711", "torchrun")
         assert spec["master"] == {"addr": "10.0.0.1", "port": 29500}
     assert (first_rank(specs["node2"]), rank_count(specs["node2"])) == (8, 4)
+    assert [spec["secret"] for spec in specs.values()] == ["a secret", node_secret("a secret", "node2")]
 
 
 @pytest.mark.parametrize(

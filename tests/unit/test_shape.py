@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import random
 from collections.abc import Callable
 from typing import Any, TypedDict
 
@@ -14,7 +16,7 @@ from mnt.inventory.values import is_host_name
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job.files import JobPaths
 from mnt.tasks.job import JobEntry, Jobs, Started, Stopped
-from mnt.tasks.shape import HostName, JobName, granted, shaped
+from mnt.tasks.shape import Address, HostName, JobName, granted, shaped
 
 
 class Inner(TypedDict):
@@ -123,3 +125,65 @@ def test_host_and_head_know_the_same_names(name: str) -> None:
     assert accepts(lambda: JobPaths("/jobs", name, "node1")) == accepts(
         lambda: shaped("node1", name, JobName)
     )
+
+
+class Where(TypedDict):
+    addr: Address
+
+
+def is_address(text: str) -> bool:
+    try:
+        shaped("node1", {"addr": text}, Where)
+    except HostError:
+        return False
+    return True
+
+
+GOOD_ADDRESSES = ("10.0.0.1", "::", "::1", "fe80::1%eth0.5", "1:2:3:4:5:6:7:8", "1::8", "::ffff:10.0.0.1")
+BAD_ADDRESSES = (
+    "",
+    "1.2.3.4.5",
+    "1.2.3",
+    "01.2.3.4",
+    "256.1.1.1",
+    ":::",
+    "1::2::3",
+    "1:2:3",
+    "12345::",
+    "::%",
+)
+ODD_ADDRESSES = (
+    "localhost",
+    "1.2.3.4\n",
+    "1.2.3.4%eth0",
+    "::1%a/b",
+    "::1%" + "z" * 65,
+    "\u0661.2.3.4",
+    "a" * 70_000,
+)
+
+
+@pytest.mark.parametrize("text", GOOD_ADDRESSES)
+def test_addresses(text: str) -> None:
+    assert is_address(text)
+
+
+@pytest.mark.parametrize("text", [*BAD_ADDRESSES, *ODD_ADDRESSES])
+def test_what_is_no_address(text: str) -> None:
+    assert not is_address(text)
+
+
+def test_an_address_is_what_ipaddress_takes_for_one() -> None:
+    chance = random.Random(1)
+    kinds = {True: 0, False: 0}
+    for _ in range(3000):
+        pieces = [chance.choice(("0", "1", "ff", "12ab", ":", "1.2.3.4", "255")) for _ in range(8)]
+        text = chance.choice((":", ".", "")).join(pieces[: chance.randrange(1, 9)])
+        try:
+            ipaddress.ip_address(text)
+            expected = True
+        except ValueError:
+            expected = False
+        assert is_address(text) is expected, text
+        kinds[expected] += 1
+    assert min(kinds.values()) > 100

@@ -84,15 +84,21 @@ def test_the_job_sees_its_own_environment_and_nothing_of_the_callers(host: JobHo
 
 @pytest.mark.parametrize("own", [None, "/opt/lib:/opt/more"])
 def test_the_files_for_its_python_come_first_on_pythonpath(host: JobHost, own: str | None) -> None:
-    host.script("import os, lent\nprint(lent.WORD)\nprint(os.environ['PYTHONPATH'])")
+    host.script("""
+        import os, lent
+        print(lent.WORD)
+        print(os.environ["PYTHONPATH"])
+        beside = os.path.join(os.path.dirname(lent.__file__), "lent-1.dist-info", "METADATA")
+        print(oct(os.stat(beside).st_mode))
+    """)
     spec = host.spec(env={"PYTHONPATH": own} if own else {})
     spec["python_files"] = {"lent.py": "WORD = 'lent'", "lent-1.dist-info/METADATA": "Name: lent"}
     host.start(spec)
     host.ended(spec["job"])
-    word, path = host.output(spec["job"]).splitlines()
+    word, path, mode = host.output(spec["job"]).splitlines()
     directory, _, rest = path.partition(":")
-    assert (word, rest) == ("lent", own or "")
-    assert (Path(directory) / "lent-1.dist-info" / "METADATA").stat().st_mode & 0o077 == 0
+    assert (word, rest, mode) == ("lent", own or "", "0o100600")
+    assert directory == str(host.local(spec["job"]) / "python")
 
 
 def test_arguments_arrive_byte_for_byte(host: JobHost) -> None:
@@ -133,7 +139,7 @@ def test_the_state_and_the_logs_are_closed_to_others(host: JobHost) -> None:
     host.ended(spec["job"])
     directory = os.path.join(host.jobs_dir, spec["job"], host.name)
     assert os.stat(directory).st_mode & 0o077 == 0
-    for name in ("spec.json", "about.json", "state.json", "output.log"):
+    for name in ("about.json", "state.json", "output.log"):
         assert os.stat(os.path.join(directory, name)).st_mode & 0o077 == 0, name
 
 

@@ -20,9 +20,11 @@ from ports import free_port
 from waiting import PATIENCE, alive, at_most, wait_for
 
 from mnt.remote.job import peers
-from mnt.remote.job.channel import LINE_BYTES, Broken, Channel, Event
+from mnt.remote.job.channel import LINE_BYTES, Broken, Channel, Event, node_secret, parse_line
+from mnt.remote.job.failures import make_failure
 from mnt.remote.job.peers import Hub, Spoke
 
+FAILURE = dict(make_failure("exit code 3", 3, time=1e9))
 SLEEPER = "import time; time.sleep(600)"
 WHEN_TOLD = """
 import os, sys, time
@@ -185,17 +187,18 @@ class Loop:
         self.spokes: list[Spoke] = []
         self.told: dict[str, list[Event]] = {}
 
-    def spoke(self, host: str, secret: str = "secret", job: str = "job") -> Spoke:
+    def spoke(self, host: str, secret: str | None = None, job: str = "job") -> Spoke:
         told = self.told.setdefault(host, [])
         spoke = Spoke(
             self.selector,
             "node1",
             self.hub.endpoint,
             job,
-            secret,
+            node_secret("secret", host) if secret is None else secret,
             host,
             told.append,
             time.monotonic(),
+            ("node2", "node3"),
         )
         self.spokes.append(spoke)
         return spoke
@@ -236,7 +239,7 @@ def test_one_end_is_told_to_all_others(loop: Loop) -> None:
     first, second = loop.spoke("node2"), loop.spoke("node3")
     loop.until(lambda: first.status == second.status == "connected")
     assert loop.hub.status == "2 of 2 other nodes got through"
-    event = Event("node2", "failed", {"exit_code": 3})
+    event = Event("node2", "failed", FAILURE)
     first.report(event, time.monotonic())
     loop.until(lambda: loop.heard == [event])
     loop.until(lambda: all(side.settled(time.monotonic()) for side in (first, second, loop.hub)))
@@ -244,7 +247,7 @@ def test_one_end_is_told_to_all_others(loop: Loop) -> None:
 
 
 def test_who_comes_late_is_told_too(loop: Loop) -> None:
-    event = Event("node1", "failed", {"exit_code": 3})
+    event = Event("node1", "failed", FAILURE)
     loop.hub.report(event, time.monotonic())
     assert not loop.hub.settled(time.monotonic())
     loop.spoke("node2")
@@ -267,9 +270,15 @@ def test_a_connection_that_breaks_is_made_again(loop: Loop, monkeypatch: pytest.
 
 @pytest.mark.parametrize(
     ("host", "secret", "job"),
-    [("node2", "wrong", "job"), ("node2", "secret", "other job"), ("node9", "secret", "job")],
+    [
+        ("node2", "wrong", "job"),
+        ("node2", "secret", "job"),
+        ("node2", node_secret("secret", "node3"), "job"),
+        ("node2", None, "other job"),
+        ("node9", None, "job"),
+    ],
 )
-def test_strangers_are_not_let_in(loop: Loop, host: str, secret: str, job: str) -> None:
+def test_strangers_are_not_let_in(loop: Loop, host: str, secret: str | None, job: str) -> None:
     stranger = loop.spoke(host, secret, job)
     loop.turn()
     assert loop.hub.status == "0 of 2 other nodes got through"
@@ -472,27 +481,228 @@ def test_lines_cannot_be_replayed_reflected_or_changed() -> None:
         channel.socket.close()
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
-        None,
-        [],
-        {},
-        {"host": 3},
-        {"host": "node2"},
-        {"host": "node2", "kind": "quit"},
-        {"host": "node2", "kind": "failed", "failure": "bad"},
-        {"host": "node2", "kind": "lost", "message": 5},
-    ],
-)
+def nested(depth: int) -> Any:
+    value: Any = 0
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+LOST = {"host": "node2", "kind": "lost", "message": "lost contact with node2"}
+WRONG_EVENTS: list[Any] = [
+    None,
+    [],
+    {},
+    {"host": 3},
+    {"host": []},
+    {"host": "node2"},
+    {"host": "node2", "kind": "quit"},
+    {"host": "node2", "kind": ["failed"]},
+    {"host": "node2", "kind": "failed", "failure": "bad"},
+    {"host": "node2", "kind": "failed", "failure": {}},
+    {"host": "node2", "kind": "failed", "message": "lost contact with node3"},
+    {**LOST, "message": 5},
+    {**LOST, "message": None},
+    {**LOST, "message": "\ud800"},
+    {**LOST, "message": "a\udc80b"},
+    {**LOST, "failure": FAILURE},
+    {"host": "node9", "kind": "failed"},
+    {"host": "no such host!", "kind": "failed"},
+    {"host": "node2\n", "kind": "failed"},
+    *(
+        {"host": "node2", "kind": "failed", "failure": {**FAILURE, **change}}
+        for change in (
+            {"exit_code": 256},
+            {"exit_code": -1},
+            {"exit_code": True},
+            {"rank": 2**63},
+            {"rank": 1.5},
+            {"time": 1e12},
+            {"time": -1},
+            {"victim": 1},
+            {"message": None},
+            {"message": "\udfff"},
+            {"message": "x" * 65537},
+            {"message": nested(900)},
+            {"signal": "\ud800"},
+            {"signal": "\udcff"},
+            {"traceback": nested(900)},
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("document", WRONG_EVENTS)
 def test_events_are_parsed_strictly(document: Any) -> None:
     with pytest.raises(Broken):
-        Event.parse(json.loads(json.dumps(document)))
+        Event.parse(document, {"node1", "node2", "node3"})
+
+
+@pytest.mark.parametrize("letter", ["x", "\u00e9", "\U0001f600", '"', "\0"])
+def test_no_event_grows_beyond_a_line(letter: str) -> None:
+    """Letters that have one byte or four in UTF-8 have up to twelve in our JSON."""
+    host, long = "n" * 253, letter * 65536
+    failure = {**FAILURE, "message": long, "signal": letter * 1024, "traceback": long, "rank": 2**63 - 1}
+    for event in (Event(host, "failed", failure), Event(host, "lost", message=long)):
+        document = event.document()
+        assert len(json.dumps({"end": document})) < LINE_BYTES / 2
+        parsed = Event.parse(document, {host})
+        assert parsed.document() == document
+    assert Event.parse({"host": host, "kind": "failed", "failure": failure}, {host}).document()["failure"]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b'{"beat": NaN}', b'{"beat": %s}' % (b"9" * 5000), b'{"beat": 1e999}', b"[" * 60_000, b"\xff", b"[]"],
+)
+def test_messages_are_plain_json(payload: bytes) -> None:
+    with pytest.raises(Broken):
+        parse_line(payload)
+
+
+# --- nodes of the job that lie -----------------------------------------------------------------------------
+
+WRONG_MESSAGES: list[Any] = [
+    {},
+    {"beat": 1},
+    {"ack": "yes"},
+    {"beat": True, "ack": True},
+    {"beat": True, "more": nested(900)},
+    {"mnt": 1},
+]
+
+
+def send_raw(channel: Channel, message: Any) -> None:
+    """As `Channel.send`, but in UTF-8 where that is possible: shorter than what we send."""
+    try:
+        payload = json.dumps(message, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        payload = json.dumps(message).encode()
+    channel.send_line(channel._sign(channel._mine, channel._sent, payload) + b" " + payload)
+    channel._sent += 1
+
+
+def both_connected(loop: Loop) -> tuple[Spoke, Spoke]:
+    first, second = loop.spoke("node2"), loop.spoke("node3")
+    loop.until(lambda: first.status == second.status == "connected")
+    return first, second
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        *({"news": event} for event in WRONG_EVENTS),
+        {"news": LOST},  # true or not: that a spoke is lost is the hub's to say
+        {"news": {**LOST, "host": "node3"}},
+        {"news": {**LOST, "host": "node1"}},
+        {"news": {"host": "node3", "kind": "failed", "failure": FAILURE}},
+        {"news": {"host": "node1", "kind": "stopped"}},
+        {"end": {"host": "node2", "kind": "failed"}},
+        *WRONG_MESSAGES,
+    ],
+)
+def test_a_spoke_that_lies_loses_only_its_connection(loop: Loop, message: Any) -> None:
+    rogue, honest = both_connected(loop)
+    assert rogue._channel is not None
+    rogue._retry_at = 1e9
+    send_raw(rogue._channel, message)
+    loop.until(lambda: rogue.status != "connected")
+    loop.turn()
+    assert honest.status == "connected"
+    assert (loop.heard, loop.told) == ([], {"node2": [], "node3": []})
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        *({"end": event} for event in WRONG_EVENTS),
+        {"end": {**LOST, "host": "node1"}},  # of itself
+        {"end": {"host": "node3", "kind": "finished"}},
+        {"end": {"host": "node3", "kind": "ended"}},
+        {"end": {"host": "node2", "kind": "failed", "failure": FAILURE}},  # which node2 knows better
+        {"end": {"host": "node2", "kind": "stopped"}},
+        {"news": {"host": "node1", "kind": "failed"}},
+        *WRONG_MESSAGES,
+    ],
+)
+def test_a_hub_that_lies_loses_only_its_connection(
+    loop: Loop, message: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "RETRY", 1e9)
+    deceived, other = both_connected(loop)
+    send_raw(loop.hub._channels["node2"], message)
+    loop.until(lambda: deceived.status.startswith("interrupted: "))
+    loop.turn()
+    assert other.status == "connected"
+    assert (loop.heard, loop.told) == ([], {"node2": [], "node3": []})
+
+
+def test_a_hub_that_never_acknowledges_keeps_no_supervisor(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoke, _ = both_connected(loop)
+    monkeypatch.setattr(loop.hub, "_obey", lambda *_: None)
+    spoke.report(Event("node2", "finished"), time.monotonic())
+    loop.turn()
+    now = time.monotonic()
+    assert not spoke.settled(now)
+    assert spoke.settled(now + 2 * peers.LOST_AFTER + 1)
+
+
+def test_a_long_end_is_heard_by_all(loop: Loop) -> None:
+    """What fits into a line as UTF-8 does not as ASCII."""
+    rogue, honest = both_connected(loop)
+    assert rogue._channel is not None
+    failure = {**FAILURE, "message": "\u00e9" * 30_000}
+    send_raw(rogue._channel, {"news": {"host": "node2", "kind": "failed", "failure": failure}})
+    loop.until(lambda: bool(loop.told["node3"]))
+    assert honest.status == "connected"
+    assert [event.host for event in (*loop.heard, *loop.told["node3"])] == ["node2", "node2"]
+
+
+def test_a_node_cannot_pose_as_another(loop: Loop) -> None:
+    """Not even in place of its connection: node2 keeps its own, and node3 hears nothing."""
+    honest, other = both_connected(loop)
+    rogue = loop.spoke("node2", node_secret("secret", "node3"))
+    rogue.report(Event("node2", "failed", FAILURE), time.monotonic())
+    loop.until(lambda: rogue._reason == "connection closed")
+    loop.turn()
+    assert honest.status == other.status == "connected"
+    assert (loop.heard, loop.told) == ([], {"node2": [], "node3": []})
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        {"addr": "1.2.3.4.5", "port": 1},
+        {"addr": "fe80::1%nosuch", "port": 1},
+        {"addr": "fe80::1", "port": 1},
+        {"addr": "localhost", "port": 1},  # no question to a name server
+        {"addr": "x" * 70_000, "port": 1},
+        {"addr": "\udc80", "port": 1},
+        {"addr": "a\0b", "port": 1},
+        {"addr": "::", "port": 1},
+        {"addr": "255.255.255.255", "port": 1},
+        {"addr": "127.0.0.1", "port": 2**70},
+        {"addr": "127.0.0.1", "port": -1},
+        {"addr": "127.0.0.1", "port": 65536},
+        {"addr": None, "port": None},
+    ],
+)
+def test_an_address_that_cannot_be_used_ends_one_attempt(loop: Loop, endpoint: dict[str, Any]) -> None:
+    good = loop.hub.endpoint
+    loop.hub.endpoint = endpoint
+    spoke = loop.spoke("node2")
+    loop.turn()
+    assert spoke.status == "connecting"
+    spoke._endpoint, spoke._retry_at = good, 0.0
+    loop.until(lambda: spoke.status == "connected")
+    assert loop.told == {"node2": []}
 
 
 def test_a_failure_before_the_link_is_up_is_told_all_the_same(loop: Loop) -> None:
     spoke = loop.spoke("node2")
-    event = Event("node2", "failed", {"exit_code": 3})
+    event = Event("node2", "failed", FAILURE)
     spoke.report(event, time.monotonic())
     assert not spoke.settled(time.monotonic())
     loop.until(lambda: loop.heard == [event])

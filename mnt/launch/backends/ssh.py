@@ -63,5 +63,8 @@ class SshBackend:
                 fix=f"mnt logs {plan.job}",
             )
         tell(f"{len(staged)} more: starting")
-        others = partial(spawn_node, peer=answer["peer"], timeout=plan.start_timeout)
+        peer = answer["peer"]
+        if peer is not None:  # node 0 chooses the port, but not the address to which the others connect
+            peer = {"addr": plan.master_addr, "port": peer["port"]}
+        others = partial(spawn_node, peer=peer, timeout=plan.start_timeout)
         all_of(fleet.run_each(others, staged))

@@ -4,5 +4,26 @@ from __future__ import annotations
 
 JOB_NAME = r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z"  # also the name of a directory
 HOST_NAME = r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}\Z"  # the same, and in an inventory
-ADDRESS = r"\A[0-9a-fA-F:.]{2,45}(%[\w.-]{1,64})?\Z"  # numeric; an IPv6 address may have a zone
 MOST_PID = 2**22  # PID_MAX_LIMIT, proc(5)
+
+
+def _address_pattern() -> str:
+    """The pattern of a numeric IPv4 or IPv6 address (RFC 4291, section 2.2), the latter with a zone or not.
+
+    The addresses that `ipaddress` of Python 3.11 accepts: that of Python 3.8 accepts others, and no zones.
+    """
+    octet = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+    v4, group = rf"{octet}(?:\.{octet}){{3}}", "[0-9a-fA-F]{1,4}"
+    forms = [rf"(?:{group}:){{6}}(?:{group}:{group}|{v4})"]
+    for left in range(8):  # groups before the "::", which stands for at least one
+        before = rf"(?:{group}:){{{left - 1}}}{group}" if left else ""
+        after = [
+            rf"(?:{group}:){{0,{most}}}{end}"
+            for most, end in ((6 - left, group), (5 - left, v4))
+            if most >= 0
+        ]
+        forms.append(rf"{before}::(?:{'|'.join([*after, ''])})")
+    return rf"\A(?:{v4}|(?:{'|'.join(forms)})(?:%[A-Za-z0-9_.-]{{1,64}})?)\Z"
+
+
+ADDRESS = _address_pattern()

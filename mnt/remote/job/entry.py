@@ -75,7 +75,7 @@ def describe(paths: JobPaths, *, local: bool = True) -> dict[str, Any] | None:
         return _shaped(read_state(paths) if local else paths.read(paths.state), _STATE)
 
     about = _shaped(paths.read(paths.about), _ABOUT)
-    about = about or _shaped(paths.read(paths.spec), _ABOUT)  # an older mnt wrote only the spec
+    about = about or _shaped(paths.read(paths.old_spec), _ABOUT)  # an older mnt wrote only the spec
     if about is None or (about["job"], about["host"]) != (paths.job, paths.host):
         return None
     state = stored()
@@ -147,12 +147,13 @@ def is_staged(paths: JobPaths) -> bool:
     """Whether all its files exist, and no supervisor was ever started from them."""
     if not paths.has_local() or os.path.exists(paths.state) or os.path.exists(paths.processes):
         return False
-    return os.path.exists(paths.spec) and os.path.exists(paths.program)
+    specs = (paths.spec, paths.old_spec)  # an older mnt has staged it
+    return any(map(os.path.exists, specs)) and os.path.exists(paths.program)
 
 
 def about(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a spec that goes into an entry: no environment, and no secret."""
-    return {name: spec.get(name) for name in ("format", *_ABOUT)}
+    """What is shown of a spec, and the reader of its logs: no environment, and no secret."""
+    return {name: spec.get(name) for name in ("format", "remains", *_ABOUT)}
 
 
 def living_supervisor(state: dict[str, Any]) -> Process | None:

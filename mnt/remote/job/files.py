@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import stat
 from typing import Any
 
 from mnt.remote.common.files import read_json, replace_file, strerror
@@ -31,19 +32,19 @@ class JobFiles:
     """The names of one node's job files in a directory of jobs: pure, and the same on host and head.
 
     `directory` may be on a file system that all nodes share: it contains no pids or other data that is valid
-    on one host only, and nothing is locked there.
+    on one host only, and nothing is locked there. Other nodes can write there too then, so nothing that is
+    there is run: it is only shown.
     """
 
     def __init__(self, jobs_dir: str, job: str, host: str) -> None:
         self.job, self.host = job, host
         self.job_directory = os.path.join(jobs_dir, job)
         self.directory = os.path.join(self.job_directory, host)
-        self.spec = os.path.join(self.directory, "spec.json")
+        self.old_spec = os.path.join(self.directory, "spec.json")  # of an older mnt: read, never run
         self.about = os.path.join(self.directory, "about.json")
         self.state = os.path.join(self.directory, "state.json")
         self.output = os.path.join(self.directory, "output.log")
         self.ranks = os.path.join(self.directory, "ranks")
-        self.python = os.path.join(self.directory, "python")
         self.supervisor_log = os.path.join(self.directory, "supervisor.log")
 
 
@@ -60,6 +61,8 @@ class JobPaths(JobFiles):
             raise Refused(f"{host!r} is not a host's name")
         super().__init__(os.path.expanduser(jobs_dir), job, host)
         self.local = os.path.join(user_directory(), job, host)
+        self.spec = os.path.join(self.local, "spec.json")
+        self.python = os.path.join(self.local, "python")
         self.program = os.path.join(self.local, "supervisor.py")
         self.processes = os.path.join(self.local, "processes.json")
         self.secrets = os.path.join(self.local, "secrets.json")
@@ -138,14 +141,33 @@ def job_names(jobs_dir: str) -> list[str]:
     return os.listdir(jobs_dir) if check_owners(jobs_dir) else []
 
 
+def open_log(path: str) -> int:
+    """A descriptor that appends to a file, made if need be.
+
+    Raises OSError, also for a link to a file: on a shared disk, another node can make such links.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o600)
+    try:
+        found = os.fstat(descriptor)
+        if stat.S_ISREG(found.st_mode) and not os.path.samestat(found, os.lstat(path)):
+            raise OSError(errno.ELOOP, "a link to another file", path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 def read_spec(paths: JobPaths) -> dict[str, Any]:
-    """Raises Refused if there is none."""
+    """What is to run, as the head has sent it. Raises Refused if there is none."""
     spec = paths.read(paths.spec)
     if spec is None:
-        raise Refused(
-            f"{paths.spec} is missing or damaged", f"remove {paths.directory}, and start the job again"
-        )
+        raise Refused(f"{paths.spec} is missing or damaged", f"mnt stop {paths.job}, then start it again")
     return spec
+
+
+def read_about(paths: JobPaths) -> dict[str, Any]:
+    """What was started, as written when it was staged; empty if that is not known. Raises Refused."""
+    return paths.read(paths.about) or paths.read(paths.old_spec) or {}
 
 
 def read_state(paths: JobPaths) -> dict[str, Any] | None:

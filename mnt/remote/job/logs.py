@@ -12,7 +12,7 @@ from typing import Any
 from mnt.remote.common.files import open_regular, strerror
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job.entry import require
-from mnt.remote.job.files import FINAL_STATES, JobPaths, read_spec
+from mnt.remote.job.files import FINAL_STATES, JobPaths, read_about
 from mnt.remote.job.remains.readers import remains_of
 from mnt.remote.job.spec import first_rank, rank_count
 
@@ -49,7 +49,7 @@ def _streams(paths: JobPaths, entry: dict[str, Any], rank: int | None, offset: i
     if not first <= rank < first + count:
         raise Refused(f"rank {rank} is not on {paths.host}: it has {first} to {first + count - 1}")
 
-    remains, local_rank = remains_of(read_spec(paths)), rank - first
+    remains, local_rank = remains_of(read_about(paths)), rank - first
 
     def stream(name: str) -> _Stream:
         return _Stream(name, lambda: remains.rank_log(paths.ranks, local_rank, name))

@@ -9,6 +9,9 @@ also ends the job.
     both   {"beat": true}
     spoke  {"news": Event}       hub   {"ack": true}     how its part of the job ended
     hub    {"end": Event}        spoke {"ack": true}     end your part, and why
+
+A line has exactly one of these. Each node decides only what it knows: a spoke tells its own end, the hub that
+a spoke is lost, and a spoke, for itself, that the hub is. What the hub passes on about others is believed.
 """
 
 from __future__ import annotations
@@ -20,11 +23,10 @@ import os
 import selectors
 import socket
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from typing import Any
 
 from mnt.remote.common.files import strerror
-from mnt.remote.job.channel import Broken, Channel, Event, parse_line
+from mnt.remote.job.channel import Broken, Channel, Event, node_secret, parse_line
 
 BEAT = 2.0
 LOST_AFTER = 20.0
@@ -51,7 +53,11 @@ class Hub:
         hosts: Iterable[str],
         on_event: Callable[[Event], None],
     ) -> None:
-        """Listen on a free port of `address`. Raises OSError if this host does not have that address."""
+        """Listen on a free port of `address`. Raises OSError if this host does not have that address.
+
+        Args:
+            secret: of the job; each host has only its `node_secret`.
+        """
         family, kind, _, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
         self._listener = socket.socket(family, kind)
         try:
@@ -63,7 +69,7 @@ class Hub:
         self._listener.setblocking(False)
         self.endpoint = {"addr": address, "port": self._listener.getsockname()[1]}
         self._selector, self._job, self._secret, self._on_event = selector, job, secret, on_event
-        self._hosts = set(hosts)
+        self._hosts = set(hosts)  # without this one
         self._strangers: dict[Channel, float] = {}  # since when
         self._channels: dict[str, Channel] = {}
         self._contact: dict[str, float] = {}  # host: when it was last heard
@@ -139,26 +145,31 @@ class Hub:
 
     def _welcome(self, channel: Channel, line: bytes, now: float) -> None:
         hello = parse_line(line.partition(b" ")[2])
-        channel.agree(self._secret, self._job, channel.nonce, hello.get("nonce"))
-        host = channel.open(line).get("host")
+        host = hello.get("host")
         if not isinstance(host, str) or host not in self._hosts:
             raise Broken("a host that is not in this job")
+        channel.agree(node_secret(self._secret, host), self._job, channel.nonce, hello.get("nonce"))
+        channel.open(line)
         channel.peer = host
         del self._strangers[channel]
         if channel.peer in self._channels:
             self._drop(self._channels[channel.peer])
         self._channels[channel.peer] = channel
         self._contact[channel.peer] = now
-        self._send(channel, {"beat": True} if self._verdict is None else {"end": asdict(self._verdict)})
+        self._send(channel, {"beat": True} if self._verdict is None else {"end": self._verdict.document()})
 
     def _obey(self, channel: Channel, message: dict[str, Any], now: float) -> None:
+        kind, content = _only(message)
+        if kind == "news":
+            event = Event.parse(content, {channel.peer})
+            if event.kind == "lost":
+                raise Broken("a host that says that it is lost")
+        elif kind not in ("beat", "ack"):
+            raise Broken("no message of a spoke")
         self._contact[channel.peer] = now
-        if message.get("ack"):
+        if kind == "ack":
             self._done.add(channel.peer)
-        if "news" in message:
-            event = Event.parse(message["news"])
-            if event.host != channel.peer:
-                raise Broken("news of another host")
+        if kind == "news":
             self._done.add(channel.peer)
             self._send(channel, {"ack": True})
             self._learn(event)
@@ -174,7 +185,7 @@ class Hub:
             self._verdict = event
             for host in self._hosts - self._done:
                 if host in self._channels:
-                    self._send(self._channels[host], {"end": asdict(event)})
+                    self._send(self._channels[host], {"end": event.document()})
 
     def _send(self, channel: Channel, message: dict[str, Any]) -> None:
         try:
@@ -202,9 +213,17 @@ class Spoke:
         host: str,
         on_event: Callable[[Event], None],
         now: float,
+        others: Iterable[str],
     ) -> None:
+        """Connect to the hub, which is node 0, at `endpoint`.
+
+        Args:
+            secret: the `node_secret` of `host`, which is this node.
+            others: the hosts of all other nodes of which the hub may pass on the end.
+        """
         self._selector, self._hub_host, self._endpoint = selector, hub_host, endpoint
         self._job, self._secret, self._host, self._on_event = job, secret, host, on_event
+        self._hosts = {hub_host, host, *others}
         self._channel: Channel | None = None
         self._welcome = False  # the hub is authenticated
         self._started = self._attempt = self._retry_at = now
@@ -229,11 +248,12 @@ class Spoke:
         """Take in how this node's own part ended. The hub is told as soon as it can be reached."""
         self._news, self._reported = event, now
         if self._welcome and not self._over:
-            self._send({"news": asdict(event)}, now)
+            self._send({"news": event.document()}, now)
 
     def settled(self, now: float) -> bool:
-        """Whether the hub knows, or cannot be reached."""
-        return self._over or (self._contact is None and now - self._reported > ATTEMPT)
+        """Whether the hub knows, cannot be reached, or is heard but does not say that it knows."""
+        patience = ATTEMPT if self._contact is None else 2 * LOST_AFTER
+        return self._over or now - self._reported > patience
 
     def tick(self, now: float) -> None:
         """Connect, send a beat, and check whether the hub is silent."""
@@ -257,15 +277,24 @@ class Spoke:
 
     def _connect(self, now: float) -> None:
         self._attempt = now
+        try:
+            self._dial()
+        except Exception as error:  # noqa: BLE001 - the address is the hub's answer: it may end this attempt only
+            self._break(strerror(error), now)
+
+    def _dial(self) -> None:
+        """Raises OSError, ValueError and others, for an address that cannot be used."""
         family, kind, _, _, where = socket.getaddrinfo(
-            self._endpoint["addr"], self._endpoint["port"], type=socket.SOCK_STREAM
+            self._endpoint["addr"],
+            self._endpoint["port"],
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_NUMERICHOST,  # no question to a name server, which could take long
         )[0]
         channel = Channel(socket.socket(family, kind), hub=False)
         self._channel = channel
         problem = channel.socket.connect_ex(where)
         if problem not in (0, errno.EINPROGRESS):
-            self._break(os.strerror(problem), now)
-            return
+            raise OSError(problem, os.strerror(problem))
         self._selector.register(channel.socket, selectors.EVENT_WRITE, self._connected)
 
     def _connected(self, now: float) -> None:
@@ -296,18 +325,32 @@ class Spoke:
         channel.send({"host": self._host, "nonce": channel.nonce})
 
     def _obey(self, message: dict[str, Any], now: float) -> None:
+        kind, content = _only(message)
+        event = self._end(content) if kind == "end" else None
+        if kind not in ("beat", "ack", "end"):
+            raise Broken("no message of a hub")
         self._contact = now
         if not self._welcome:
             self._welcome = True
             if self._news is not None:
-                self._send({"news": asdict(self._news)}, now)
-        if "end" in message and not self._over:
-            event = Event.parse(message["end"])
+                self._send({"news": self._news.document()}, now)
+        if event is not None and not self._over:
             self._over = True
             self._send({"ack": True}, now)
             self._on_event(event)
-        if message.get("ack"):
+        if kind == "ack":
             self._over = True
+
+    def _end(self, content: Any) -> Event:
+        """Why the hub ends the job. Raises Broken."""
+        event = Event.parse(content, self._hosts)
+        if not event.ends_the_job:
+            raise Broken("an event that ends no job")
+        if event.kind == "lost" and event.host == self._hub_host:
+            raise Broken("a hub that says that it is lost")
+        if event.kind != "lost" and event.host == self._host and self._news is None:
+            raise Broken("an end of this node that it has not told")
+        return event
 
     def _send(self, message: dict[str, Any], now: float) -> None:
         try:
@@ -321,6 +364,16 @@ class Spoke:
         self._welcome = False
         self._retry_at = now + RETRY
         self.close()
+
+
+def _only(message: dict[str, Any]) -> tuple[str, Any]:
+    """The kind of a message, and its content. Raises Broken."""
+    if len(message) != 1:
+        raise Broken("not exactly one message")
+    ((kind, content),) = message.items()
+    if kind in ("beat", "ack") and content is not True:
+        raise Broken("not a message")
+    return kind, content
 
 
 def lost(host: str, address: str) -> str:

@@ -18,7 +18,7 @@ from mnt.remote.common.owners import check_owners, find_group
 from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.entry import about, describe, is_staged, living_supervisor
-from mnt.remote.job.files import FINAL_STATES, JobPaths, read_spec, read_state, remove_files
+from mnt.remote.job.files import FINAL_STATES, JobPaths, open_log, read_spec, read_state, remove_files
 from mnt.remote.job.secret import put_secrets
 from mnt.remote.job.spec import SESSION_VARIABLES, job_of, job_variables
 from mnt.remote.job.stop import stop_node
@@ -148,8 +148,7 @@ def _put_python_files(paths: JobPaths, files: Mapping[str, str]) -> None:
     """Write files, by relative path, below a directory for PYTHONPATH. Raises OSError, Refused."""
     if files and os.pathsep in paths.python:
         raise Refused(
-            f"PYTHONPATH cannot name {paths.python}: it contains {os.pathsep!r}",
-            "set jobs_dir in the inventory to another directory",
+            f"PYTHONPATH cannot name {paths.python}: it contains {os.pathsep!r}", "use other names of hosts"
         )
     for name, text in files.items():
         path = os.path.join(paths.python, name)
@@ -176,7 +175,7 @@ def _nothing_left(paths: JobPaths) -> Iterator[None]:
 def _spawn(paths: JobPaths, jobs_dir: str, environment: dict[str, str]) -> dict[str, Any]:
     """Start the supervisor, in its own session and without our open files, and wait for its handshake."""
     reading, writing = os.pipe()
-    log = os.open(paths.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = open_log(paths.supervisor_log)
     try:
         supervisor = subprocess.Popen(
             [sys.executable, "-I", "-X", "utf8", paths.program, paths.spec, str(writing)],

@@ -14,6 +14,7 @@ from mnt.remote.job.files import (
     FINAL_STATES,
     FORMAT,
     JobPaths,
+    read_about,
     read_state,
     remove_files,
 )
@@ -48,10 +49,10 @@ def stop_node(args: dict[str, Any]) -> dict[str, Any]:
     staged = is_staged(paths)
 
     by_supervisor = 0
-    supervisor = living_supervisor(before or record)  # the job's directory may have been deleted
-    ran = (
-        before.get("state") not in FINAL_STATES if before else os.path.exists(paths.spec) or bool(supervisor)
-    )
+    # The node-local record first: other nodes may be able to write, or delete, the job's directory.
+    supervisor = living_supervisor(record if record.get("supervisor") else before)
+    started = bool(read_about(paths) or paths.read(paths.spec) or supervisor)
+    ran = before.get("state") not in FINAL_STATES if before else started
     if supervisor is not None:
         recorded += [identify(process) for process in members(read_processes(), root=supervisor.pid)]
         by_supervisor = _ask(paths, supervisor, grace)
@@ -148,7 +149,6 @@ def _write_state(paths: JobPaths, state: dict[str, Any]) -> None:
 
 
 def _master_port(paths: JobPaths, record: dict[str, Any]) -> int | None:
-    spec = paths.read(paths.spec) or {}
-    master = spec.get("master")
+    master = read_about(paths).get("master")
     port = (master if isinstance(master, dict) else record).get("port")
     return port if type(port) is int and 0 < port < 65536 else None

@@ -26,7 +26,7 @@ from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.channel import Event
 from mnt.remote.job.failures import Failure, make_failure, tail
-from mnt.remote.job.files import JobPaths
+from mnt.remote.job.files import JobPaths, open_log
 from mnt.remote.job.peers import Hub, Spoke
 from mnt.remote.job.procs import (
     SWEEP,
@@ -87,7 +87,7 @@ class Supervisor:
         spec = self._spec
         secrets = take_secrets(self._paths, spec)
         try:
-            output = os.open(self._paths.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            output = open_log(self._paths.output)
         except OSError as error:
             raise Refused(f"cannot write {self._paths.output}: {strerror(error)}") from error
         try:
@@ -280,8 +280,7 @@ class Supervisor:
             kind = "finished" if self._code == 0 else "failed"
         else:
             kind = "stopped" if "request" in self._reason and "peer" not in self._reason else "ended"
-        # Messages have a bounded size, so they go without the traceback; it is in this node's own state.
-        failure = {**self._failure, "traceback": None} if self._failure else None
+        failure = dict(self._failure) if self._failure else None
         self._link.report(Event(self._spec["host"], kind, failure), now)
 
     # --- helpers
@@ -307,9 +306,8 @@ class Supervisor:
             if peer is None:
                 return None
             hub_host = next(node["host"] for node in spec["nodes"] if node["node_rank"] == 0)
-            return Spoke(
-                self._selector, hub_host, peer, spec["job"], spec["secret"], spec["host"], self._hear, now
-            )
+            job, secret, host = spec["job"], spec["secret"], spec["host"]
+            return Spoke(self._selector, hub_host, peer, job, secret, host, self._hear, now, others)
         address = spec["master"]["addr"]
         try:
             return Hub(self._selector, address, spec["job"], spec["secret"], others, self._hear)
