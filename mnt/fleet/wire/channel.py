@@ -20,6 +20,7 @@ from mnt.remote.common.files import strerror
 _READ = 1 << 16  # bytes
 _ERRORS_KEPT = 1 << 16  # bytes of the end of standard error that are kept
 _LINGER = 0.5  # seconds for the rest of the output, if another process still has stdout open at the end
+_MOST_STATUS = 255  # of a process, or 128+N for a signal
 
 CHANNEL_ERRORS = (paramiko.SSHException, EOFError, OSError)
 
@@ -121,8 +122,15 @@ class RemoteCommand(RunningCommand):
 
     @property
     def exit_code(self) -> int | None:
+        """As RunningCommand's. Raises HostError for a status that no process has."""
         status = self._channel.exit_status
-        return status if self._channel.status_event.is_set() and status >= 0 else None
+        if not self._channel.status_event.is_set() or status < 0:
+            return None
+        if status > _MOST_STATUS:
+            raise HostError(
+                self.host, "channel", f"no process has the exit status {status}, which it reports"
+            )
+        return status
 
     def _end_input(self) -> None:
         with contextlib.suppress(*CHANNEL_ERRORS):

@@ -129,9 +129,8 @@ def _on_channel_request(channel: Any, message: paramiko.Message) -> None:
     start = message.packet.tell()
     if message.get_text() == "exit-signal":
         message.get_boolean()
-        name = "SIG" + message.get_text()
-        number = getattr(signal, name, None)
-        channel.exit_status = 128 + (number.value if number else 0)
+        number = signal.Signals.__members__.get("SIG" + message.get_text())
+        channel.exit_status = 128 + (0 if number is None else number.value)
         channel.status_event.set()
         return
     message.packet.seek(start)
