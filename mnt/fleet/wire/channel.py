@@ -101,7 +101,7 @@ class RemoteCommand(RunningCommand):
         session.status_event = _StatusEvent(self._wake)
         self._channel = session
         self._transport = session.get_transport()
-        self._writer = Writer(session.sendall, self._end_input, self._wake.set)
+        self._writer = Writer(self._send, self._end_input, self._wake.set)
         try:
             session.exec_command(command)
         except CHANNEL_ERRORS as error:
@@ -131,6 +131,13 @@ class RemoteCommand(RunningCommand):
                 self.host, "channel", f"no process has the exit status {status}, which it reports"
             )
         return status
+
+    def _send(self, data: bytes) -> None:
+        """Raises OSError; `read` then says why the connection is lost."""
+        try:
+            self._channel.sendall(data)
+        except (paramiko.SSHException, EOFError) as error:
+            raise OSError(str(error)) from None
 
     def _end_input(self) -> None:
         with contextlib.suppress(*CHANNEL_ERRORS):
@@ -181,7 +188,8 @@ class RemoteCommand(RunningCommand):
         Args:
             error: what a call of paramiko raised: the transport's own error, or that the channel is closed.
         """
-        error = self._transport.saved_exception or error
+        lost = getattr(self._transport.packetizer, "lost", None)
+        error = lost or self._transport.saved_exception or error
         return HostError(self.host, "channel", "connection lost" + (f": {cause_of(error)}" if error else ""))
 
     def _ready(self) -> bool:
