@@ -29,6 +29,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "lab": ("lab", "Run throw-away hosts on this machine, for trials and tests."),
 }
 
+_MOST_EXIT_CODE = 255  # the system keeps the lowest 8 bits of a larger one: 256 would be a success
+
 
 class LazyGroup(click.Group):
     """A group that imports a command's module only when the command is used."""
@@ -108,4 +110,4 @@ def main() -> None:
 
         ui.info("mnt: interrupted")
         code = 130
-    sys.exit(code)
+    sys.exit(code if 0 <= code <= _MOST_EXIT_CODE else _MOST_EXIT_CODE)

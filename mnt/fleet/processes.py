@@ -102,7 +102,8 @@ class OpenSshConnection(_ProcessConnection):
         try:
             master = self._shared.masters.through(self.destination.jumps)
             proxy = None if master is None else master.proxy_to(self.destination)
-            words = ssh_argv(self.target, self.timeouts, command, proxy=proxy)
+            strict = self.destination.strict
+            words = ssh_argv(self.target, self.timeouts, command, proxy=proxy, strict=strict)
             with self._opening:
                 if self._closed:
                     raise LoginCancelled("connect")

@@ -61,7 +61,7 @@ class RunSummary:
 
     @property
     def exit_code(self) -> int:
-        """130 if the run was interrupted, else the largest exit code of the hosts."""
+        """130 if the run was interrupted, else the largest exit code of the hosts, at most 255."""
         if self.interrupted:
             return INTERRUPTED
         codes = [run.exit_code or 0 if run.error is None else NO_EXIT_CODE for run in self.runs.values()]

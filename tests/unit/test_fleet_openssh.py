@@ -12,7 +12,8 @@ from mnt.inventory.model import Host, Ssh
 
 USUAL = [
     *("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=15"),
-    *("-o", "StrictHostKeyChecking=accept-new"),
+    *("-o", "StrictHostKeyChecking=accept-new", "-o", "ForwardAgent=no", "-o", "ForwardX11=no"),
+    *("-o", "ClearAllForwardings=yes", "-o", "Tunnel=no", "-o", "PermitLocalCommand=no"),
 ]
 
 

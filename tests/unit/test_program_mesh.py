@@ -42,8 +42,9 @@ def ask(*workers: dict[str, Any], **args: Any) -> Any:
 )
 def test_the_command_never_asks_and_names_are_no_options(worker: dict[str, Any], end: list[str]) -> None:
     argv = mesh.command(worker, 2.5)
-    options = ["-o", "BatchMode=yes", "-o", "ControlMaster=no", "-o", "ConnectTimeout=3", "-T"]
-    assert argv == ["ssh", *options, *end]
+    options = ["-o", "BatchMode=yes", "-o", "ControlMaster=no", "-o", "ConnectTimeout=3"]
+    closed = ["-a", "-x", "-o", "ClearAllForwardings=yes", "-o", "Tunnel=no", "-o", "PermitLocalCommand=no"]
+    assert argv == ["ssh", *options, *closed, "-T", *end]
 
 
 def test_what_ssh_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

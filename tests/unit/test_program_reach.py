@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import queue
+import resource
 import socket
 import subprocess
 import sys
@@ -174,3 +176,80 @@ def test_routes_and_what_the_kernel_says_of_them() -> None:
 
 def test_the_route_to_this_host_itself() -> None:
     assert reach.interface_to("127.0.0.1") == "lo"
+
+
+DRIVER = """
+import json, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[2]), int(sys.argv[3])))
+from mnt.remote.net.reach import main
+main(json.loads(sys.argv[1]), lambda frame: print(json.dumps(frame), flush=True), sys.stdin.buffer)
+"""
+
+
+class Limited:
+    """The program in a process of its own, with this many descriptors."""
+
+    def __init__(self, address: str, master: int, limits: tuple[int, int]) -> None:
+        args = json.dumps({"address": address, "master": master, "samples": 2, "timeout": 10})
+        words = [sys.executable, "-c", DRIVER, args, *map(str, limits)]
+        self.process: Any = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.listening = json.loads(self.process.stdout.readline())["listening"]
+
+    def reach(self, name: str, other: Limited, master: int) -> dict[str, Any]:
+        target = {"name": name, "address": name, "master": master, "ports": other.listening["ports"]}
+        self.process.stdin.write(json.dumps({"targets": [target]}).encode() + b"\n")
+        self.process.stdin.flush()
+        found: dict[str, Any] = json.loads(self.process.stdout.readline())["reached"][name]
+        return found
+
+    def end(self) -> None:
+        self.process.stdin.close()
+        assert self.process.wait(PATIENCE) == 0
+        self.process.stdout.close()
+
+
+def crowd(addresses: list[str], target: tuple[str, int], count: int) -> list[socket.socket]:
+    """Connections of strangers, from these addresses in turn, of which some say something."""
+    held = []
+    for number in range(count):
+        stranger = socket.socket()
+        stranger.bind((addresses[number % len(addresses)], 0))
+        stranger.settimeout(PATIENCE)
+        stranger.connect(target)
+        with contextlib.suppress(OSError):  # it may be closed already
+            stranger.send((b"", b"\xff\xff\xff\xff", b"x", b"\0\0\0\0\0")[number % 4])
+        held.append(stranger)
+    return held
+
+
+@pytest.mark.parametrize("limits", [(1024, 1024), (64, 4096), (64, 64)])
+@pytest.mark.parametrize("addresses", [["127.0.0.41"], [f"127.0.1.{n}" for n in range(1, 200)]])
+@pytest.mark.parametrize("at", ["master", "sample"])
+def test_a_crowd_of_strangers_changes_no_result(
+    port: int, limits: tuple[int, int], addresses: list[str], at: str
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2000), hard))  # the crowd is in this process
+    one, other = Limited("127.0.0.31", port, limits), Limited("127.0.0.32", port, (1024, 1024))
+    victim = ("127.0.0.31", port if at == "master" else one.listening["ports"][0])
+    held = crowd(addresses, victim, 1100)
+    try:
+        seen, sees = other.reach("127.0.0.31", one, port), one.reach("127.0.0.32", other, port)
+        for result in (seen, sees):
+            assert (result["master"], result["full"], set(result["ports"].values())) == ("ok", True, {"ok"})
+        assert len(os.listdir(f"/proc/{one.process.pid}/fd")) <= min(limits[1], 4096)
+    finally:
+        for stranger in held:
+            stranger.close()
+        one.end()
+        other.end()
+
+
+def test_a_peer_that_closes_says_nothing_about_full_packets(port: int) -> None:
+    here = Host("127.0.0.11", port)
+    with socket.create_server(("127.0.0.16", 0)) as rude:
+        threading.Thread(target=lambda: rude.accept()[0].close(), daemon=True).start()
+        target = {"name": "rude", "address": "127.0.0.16", "master": None, "ports": [rude.getsockname()[1]]}
+        result = here.reach(target)["rude"]
+    here.end()
+    assert result["full"] is None

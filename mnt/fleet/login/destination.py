@@ -67,7 +67,7 @@ def _destination(name: str, address: str, ssh: Ssh, found: Settings) -> Destinat
     if ssh.known_hosts == Ssh.known_hosts:
         known_hosts = found.get("userknownhostsfile", known_hosts)
     alias = _first(found, "hostkeyalias", "")
-    strict = ssh.host_keys == "strict" or _first(found, "stricthostkeychecking", "") in ("yes", "true")
+    strict = ssh.host_keys == "strict" or _is_yes(found, "stricthostkeychecking")
     return Destination(
         name=name,
         hostname=hostname,

@@ -94,7 +94,8 @@ class Master:
         try:
             self._directory = tempfile.mkdtemp(prefix="mnt-ssh-", dir=_DIRECTORIES)
             stderr = tempfile.TemporaryFile(prefix="mnt-")  # noqa: SIM115 - `run` closes it
-            words = master_argv(host, self._timeouts, self._socket, proxy=proxy)
+            strict = self._destination.strict
+            words = master_argv(host, self._timeouts, self._socket, proxy=proxy, strict=strict)
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", _KEEPER, self._directory, *words],
                 stdin=subprocess.PIPE,

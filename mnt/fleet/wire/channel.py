@@ -20,6 +20,7 @@ from mnt.remote.common.files import strerror
 _READ = 1 << 16  # bytes
 _ERRORS_KEPT = 1 << 16  # bytes of the end of standard error that are kept
 _LINGER = 0.5  # seconds for the rest of the output, if another process still has stdout open at the end
+_MOST_STATUS = 255  # of a process, or 128+N for a signal
 
 CHANNEL_ERRORS = (paramiko.SSHException, EOFError, OSError)
 
@@ -100,7 +101,7 @@ class RemoteCommand(RunningCommand):
         session.status_event = _StatusEvent(self._wake)
         self._channel = session
         self._transport = session.get_transport()
-        self._writer = Writer(session.sendall, self._end_input, self._wake.set)
+        self._writer = Writer(self._send, self._end_input, self._wake.set)
         try:
             session.exec_command(command)
         except CHANNEL_ERRORS as error:
@@ -121,8 +122,22 @@ class RemoteCommand(RunningCommand):
 
     @property
     def exit_code(self) -> int | None:
+        """As RunningCommand's. Raises HostError for a status that no process has."""
         status = self._channel.exit_status
-        return status if self._channel.status_event.is_set() and status >= 0 else None
+        if not self._channel.status_event.is_set() or status < 0:
+            return None
+        if status > _MOST_STATUS:
+            raise HostError(
+                self.host, "channel", f"no process has the exit status {status}, which it reports"
+            )
+        return status
+
+    def _send(self, data: bytes) -> None:
+        """Raises OSError; `read` then says why the connection is lost."""
+        try:
+            self._channel.sendall(data)
+        except (paramiko.SSHException, EOFError) as error:
+            raise OSError(str(error)) from None
 
     def _end_input(self) -> None:
         with contextlib.suppress(*CHANNEL_ERRORS):
@@ -173,7 +188,8 @@ class RemoteCommand(RunningCommand):
         Args:
             error: what a call of paramiko raised: the transport's own error, or that the channel is closed.
         """
-        error = self._transport.saved_exception or error
+        lost = getattr(self._transport.packetizer, "lost", None)
+        error = lost or self._transport.saved_exception or error
         return HostError(self.host, "channel", "connection lost" + (f": {cause_of(error)}" if error else ""))
 
     def _ready(self) -> bool:

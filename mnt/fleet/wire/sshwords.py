@@ -23,23 +23,30 @@ _PHASES = (
     ("connect to host|connection timed out|no route to host", "connect"),
 )
 
-# For a master, whatever ssh_config has for connections to that host.
-_MASTER = {
-    "ControlMaster": "yes",
-    "ControlPersist": "no",
+# Whatever ssh_config has: a host gets no agent, display, port or network of this machine, and starts nothing
+# here. The first value that ssh finds wins, and it reads these first (ssh_config(5)).
+_CLOSED = {
+    "ForwardAgent": "no",
+    "ForwardX11": "no",
     "ClearAllForwardings": "yes",
+    "Tunnel": "no",
     "PermitLocalCommand": "no",
-    "RemoteCommand": "none",
 }
 
+# For a master, in addition.
+_MASTER = {"ControlMaster": "yes", "ControlPersist": "no", "RemoteCommand": "none"}
 
-def ssh_argv(host: Host, timeouts: Timeouts, command: str, *, proxy: str | None = None) -> list[str]:
+
+def ssh_argv(
+    host: Host, timeouts: Timeouts, command: str, *, proxy: str | None = None, strict: bool = False
+) -> list[str]:
     """The words that run `command` on a host. ssh_config decides what the inventory does not.
 
     Args:
         proxy: the ProxyCommand; None: there is no gateway.
+        strict: accept no new host key, even if the inventory does: ssh_config does not.
     """
-    words = ["ssh", "-T", *_login(host.ssh, timeouts)]
+    words = ["ssh", "-T", *_login(host.ssh, timeouts, strict=strict)]
     if proxy is not None:
         words += ["-o", f"ProxyCommand={proxy}"]
     elif host.ssh.gateway is not None:
@@ -47,10 +54,16 @@ def ssh_argv(host: Host, timeouts: Timeouts, command: str, *, proxy: str | None 
     return [*words, "--", host.address.strip("[]"), command]
 
 
-def master_argv(host: Host, timeouts: Timeouts, socket: str, *, proxy: str | None = None) -> list[str]:
-    """The words that log in to a gateway, and open connections from there for users of `socket`."""
+def master_argv(
+    host: Host, timeouts: Timeouts, socket: str, *, proxy: str | None = None, strict: bool = False
+) -> list[str]:
+    """The words that log in to a gateway, and open connections from there for users of `socket`.
+
+    `strict` is that of `ssh_argv`.
+    """
     options = _MASTER if proxy is None else {**_MASTER, "ProxyCommand": proxy}
-    words = ["ssh", "-N", "-T", *_login(host.ssh, timeouts), *_options(options), "-S", socket]
+    login = _login(host.ssh, timeouts, strict=strict)
+    words = ["ssh", "-N", "-T", *login, *_options(options), "-S", socket]
     return [*words, "--", host.address.strip("[]")]
 
 
@@ -65,12 +78,13 @@ def proxy_command(socket: str, hostname: str, port: int) -> str:
     return f"ssh -F none -S {socket} -o BatchMode=yes -o ProxyCommand=false -W {where} gateway"
 
 
-def _login(ssh: Ssh, timeouts: Timeouts) -> list[str]:
+def _login(ssh: Ssh, timeouts: Timeouts, *, strict: bool) -> list[str]:
     options = {
         "BatchMode": "yes",
         "ConnectTimeout": str(math.ceil(timeouts.connect)),
         "ServerAliveInterval": str(math.ceil(timeouts.keepalive)),
-        "StrictHostKeyChecking": "yes" if ssh.host_keys == "strict" else "accept-new",
+        "StrictHostKeyChecking": "yes" if strict or ssh.host_keys == "strict" else "accept-new",
+        **_CLOSED,
     }
     if ssh.identity is not None:
         options |= {"IdentityFile": _file(ssh.identity), "IdentitiesOnly": "yes"}

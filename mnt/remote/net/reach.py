@@ -25,6 +25,7 @@ from __future__ import annotations
 import errno
 import json
 import random
+import resource
 import selectors
 import socket
 import struct
@@ -37,6 +38,11 @@ from typing import Any, BinaryIO
 from mnt.remote.common.files import read, strerror
 from mnt.remote.common.netlink import ask, attributes
 
+# Strangers may connect too. A connection is of use only until a packet of full size is answered, so beyond
+# a number the oldest are closed: of one address, and in all.
+_MOST_OF_ONE = 128  # connections; a peer has `at_once` at most
+_FILES = 4096  # descriptors of this program at most
+_SPARE = 160  # descriptors for all else: listeners, our own connections (`at_once`), what Python has open
 _BACKLOG = 1024  # the kernel reduces it to net.core.somaxconn
 _TRIES = 20  # some ports of the range may be in use
 _RANGE = "32768 60999"  # the kernel's default (Documentation/networking/ip-sysctl.rst)
@@ -46,6 +52,7 @@ _RTM_GETROUTE = 26  # linux/rtnetlink.h, as the next two
 _RTA_DST, _RTA_OIF = 1, 4
 _HEADER = struct.Struct("!I")
 _ANSWER = b"all"
+_NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _OUTCOMES = {
     errno.ECONNREFUSED: "refused",
     errno.ETIMEDOUT: "timeout",
@@ -59,16 +66,18 @@ _OUTCOMES = {
 def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, Any]:
     """Listen, connect, and end when all hosts have connected."""
     address, timeout = args["address"], float(args.get("timeout", 2.0))
+    at_once = int(args.get("at_once", 64))
+    most = max(16, _raise_files() - _SPARE - at_once)
     sampled = [_listen(address, ports) for ports in _samples(args["samples"])]
     master = _listen(address, [args["master"]])
     listeners = [listener for listener in (*sampled, master) if listener is not None]
-    threading.Thread(target=_serve, args=(listeners,), daemon=True).start()
+    threading.Thread(target=_serve, args=(listeners, most), daemon=True).start()
     ports = [listener.getsockname()[1] for listener in sampled if listener is not None]
     emit({"listening": {"ports": ports, "master": master is not None}})
     line = stdin.readline()
     if line:
         targets = json.loads(line)["targets"]
-        emit({"reached": _reach(targets, address, timeout, int(args.get("at_once", 64)))})
+        emit({"reached": _reach(targets, address, timeout, at_once)})
         stdin.read()
     return {}
 
@@ -100,27 +109,69 @@ def _listen(address: str, ports: Iterable[int]) -> socket.socket | None:
     return None
 
 
-def _serve(listeners: list[socket.socket]) -> None:
-    """Accept all connections; answer a full-size packet once all of it has arrived."""
-    missing: dict[socket.socket, int | None] = {}  # bytes; None: the header has not arrived yet
+def _raise_files() -> int:
+    """Allow this process as many open files as possible, at most `_FILES`; returns how many it may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError):
+            return soft
+    return wanted
+
+
+def _serve(listeners: list[socket.socket], most: int) -> None:
+    """Accept all connections, and keep the newest `most`; answer a full-size packet once all of it is here.
+
+    Nothing that a peer does ends more than connections.
+    """
+    addresses: dict[socket.socket, str] = {}
+    of_one: dict[str, dict[socket.socket, None]] = {}  # by address, oldest first
+    missing: dict[socket.socket, int | None] = {}  # bytes; None: the header has not arrived yet; oldest first
     with selectors.DefaultSelector() as selector:
+
+        def end(peer: socket.socket) -> None:
+            selector.unregister(peer)
+            del missing[peer]
+            address = addresses.pop(peer)
+            del of_one[address][peer]
+            if not of_one[address]:
+                del of_one[address]
+            peer.close()
+
+        def begin(peer: socket.socket, address: str) -> None:
+            peer.setblocking(False)
+            selector.register(peer, selectors.EVENT_READ)
+            missing[peer] = None
+            addresses[peer] = address
+            mine = of_one.setdefault(address, {})
+            mine[peer] = None
+            if len(mine) > _MOST_OF_ONE:
+                end(next(iter(mine)))
+
         for listener in listeners:
             selector.register(listener, selectors.EVENT_READ)
         while True:
             for key, _ in selector.select():
                 peer: Any = key.fileobj
                 if peer in listeners:
+                    while len(missing) >= most:
+                        end(next(iter(missing)))
                     try:
-                        new, _ = peer.accept()
-                    except OSError:  # it has closed already, or too many files are open: then it waits
-                        time.sleep(0.01)
+                        new, (address, _) = peer.accept()
+                    except OSError as error:  # it has closed already, or too many files are open
+                        if error.errno in _NO_FILES and missing:
+                            end(next(iter(missing)))
+                        else:
+                            time.sleep(0.01)
                     else:
-                        missing[new] = None
-                        selector.register(new, selectors.EVENT_READ)
-                elif not _receive(peer, missing):
-                    selector.unregister(peer)
-                    del missing[peer]
-                    peer.close()
+                        try:
+                            begin(new, address)
+                        except OSError:  # the kernel watches no more
+                            new.close()
+                elif peer in missing and not _receive(peer, missing):
+                    end(peer)
 
 
 def _receive(peer: socket.socket, missing: dict[socket.socket, int | None]) -> bool:
@@ -135,6 +186,8 @@ def _receive(peer: socket.socket, missing: dict[socket.socket, int | None]) -> b
         missing[peer] = left
         if left == 0:
             peer.sendall(_ANSWER)
+    except BlockingIOError:
+        return True
     except (OSError, struct.error):
         return False
     return True
@@ -171,7 +224,11 @@ def _connect(target: dict[str, Any], port: int, address: str, timeout: float) ->
 
     The first one to a target also sends a packet of full size, and waits for the answer.
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as connection:
+    try:
+        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    except OSError as error:
+        return strerror(error), {}
+    with connection:
         connection.settimeout(timeout)
         # Close by RST: thousands of connections in TIME_WAIT would take ports away from jobs.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -200,7 +257,8 @@ def _full_packet(connection: socket.socket) -> bool | None:
     size = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
     try:
         connection.sendall(_HEADER.pack(size) + bytes(size - _HEADER.size))
-        return connection.recv(len(_ANSWER)) == _ANSWER
+        answer = connection.recv(len(_ANSWER))
+        return answer == _ANSWER if answer else None
     except socket.timeout:
         return False
     except OSError:

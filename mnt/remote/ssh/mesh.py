@@ -28,6 +28,9 @@ _LINE_KEPT = 300  # characters
 _CHEAP = ("-o", "KexAlgorithms=^ecdh-sha2-nistp256", "-o", "UpdateHostKeys=no")
 _NOT_CHEAP = ("kex", "key exchange", "host key type", "configuration option")
 
+# A worker gets no agent, display or port of this host, whatever its user's ssh_config has.
+_CLOSED = ("-a", "-x", "-o", "ClearAllForwardings=yes", "-o", "Tunnel=no", "-o", "PermitLocalCommand=no")
+
 
 def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, Any]:
     """Log in to every worker, several at once."""
@@ -82,6 +85,7 @@ def command(worker: dict[str, Any], timeout: float, options: Sequence[str] = ())
         "ControlMaster=no",
         "-o",
         f"ConnectTimeout={max(1, math.ceil(timeout))}",
+        *_CLOSED,
         "-T",
         *options,
     ]
