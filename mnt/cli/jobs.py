@@ -62,5 +62,6 @@ def found_jobs(
             ui.note(f"{fold(job_hosts.cut)}: too many jobs: the oldest that have ended are not listed")
         disputed = [job for job in jobs if job.disagreeing]
         for job in disputed:
-            ui.warn(f"{fold(job.disagreeing)}: disagrees with most hosts about job {job.job}")
+            other = "disagrees with most hosts" if job.agreed else "these hosts do not agree"
+            ui.warn(f"{fold(job.disagreeing)}: {other} about job {job.job}")
         yield FoundJobs(job_hosts, jobs, not (errors or disputed or undecided))

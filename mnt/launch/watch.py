@@ -36,6 +36,7 @@ class Watch:
         self, plan: LaunchPlan, *, output: Callable[[str, str], None], tell: Callable[[str], None]
     ) -> None:
         self._job = plan.job
+        self._planned = plan.description
         self._jobs_dirs = {node.host: node.jobs_dir for node in plan.nodes}
         self._output = output
         self._tell = tell
@@ -81,7 +82,12 @@ class Watch:
                 fix = f"its processes may still run: mnt stop {self._job} ends them"
             raise HostError(error.host, error.phase, error.reason, fix=fix)
         never_started = self._without - self._entries.keys()
-        return merge_job(entries, unreachable=errors.keys() - never_started, asked=self._jobs_dirs)
+        return merge_job(
+            entries,
+            unreachable=errors.keys() - never_started,
+            asked=self._jobs_dirs,
+            planned=self._planned,
+        )
 
     def _follow_node(self, connection: HostConnection) -> None:
         host = connection.target.name

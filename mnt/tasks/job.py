@@ -18,6 +18,7 @@ from mnt.tasks.bounds import LIST_BYTES, MOST, bound_of
 from mnt.tasks.bundle import script_source
 from mnt.tasks.program import run_program
 from mnt.tasks.shape import (
+    CHECK,
     Address,
     Count,
     ExitCode,
@@ -220,7 +221,9 @@ def spawn_node(
         "timeout": timeout,
     }
     answer = _ask(connection, args, timeout=timeout + 30)
-    return shaped(connection.target.name, answer, Started)
+    started = shaped(connection.target.name, answer, Started)
+    _check_about(connection, started["node"], host, job)
+    return started
 
 
 def stop_node(
@@ -254,9 +257,7 @@ def list_jobs(
     answer = run_program(connection, "job.list", args, timeout=timeout, bound=bound_of("job.list", most))
     jobs = shaped(connection.target.name, granted(connection.target.name, answer), Jobs)
     for entry in jobs["jobs"]:
-        if entry["host"] != host:
-            message = f"it reports a job of {entry['host']!r}"
-            raise HostError(connection.target.name, "answer", message, fix="check that host")
+        _check_about(connection, entry, host)
     return jobs
 
 
@@ -299,13 +300,28 @@ def read_logs(
 
     def take(frame: dict[str, Any]) -> None:
         if "state" in frame:
-            shaped(name, frame["state"], JobEntry, "state")
+            _check_about(connection, shaped(name, frame["state"], JobEntry, "state"), host, job)
         else:
             shaped(name, frame, _DataFrame, "frame")
         on_frame(frame)
 
     answer = _ask(connection, args, timeout=None, on_frame=take)
-    return shaped(name, answer.get("node"), JobEntry, "node")
+    entry = shaped(name, answer.get("node"), JobEntry, "node")
+    _check_about(connection, entry, host, job)
+    if follow and entry["state"] in ("pending", "starting", "running"):
+        raise HostError(name, "answer", f"its log ends, but its part is {entry['state']}", fix=CHECK)
+    return entry
+
+
+def _check_about(connection: HostConnection, entry: JobEntry, host: str, job: str | None = None) -> None:
+    """Raise HostError, phase `answer`, if an entry is about another host or job than was asked."""
+    wrong = None
+    if entry["host"] != host:
+        wrong = f"it reports a job of {entry['host']!r}"
+    elif job not in (None, entry["job"]):
+        wrong = f"it reports job {entry['job']!r} instead of {job!r}"
+    if wrong is not None:
+        raise HostError(connection.target.name, "answer", wrong, fix=CHECK)
 
 
 def _ask(
