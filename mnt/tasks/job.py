@@ -7,7 +7,7 @@ unknown keys, so that a newer `mnt` can stop jobs of an older one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, TypedDict
 
@@ -30,12 +30,15 @@ from mnt.tasks.shape import (
     Port,
     Refusal,
     Short,
+    complete,
     granted,
     shaped,
 )
 
 OnFrame = Callable[[dict[str, Any]], None]
 State = Literal["pending", "starting", "running", "finished", "failed", "stopped", "lost"]  # pending: staged
+
+AT_ONCE = 64  # jobs that a host stops at the same time
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -236,6 +239,25 @@ def stop_node(
     """
     args = {"action": "stop", "jobs_dir": jobs_dir, "job": job, "host": host, "grace": grace}
     return shaped(connection.target.name, _ask(connection, args, timeout=grace + 60), Stopped)
+
+
+def stop_nodes(
+    connection: HostConnection, jobs_dir: str, jobs: Sequence[str], host: str, *, grace: float = 10.0
+) -> dict[str, Stopped | HostError]:
+    """The same for several jobs, all at once: by job, the result, or why it was refused."""
+    name = connection.target.name
+    found: dict[str, Stopped | HostError] = {}
+    for first in range(0, len(jobs), AT_ONCE):
+        some = list(jobs[first : first + AT_ONCE])
+        args = {"action": "stop all", "jobs_dir": jobs_dir, "jobs": some, "host": host, "grace": grace}
+        answer = _ask(connection, args, timeout=grace + 60)
+        each = shaped(name, answer.get("stopped"), dict[JobName, dict[str, Any]], "stopped")
+        for job, stopped in complete(name, each, some, "stopped").items():
+            try:
+                found[job] = shaped(name, granted(name, stopped), Stopped, job)
+            except HostError as error:
+                found[job] = error
+    return found
 
 
 def list_jobs(
