@@ -44,8 +44,8 @@ def likely_shared(numbers: Mapping[str, Sequence[int] | None]) -> dict[str, list
 def leaders(sees: Mapping[str, Iterable[str]]) -> dict[str, str]:
     """Host -> the first host, in the order of `sees`, that shares its workdir.
 
-    Two hosts share a workdir if each sees the other's beacon: no host can say it alone. A host follows another
-    one only if it shares the workdir with that host itself.
+    Two hosts share a workdir if each sees the other's beacon: no host can say it alone. A host follows
+    another one only if it shares the workdir with that host itself.
 
     Args:
         sees: host -> the hosts whose beacons are in its workdir.

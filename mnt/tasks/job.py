@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
+
+from msgspec import Meta
 
 from mnt.errors import HostError
 from mnt.fleet import HostConnection
+from mnt.remote.job.entry import MOST_NODES
 from mnt.remote.job.list import answer_of
 from mnt.tasks.bounds import LIST_BYTES, MOST, bound_of
 from mnt.tasks.bundle import script_source
@@ -113,7 +116,7 @@ class JobEntry(TypedDict):
     job: JobName
     host: HostName
     node_rank: Count
-    nodes: list[NodeOfJob]
+    nodes: Annotated[list[NodeOfJob], Meta(max_length=MOST_NODES)]
     engine: Short | None
     release: Short | None
     backend: Short | None  # None: ssh, of a job of an older mnt, which had no other

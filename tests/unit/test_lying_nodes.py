@@ -15,7 +15,7 @@ from mnt.inventory.model import Host
 from mnt.launch import watch
 from mnt.launch.jobs import Job, JobRecord, host_of_rank, merge_jobs
 from mnt.launch.plan import LaunchPlan, NodePlan
-from mnt.tasks.job import spawn_node
+from mnt.tasks.job import list_jobs, spawn_node
 
 Frames = Iterator[tuple[str, Any]]
 Change = dict[str, Any]
@@ -185,3 +185,15 @@ def test_no_host_of_a_rank_if_two_disagree() -> None:
     lie = [{"host": "node1", "node_rank": 0, "nproc": 9}]
     with pytest.raises(UsageError, match="disagree about its nodes"):
         host_of_rank(merged(entry(plan, "node1", nodes=lie), entry(plan, "node2")), 1)
+
+
+def test_a_job_of_too_many_nodes() -> None:
+    plan = plan_of("node1", "node2")
+    many = [{"host": f"n{number}", "node_rank": number, "nproc": 1} for number in range(5000)]
+
+    def speak(host: str, program: str, args: dict[str, Any], stdin: IO[bytes]) -> Frames:
+        yield "answer", {"now": 1e9, "jobs": [entry(plan, host, nodes=many)]}
+
+    connection = LyingConnection(Host("node1", "node1"), script=speak, garble=bytes)
+    with pytest.raises(HostError, match=r"^node1: answer: answer\.jobs"):
+        list_jobs(connection, "/jobs", "node1", most=1 << 20)

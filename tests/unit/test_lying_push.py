@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -53,16 +54,8 @@ class Site:
                 return LocalConnection(host, shared)
             return LyingConnection(host, shared, script=script, garble=bytes)
 
-        hosts = [
-            Host(
-                name,
-                "192.0.2.1",
-                Ssh(config=None),
-                python=(sys.executable,),
-                workdir=str(self._workdir(name)),
-            )
-            for name in names
-        ]
+        here = Host("here", "192.0.2.1", Ssh(config=None), python=(sys.executable,))
+        hosts = [replace(here, name=name, workdir=str(self._workdir(name))) for name in names]
         with Fleet(hosts, connect=connect) as fleet:
             return push(fleet, tree, build(walk(tree)))
 

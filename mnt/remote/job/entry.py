@@ -15,6 +15,7 @@ from mnt.remote.job.procs import Process, boot_id, find, pids_with_environment
 from mnt.remote.job.spec import job_variables
 
 JOB_NAME = r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z"
+MOST_NODES = 4096  # of a job
 HOST_NAME = r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}\Z"  # as in an inventory
 
 # The shapes of about.json and state.json, as `_take` reads them. Together they are `mnt.tasks.job.JobEntry`.
@@ -119,7 +120,7 @@ def _take(value: Any, shape: Any) -> Any:
         return None if value is None else _take(value, shape[0])
     if isinstance(shape, dict) and isinstance(value, dict):
         return {key: _take(value.get(key), part) for key, part in shape.items()}
-    if isinstance(shape, list) and isinstance(value, list):
+    if isinstance(shape, list) and isinstance(value, list) and len(value) <= MOST_NODES:
         return [_take(item, shape[0]) for item in value]
     if shape is bool:
         fits = type(value) is bool
