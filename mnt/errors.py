@@ -9,6 +9,8 @@ lower case (names and commands keep theirs), has no full stop at the end, and `;
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 _LONGEST = 4000  # characters of a message; a name or value of a file can have millions
 
 
@@ -18,16 +20,18 @@ class MntError(Exception):
     Args:
         message: one line; what is wrong, and where (file, line, host).
         fix: how to repair it; None if the message says enough.
+        details: further lines, one for each host: no host can add to the line of another one.
     """
 
     exit_code = 1
 
-    def __init__(self, message: str, *, fix: str | None = None) -> None:
+    def __init__(self, message: str, *, fix: str | None = None, details: Sequence[str] = ()) -> None:
         if len(message) > _LONGEST:
             message = f"{message[:_LONGEST]}..."
         super().__init__(message)
         self.message = message
         self.fix = fix
+        self.details = tuple(details)
 
 
 class UsageError(MntError):
@@ -49,9 +53,18 @@ class InventoryError(UsageError):
 
 
 class NeverStarted(MntError):
-    """The launch failed before the job ran on any host, or was undone on all hosts: exit code 125."""
+    """The launch failed before the job ran on any host, or was undone on all hosts: exit code 125.
+
+    `host` is the first host because of which it failed; None: no host.
+    """
 
     exit_code = 125
+
+    def __init__(
+        self, message: str, *, fix: str | None = None, details: Sequence[str] = (), host: str | None = None
+    ) -> None:
+        super().__init__(message, fix=fix, details=details)
+        self.host = host
 
 
 class OutputError(MntError):

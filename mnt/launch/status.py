@@ -15,6 +15,7 @@ from mnt.launch.backends.local import LocalBackend, this_machine
 from mnt.launch.jobs import Job, merge_jobs, record_of
 from mnt.tasks.bounds import LIST_BYTES, MIB
 from mnt.tasks.job import Jobs, list_jobs, list_jobs_here
+from mnt.tasks.shape import said
 
 if TYPE_CHECKING:
     from mnt.fleet import Fleet, HostConnection
@@ -116,7 +117,7 @@ def _problem(host: str, listed: Jobs) -> dict[str, HostError]:
     problems = listed.get("problems")
     if not problems:
         return {}
-    return {host: HostError(host, "command", problems[0]["message"], fix=problems[0]["fix"])}
+    return {host: HostError(host, "command", problems[0]["message"], fix=said(host, problems[0]["fix"]))}
 
 
 def _of_backends(jobs: Jobs, *, here: bool) -> Jobs:

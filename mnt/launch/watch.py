@@ -42,6 +42,7 @@ class Watch:
         self._tell = tell
         self._grace = plan.grace  # seconds between TERM and KILL, if another node's failure ends a node
         self._entries: dict[str, JobEntry] = {}
+        self._followed: set[str] = set()  # to the end of their part
         self._away: set[str] = set()
         self._without: set[str] = set()  # hosts that answered that they have no files of this job
         self._failed = threading.Event()
@@ -89,12 +90,24 @@ class Watch:
             planned=self._planned,
         )
 
+    def running(self) -> list[str]:
+        """The hosts that are not followed to their end yet, in rank order."""
+        return [host for host in self._jobs_dirs if host not in self._followed]
+
+    def give_up(self, fleet: Fleet) -> None:
+        """End `follow` soon, whatever the hosts send. Called in another thread."""
+        self._over.set()
+        for host in self.running():
+            fleet.connection(host).close()
+
     def _follow_node(self, connection: HostConnection) -> None:
         host = connection.target.name
         position = 0
 
         def on_frame(frame: dict[str, Any]) -> None:
             nonlocal position
+            if self._over.is_set():
+                raise HostError(host, "channel", "it was not waited for any longer")
             if "state" in frame:
                 self._changed(host, frame["state"])
             else:
@@ -119,6 +132,7 @@ class Watch:
                 self._reach_again(connection, error)
             else:
                 self._changed(host, last)
+                self._followed.add(host)
                 return
 
     def _show(self, host: str, text: str) -> None:

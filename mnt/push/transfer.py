@@ -31,6 +31,7 @@ from mnt.push.result import HostResult, PushResult
 from mnt.push.session import Frame, HostStep, Progress, Session, StepFailed
 from mnt.push.stream import spooled
 from mnt.remote.push.receive import ignored
+from mnt.tasks.shape import said
 
 _CACHED = 65.0  # seconds until an NFS client must see a new `current`: acdirmax is 60
 _COMMITTED = ("commit", "prune", "confirm")
@@ -238,7 +239,7 @@ def _problem(outcome: Outcome[Frame] | None) -> tuple[str | None, str | None]:
     refused = (outcome.value or {}).get("refused")
     if refused is None or (outcome.value or {})["called_off"]:
         return None, None
-    return refused["message"], refused["fix"]
+    return refused["message"], said(outcome.host, refused["fix"])
 
 
 def _who() -> str:

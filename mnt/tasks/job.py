@@ -227,9 +227,7 @@ def spawn_node(
         "timeout": timeout,
     }
     answer = _ask(connection, args, timeout=timeout + 30)
-    started = shaped(connection.target.name, answer, Started)
-    _check_about(connection, started["node"], host, job)
-    return started
+    return shaped(connection.target.name, answer, Started)
 
 
 def stop_node(
@@ -325,14 +323,14 @@ def read_logs(
 
     def take(frame: dict[str, Any]) -> None:
         if "state" in frame:
-            _check_about(connection, shaped(name, frame["state"], JobEntry, "state"), host, job)
+            _check_about(connection, shaped(name, frame["state"], JobEntry, "state"), name, job)
         else:
             shaped(name, frame, _DataFrame, "frame")
         on_frame(frame)
 
     answer = _ask(connection, args, timeout=None, on_frame=take)
     entry = shaped(name, answer.get("node"), JobEntry, "node")
-    _check_about(connection, entry, host, job)
+    _check_about(connection, entry, name, job)
     if follow and entry["state"] in ("pending", "starting", "running"):
         raise HostError(name, "answer", f"its log ends, but its part is {entry['state']}", fix=CHECK)
     return entry

@@ -78,5 +78,10 @@ def granted(host: str, answer: dict[str, Any]) -> dict[str, Any]:
     """Return the answer. If it is `{"refused": Refusal}`, raise that as a HostError, phase `command`."""
     if answer.get("refused") is not None:
         refusal = shaped(host, answer["refused"], Refusal, "refused")
-        raise HostError(host, "command", refusal["message"], fix=refusal["fix"])
+        raise HostError(host, "command", refusal["message"], fix=said(host, refusal["fix"]))
     return answer
+
+
+def said(host: str, fix: str | None) -> str | None:
+    """A fix that a host names, as its own words: it may name any command to paste."""
+    return fix and f"{host} says: {fix}"

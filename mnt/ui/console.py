@@ -140,6 +140,8 @@ def warn(text: str) -> None:
 def error(problem: MntError) -> None:
     """Print the error and its fix to stderr."""
     _write(f"mnt: {problem.message}", sys.stderr, fg="red")
+    for detail in problem.details:
+        _write(f"  {detail}", sys.stderr, fg="red")
     if problem.fix:
         _write(f"  fix: {problem.fix}", sys.stderr)
 

@@ -15,7 +15,7 @@ from mnt.inventory.model import Host
 from mnt.launch import watch
 from mnt.launch.jobs import Job, JobRecord, host_of_rank, merge_jobs
 from mnt.launch.plan import LaunchPlan, NodePlan
-from mnt.tasks.job import list_jobs, spawn_node
+from mnt.tasks.job import list_jobs
 
 Frames = Iterator[tuple[str, Any]]
 Change = dict[str, Any]
@@ -125,18 +125,6 @@ def test_an_entry_of_another_job_or_host_is_a_wrong_answer(
     assert [node.state for node in job.nodes] == ["unreachable", "finished"]
     assert job.culprit is not None
     assert (job.culprit.host, job.exit_code) == ("node1", 1)
-
-
-@pytest.mark.parametrize("lie", [{"job": "other"}, {"host": "node2"}])
-def test_a_start_of_another_job_or_host(lie: Change) -> None:
-    plan = plan_of("node1", "node2")
-
-    def speak(host: str, program: str, args: dict[str, Any], stdin: IO[bytes]) -> Frames:
-        yield "answer", {"pid": 5, "listening": True, "peer": None, "node": entry(plan, host, **lie)}
-
-    connection = LyingConnection(Host("node1", "node1"), script=speak, garble=bytes)
-    with pytest.raises(HostError, match=r"^node1: answer: it reports"):
-        spawn_node(connection, "/jobs", "j", "node1")
 
 
 def merged(*entries: Any) -> Job:
