@@ -280,7 +280,7 @@ def list_jobs(
     answer = run_program(connection, "job.list", args, timeout=timeout, bound=bound_of("job.list", most))
     jobs = shaped(connection.target.name, granted(connection.target.name, answer), Jobs)
     for entry in jobs["jobs"]:
-        _check_about(connection, entry, host)
+        check_about(connection.target.name, entry, host)
     return jobs
 
 
@@ -323,28 +323,24 @@ def read_logs(
 
     def take(frame: dict[str, Any]) -> None:
         if "state" in frame:
-            _check_about(connection, shaped(name, frame["state"], JobEntry, "state"), name, job)
+            shaped(name, frame["state"], JobEntry, "state")
         else:
             shaped(name, frame, _DataFrame, "frame")
         on_frame(frame)
 
     answer = _ask(connection, args, timeout=None, on_frame=take)
-    entry = shaped(name, answer.get("node"), JobEntry, "node")
-    _check_about(connection, entry, name, job)
-    if follow and entry["state"] in ("pending", "starting", "running"):
-        raise HostError(name, "answer", f"its log ends, but its part is {entry['state']}", fix=CHECK)
-    return entry
+    return shaped(name, answer.get("node"), JobEntry, "node")
 
 
-def _check_about(connection: HostConnection, entry: JobEntry, host: str, job: str | None = None) -> None:
-    """Raise HostError, phase `answer`, if an entry is about another host or job than was asked."""
+def check_about(asked: str, entry: JobEntry, host: str, job: str | None = None) -> None:
+    """Raise HostError of the host `asked`, phase `answer`, if an entry is about another host or job."""
     wrong = None
     if entry["host"] != host:
         wrong = f"it reports a job of {entry['host']!r}"
     elif job not in (None, entry["job"]):
         wrong = f"it reports job {entry['job']!r} instead of {job!r}"
     if wrong is not None:
-        raise HostError(connection.target.name, "answer", wrong, fix=CHECK)
+        raise HostError(asked, "answer", wrong, fix=CHECK)
 
 
 def _ask(
