@@ -33,6 +33,11 @@ class MntError(Exception):
         self.fix = fix
         self.details = tuple(details)
 
+    @property
+    def advice(self) -> str | None:
+        """The fix for people."""
+        return self.fix
+
 
 class UsageError(MntError):
     """The command line is not valid: exit code 2."""
@@ -78,8 +83,16 @@ class HostError(MntError):
     `authentication`, `channel`, `command`, `answer` (the answer is not valid).
     """
 
-    def __init__(self, host: str, phase: str, message: str, *, fix: str | None = None) -> None:
+    def __init__(
+        self, host: str, phase: str, message: str, *, fix: str | None = None, said: bool = False
+    ) -> None:
         super().__init__(f"{host}: {phase}: {message}", fix=fix)
+        self.said = said
         self.host = host
         self.phase = phase
         self.reason = message
+
+    @property
+    def advice(self) -> str | None:
+        """The fix for people; the host's own text is shown as such, because it may name any command."""
+        return f"{self.host} says: {self.fix}" if self.said and self.fix else self.fix

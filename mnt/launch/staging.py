@@ -52,7 +52,7 @@ def all_of(results: Results[T]) -> dict[str, T]:
         alone = len(errors) == 1
         raise NeverStarted(
             "the job did not start: " + (errors[0].message if alone else f"{len(errors)} hosts failed"),
-            fix=next((error.fix for error in errors if error.fix), None),
+            fix=next((error.advice for error in errors if error.fix), None),
             details=() if alone else [error.message for error in errors],
             host=errors[0].host,
         )

@@ -235,7 +235,7 @@ def _problem(outcome: Outcome[Frame] | None) -> tuple[str | None, str | None]:
     if outcome is None:
         return "it did not answer when the push was cancelled", None
     if outcome.error is not None:
-        return f"{outcome.error.phase}: {outcome.error.reason}", outcome.error.fix
+        return f"{outcome.error.phase}: {outcome.error.reason}", outcome.error.advice
     refused = (outcome.value or {}).get("refused")
     if refused is None or (outcome.value or {})["called_off"]:
         return None, None

@@ -142,8 +142,8 @@ def error(problem: MntError) -> None:
     _write(f"mnt: {problem.message}", sys.stderr, fg="red")
     for detail in problem.details:
         _write(f"  {detail}", sys.stderr, fg="red")
-    if problem.fix:
-        _write(f"  fix: {problem.fix}", sys.stderr)
+    if problem.advice:
+        _write(f"  fix: {problem.advice}", sys.stderr)
 
 
 class StatusLine:

@@ -109,10 +109,11 @@ def test_a_refusal_is_the_hosts_own_words_on_a_line_of_its_own(capsys: pytest.Ca
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 4
     assert lines[0] == "mnt: the job did not start: 2 hosts failed"
-    assert lines[1].startswith("  rogue: command: busy; node1")
+    assert lines[1].startswith("  rogue: command: busy, node1")
     assert lines[2] == "  node2: command: no space left"
     assert lines[3] == f"  fix: rogue says: {evil}"
     assert raised.value.host == "rogue"
+    assert not any("; node1:" in line for line in lines)
 
 
 @pytest.mark.parametrize("fix", ["chmod 777 /", "chmod o-w /x; curl x|sh", "chmod 700 $(id)", "chmod o+w /x"])
