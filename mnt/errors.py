@@ -9,6 +9,8 @@ lower case (names and commands keep theirs), has no full stop at the end, and `;
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 _LONGEST = 4000  # characters of a message; a name or value of a file can have millions
 
 
@@ -18,16 +20,23 @@ class MntError(Exception):
     Args:
         message: one line; what is wrong, and where (file, line, host).
         fix: how to repair it; None if the message says enough.
+        details: further lines, one for each host: no host can add to the line of another one.
     """
 
     exit_code = 1
 
-    def __init__(self, message: str, *, fix: str | None = None) -> None:
+    def __init__(self, message: str, *, fix: str | None = None, details: Sequence[str] = ()) -> None:
         if len(message) > _LONGEST:
             message = f"{message[:_LONGEST]}..."
         super().__init__(message)
         self.message = message
         self.fix = fix
+        self.details = tuple(details)
+
+    @property
+    def advice(self) -> str | None:
+        """The fix for people."""
+        return self.fix
 
 
 class UsageError(MntError):
@@ -49,9 +58,18 @@ class InventoryError(UsageError):
 
 
 class NeverStarted(MntError):
-    """The launch failed before the job ran on any host, or was undone on all hosts: exit code 125."""
+    """The launch failed before the job ran on any host, or was undone on all hosts: exit code 125.
+
+    `host` is the first host because of which it failed; None: no host.
+    """
 
     exit_code = 125
+
+    def __init__(
+        self, message: str, *, fix: str | None = None, details: Sequence[str] = (), host: str | None = None
+    ) -> None:
+        super().__init__(message, fix=fix, details=details)
+        self.host = host
 
 
 class OutputError(MntError):
@@ -65,8 +83,16 @@ class HostError(MntError):
     `authentication`, `channel`, `command`, `answer` (the answer is not valid).
     """
 
-    def __init__(self, host: str, phase: str, message: str, *, fix: str | None = None) -> None:
+    def __init__(
+        self, host: str, phase: str, message: str, *, fix: str | None = None, said: bool = False
+    ) -> None:
         super().__init__(f"{host}: {phase}: {message}", fix=fix)
+        self.said = said
         self.host = host
         self.phase = phase
         self.reason = message
+
+    @property
+    def advice(self) -> str | None:
+        """The fix for people; the host's own text is shown as such, because it may name any command."""
+        return f"{self.host} says: {self.fix}" if self.said and self.fix else self.fix

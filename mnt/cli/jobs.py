@@ -10,7 +10,7 @@ from mnt import ui
 from mnt.cli.options import Selection
 from mnt.errors import MntError, UsageError
 from mnt.inventory.find import NoInventory, SeveralLabs
-from mnt.inventory.hostlist import fold
+from mnt.inventory.hostlist import brief
 from mnt.inventory.model import Host
 from mnt.launch.jobs import Job, named_job
 from mnt.launch.status import JobHosts
@@ -59,8 +59,9 @@ def found_jobs(
         for problem in errors.values():
             ui.warn(problem.message)
         if job_hosts.cut:
-            ui.note(f"{fold(job_hosts.cut)}: too many jobs: the oldest that have ended are not listed")
+            ui.note(f"{brief(job_hosts.cut)}: too many jobs: the oldest that have ended are not listed")
         disputed = [job for job in jobs if job.disagreeing]
         for job in disputed:
-            ui.warn(f"{fold(job.disagreeing)}: disagrees with most hosts about job {job.job}")
+            other = "disagrees with most hosts" if job.agreed else "these hosts do not agree"
+            ui.warn(f"{brief(job.disagreeing)}: {other} about job {job.job}")
         yield FoundJobs(job_hosts, jobs, not (errors or disputed or undecided))

@@ -9,7 +9,7 @@ import click
 from mnt import ui
 from mnt.cli.jobs import found_jobs
 from mnt.cli.options import Selection, json_option, selection_options
-from mnt.inventory.hostlist import fold
+from mnt.inventory.hostlist import brief
 from mnt.launch.jobs import Job
 
 _COLOURS = {
@@ -57,7 +57,7 @@ def _show_jobs(jobs: list[Job], complete: bool) -> None:
             ui.Cell(job.state, _COLOURS[job.state]),
             job.record.backend,
             job.engine or "",
-            fold([node.host for node in job.nodes]),
+            brief([node.host for node in job.nodes]),
             time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.created)),
             job.culprit.sentence() if job.culprit else "",
         ]

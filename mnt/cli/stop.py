@@ -57,5 +57,8 @@ def show_stopped(host: str, document: dict[str, Any]) -> None:
         pids = ", ".join(map(str, document["left"]))
         ui.failure(f"  {host}: not stopped: processes {pids} are still there; {port}")
         return
+    if "message" in document:
+        ui.info(f"  {host}: {document['message']}; {port}")
+        return
     killed = document["killed"]
     ui.info(f"  {host}: stopped, {killed} process{'es' * (killed != 1)} ended; {port}")

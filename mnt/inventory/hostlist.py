@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence, Set
 
 from ClusterShell.RangeSet import RangeSet, RangeSetException
 
@@ -25,6 +25,11 @@ MAX_HOSTS = 100_000
 FAILED = "failed"
 
 Groups = Mapping[str, Sequence[str]]
+
+# ClusterShell folds names of which one number changes in linear time, of which more change in up to about the
+# number of names to the power of the changing numbers.
+_MOST_NUMBERS = 8  # in a name
+_MANY = 1_000_000
 
 _SYNTAX = "hostlists look like node[1-4], node[01-16,20], rack[1-2]n[1-4], a,b or @group"
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
@@ -60,14 +65,28 @@ def names(text: str, *, groups: Groups | None = None) -> list[str]:
 
 
 def fold(hosts: Sequence[str]) -> str:
-    """The shortest hostlist that `expand` turns back into `hosts`, in the same order: `node[1-4]`."""
+    """A hostlist that `expand` turns back into `hosts`, in the same order: `node[1-4]`.
+
+    It is the shortest one, except for names with many numbers: to fold them takes too long.
+    """
     runs: list[list[str]] = []
     for host in hosts:
         if runs and _rises(runs[-1][-1], host):
             runs[-1].append(host)
         else:
             runs.append([host])
-    return ",".join(map(_fold_run, runs))
+    return ",".join(_fold_runs(runs))
+
+
+def brief(hosts: Sequence[str], longest: int = 200) -> str:
+    """The same for people: cut if it has more than `longest` characters, `a,b and 7 more`."""
+    folded = fold(hosts)
+    if len(folded) <= longest:
+        return folded
+    lengths = itertools.accumulate(len(host) + 1 for host in hosts)
+    kept = max(1, sum(length <= longest for length in lengths))
+    more = f" and {len(hosts) - kept} more" if kept < len(hosts) else ""
+    return ",".join(host[:longest] for host in hosts[:kept]) + more
 
 
 def group(answers: Mapping[str, Hashable]) -> list[tuple[str, ...]]:
@@ -212,6 +231,16 @@ def _rises(before: str, after: str) -> bool:
     one, other = re.split(r"(\d+)", before), re.split(r"(\d+)", after)
     numbers = [int(n) for n in one[1::2]], [int(n) for n in other[1::2]]
     return one[::2] == other[::2] and numbers[0] < numbers[1]
+
+
+def _fold_runs(runs: Sequence[list[str]]) -> Iterator[str]:
+    left = _MANY
+    for run in runs:
+        groups = [re.findall(r"\d+", host) for host in run]
+        changing = sum(len(set(numbers)) > 1 for numbers in zip(*groups, strict=True))
+        if changing > 1:
+            left -= len(run) ** (changing - 1)
+        yield _fold_run(run) if len(groups[0]) <= _MOST_NUMBERS and left >= 0 else ",".join(run)
 
 
 def _fold_run(run: list[str]) -> str:

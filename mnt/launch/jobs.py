@@ -11,12 +11,14 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mnt.errors import UsageError
 
 if TYPE_CHECKING:
     from mnt.tasks.job import Failure, JobEntry, Jobs, Reason
+
+T = TypeVar("T")
 
 ACTIVE = frozenset({"starting", "running"})
 
@@ -78,6 +80,25 @@ class Node:
         return (self.entry["reason"] if self.entry else None) or {}
 
 
+class Member(NamedTuple):
+    """A node as the description of a job has it."""
+
+    host: str
+    node_rank: int
+    nproc: int
+
+
+class Description(NamedTuple):
+    """What the entries of one job have in common."""
+
+    nodes: tuple[Member, ...]
+    master: str | None  # host:port
+    record: JobRecord
+    engine: str | None
+    release: str | None
+    created: float | None  # None in a plan: it is known when the job is staged
+
+
 @dataclass(frozen=True)
 class Job:
     record: JobRecord
@@ -86,7 +107,9 @@ class Job:
     created: float  # epoch seconds
     master: str | None  # host:port of the rendezvous, with the training address
     nodes: tuple[Node, ...]  # in rank order
-    disagreeing: tuple[str, ...] = ()  # hosts that disagree with most hosts about the job
+    disagreeing: tuple[str, ...] = ()  # hosts that disagree with the plan or with most hosts about the job
+    agreed: bool = True  # the plan, or more than half of the entries, say what is right; else all disagree
+    layout: tuple[Member, ...] | None = None  # in rank order; None: most hosts have no common list of nodes
 
     @property
     def job(self) -> str:
@@ -123,7 +146,8 @@ class Job:
         """The first failure, if the job failed or was lost."""
         if self.state not in ("failed", "lost"):
             return None
-        disagreeing = (Culprit(host, None, None, _DISAGREES) for host in self.disagreeing)
+        liars = self.disagreeing if self.agreed else ()
+        disagreeing = (Culprit(host, None, None, _DISAGREES) for host in liars)
         return find_culprit(self.nodes) or next(disagreeing, None)
 
     @property
@@ -184,49 +208,71 @@ def merge_jobs(answers: Mapping[str, tuple[Jobs, float]], unreachable: Iterable[
 
 
 def merge_job(
-    entries: Mapping[str, tuple[JobEntry, float]], *, unreachable: Collection[str], asked: Collection[str]
+    entries: Mapping[str, tuple[JobEntry, float]],
+    *,
+    unreachable: Collection[str],
+    asked: Collection[str],
+    planned: Description | None = None,
 ) -> Job:
     """One job from its nodes' entries, at least one, each with its host's clock offset.
 
     An entry counts for its own host only. What all entries should have in common, such as the list of nodes,
-    is taken as most of them have it (in a tie, as the first has it). A node that only some of them name is
-    included if its host has an entry or should have been asked, so that no host can hide another. Hosts that
-    were not `asked` do not count for the state.
+    is taken from the plan. Without one, it is taken as more than half of the entries have it; if there is no
+    such majority, all of them disagree, and what the first one says is shown. A node that only some of them
+    name is included if its host has an entry or should have been asked, so that no host can hide another.
+    Hosts that were not `asked` do not count for the state.
+
+    Args:
+        planned: of a job that this process has launched; it has these nodes, and no others.
     """
     own = {host: entry for host, (entry, _) in entries.items()}
-    descriptions = Counter(map(_description, own.values()))
-    usual = max(descriptions, key=descriptions.__getitem__)
-    any_entry = next(entry for entry in own.values() if _description(entry) == usual)
-    ranks = {host: entry["node_rank"] for host, entry in own.items()}
-    for entry in own.values():
-        for member in entry["nodes"]:
-            if member["host"] in asked or member["host"] in unreachable:
-                ranks.setdefault(member["host"], member["node_rank"])
-    ranks |= {member["host"]: member["node_rank"] for member in any_entry["nodes"]}
+    said = {host: _description(entry) for host, entry in own.items()}
+    usual = _most(said.values())
+    shown = planned or usual or next(iter(said.values()))
+    created = shown.created
+    if planned is not None:
+        created = _most(each.created for each in said.values()) or next(iter(said.values())).created
+        said = {host: each._replace(created=None) for host, each in said.items()}
+        usual = planned
+    ranks = {member.host: member.node_rank for member in shown.nodes}
+    if planned is None:
+        for host, entry in own.items():
+            ranks.setdefault(host, entry["node_rank"])
+        for each in said.values():
+            for member in each.nodes:
+                if member.host in asked or member.host in unreachable:
+                    ranks.setdefault(member.host, member.node_rank)
     nodes = []
     for host, rank in sorted(ranks.items(), key=lambda item: item[1]):
         found, offset = entries.get(host, (None, 0.0))
         missing = "unreachable" if host in unreachable else "absent" if host in asked else "unknown"
         state = found["state"] if found else missing
         nodes.append(Node(host, rank, state, found, offset))
-    master = any_entry["master"]
     return Job(
-        record=record_of(any_entry),
-        engine=any_entry["engine"],
-        release=any_entry["release"],
-        created=any_entry["created"] or 0.0,
-        master=f"{master['addr']}:{master['port']}" if master else None,
+        record=shown.record,
+        engine=shown.engine,
+        release=shown.release,
+        created=created or 0.0,
+        master=shown.master,
         nodes=tuple(nodes),
-        disagreeing=tuple(host for host, entry in own.items() if _description(entry) != usual),
+        disagreeing=tuple(host for host, each in said.items() if each != usual),
+        agreed=usual is not None,
+        layout=shown.nodes if planned else _most(each.nodes for each in said.values()),
     )
 
 
-def _description(entry: JobEntry) -> tuple[Any, ...]:
-    """What the entries of one job have in common."""
+def _most(values: Iterable[T]) -> T | None:
+    """The value of more than half; None: there is none."""
+    counts = Counter(values)
+    value, count = counts.most_common(1)[0]
+    return value if 2 * count > counts.total() else None
+
+
+def _description(entry: JobEntry) -> Description:
     master = entry["master"]
-    return (
-        tuple((member["host"], member["node_rank"], member["nproc"]) for member in entry["nodes"]),
-        (master["addr"], master["port"]) if master else None,
+    return Description(
+        tuple(Member(each["host"], each["node_rank"], each["nproc"]) for each in entry["nodes"]),
+        f"{master['addr']}:{master['port']}" if master else None,
         record_of(entry),
         entry["engine"],
         entry["release"],
@@ -244,14 +290,27 @@ _GONE = {"lost": "its supervisor was killed", "unreachable": "it cannot be reach
 
 
 def find_culprit(nodes: Sequence[Node]) -> Culprit | None:
-    """The first failure that is no consequence of another; else a lost host; else the first failure."""
+    """The first failure that is no consequence of another; else a lost host; else the first failure.
+
+    That a node has lost another one is no witness against a host that says itself that it has finished, or
+    that is no node of the job: then it counts against the one that says it.
+    """
     failures = sorted(_failures(nodes), key=lambda found: found[0])
     lost = [(host, node.host) for node in nodes if (host := node.reason.get("lost"))]
+    may_be_lost = {node.host for node in nodes if node.state != "finished"}
     candidates = (
         *(_culprit(host, failure) for _, host, failure in failures if not failure["victim"]),
-        *(Culprit(host, None, None, f"{witness} lost contact with it") for host, witness in lost),
+        *(
+            Culprit(host, None, None, f"{witness} lost contact with it")
+            for host, witness in lost
+            if host in may_be_lost
+        ),
         *(Culprit(node.host, None, None, _GONE[node.state]) for node in nodes if node.state in _GONE),
         *(_culprit(host, failure) for _, host, failure in failures),
+        *(
+            Culprit(witness, None, None, f"it says that it lost contact with {host}")
+            for host, witness in lost
+        ),
     )
     return next(iter(candidates), None)
 
@@ -319,12 +378,16 @@ def host_of_rank(job: Job, rank: int) -> str:
     """The host of a global rank.
 
     Raises:
-        UsageError: the job has no such rank.
+        UsageError: the job has no such rank, or its hosts disagree about where it is.
     """
-    members = next(node.entry["nodes"] for node in job.nodes if node.entry is not None)
+    if job.layout is None:
+        raise UsageError(
+            f"the hosts of job {job.job} disagree about its nodes, so the host of rank {rank} is not known",
+            fix="use --node HOST",
+        )
     first = 0
-    for member in members:
-        if first <= rank < first + member["nproc"]:
-            return member["host"]
-        first += member["nproc"]
+    for member in job.layout:
+        if first <= rank < first + member.nproc:
+            return member.host
+        first += member.nproc
     raise UsageError(f"job {job.job} has no rank {rank}", fix=f"use a rank from 0 to {first - 1}")

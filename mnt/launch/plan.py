@@ -12,7 +12,7 @@ from mnt.inventory.model import Host, Inventory, SecretSource
 from mnt.inventory.values import is_variable_name
 from mnt.launch.engines import DEFAULT
 from mnt.launch.engines.api import Engine, NodeRole, Program
-from mnt.launch.jobs import JobRecord
+from mnt.launch.jobs import Description, JobRecord, Member
 from mnt.launch.secret import HIDDEN, Secret
 from mnt.network.decision import NetworkDecision
 from mnt.network.nic import NicChoice
@@ -100,6 +100,18 @@ class LaunchPlan:
     def secret_names(self) -> list[str]:
         """The variables whose values are not shown, whether they are read or not."""
         return sorted({*self.secrets, *self.secret_sources})
+
+    @property
+    def description(self) -> Description:
+        """What the entries of its nodes must say."""
+        return Description(
+            tuple(Member(node.host, node.node_rank, node.nproc) for node in self.nodes),
+            f"{self.master_addr}:{self.master_port}",
+            self.record,
+            self.engine,
+            self.release,
+            None,
+        )
 
     @property
     def world_size(self) -> int:

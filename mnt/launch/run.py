@@ -201,7 +201,7 @@ def dry_run(
             return found
         specs = node_specs(found.planned.plan, secret="", created=0.0)
         errors = fleet.run_each(check_node, {host: (spec,) for host, spec in specs.items()}).errors()
-    refusals = tuple(NeverStarted(error.message, fix=error.fix) for error in errors.values())
+    refusals = tuple(NeverStarted(error.message, fix=error.advice) for error in errors.values())
     return replace(found, refusals=refusals, error=refusals[0] if refusals else None)
 
 

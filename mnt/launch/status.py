@@ -15,10 +15,15 @@ from mnt.launch.backends.local import LocalBackend, this_machine
 from mnt.launch.jobs import Job, merge_jobs, record_of
 from mnt.tasks.bounds import list_share
 from mnt.tasks.job import Jobs, list_jobs, list_jobs_here
+from mnt.tasks.shape import said
 
 if TYPE_CHECKING:
     from mnt.fleet import Fleet, HostConnection
     from mnt.inventory.model import Host
+    from mnt.tasks.shape import Refusal
+
+_MOST_UNENDED = 64  # jobs of a host that run, are staged or are lost
+_ENDED = ("finished", "failed", "stopped")
 
 
 class JobHosts(ExitStack):
@@ -82,7 +87,26 @@ def _list_with_clock(connection: HostConnection, wanted: str | None, most: int) 
     connection.open()
     before = time.time()
     jobs = list_jobs(connection, host.jobs_dir, host.name, wanted=wanted, most=most)
-    return _of_backends(jobs, here=False), jobs["now"] - (before + time.time()) / 2
+    clock_offset = jobs["now"] - (before + time.time()) / 2
+    return _credible(_of_backends(jobs, here=False), wanted), clock_offset
+
+
+def _credible(jobs: Jobs, wanted: str | None) -> Jobs:
+    """Without the oldest jobs that have not ended, if a host lists too many of them: it may invent them."""
+    unended = [entry["job"] for entry in jobs["jobs"] if entry["state"] not in _ENDED]
+    surplus = {job for job in unended[_MOST_UNENDED:] if job != wanted}
+    if not surplus:
+        return jobs
+    problem: Refusal = {
+        "message": f"it lists {len(unended)} jobs that have not ended; only the newest {_MOST_UNENDED} count",
+        "fix": "mnt stop --all ends these",
+    }
+    return {
+        **jobs,
+        "jobs": [entry for entry in jobs["jobs"] if entry["job"] not in surplus],
+        "left_out": jobs.get("left_out", 0) + len(surplus),
+        "problems": [problem, *jobs.get("problems", ())],
+    }
 
 
 def _problem(host: str, listed: Jobs) -> dict[str, HostError]:
@@ -90,7 +114,7 @@ def _problem(host: str, listed: Jobs) -> dict[str, HostError]:
     problems = listed.get("problems")
     if not problems:
         return {}
-    return {host: HostError(host, "command", problems[0]["message"], fix=problems[0]["fix"])}
+    return {host: HostError(host, "command", problems[0]["message"], fix=said(host, problems[0]["fix"]))}
 
 
 def _of_backends(jobs: Jobs, *, here: bool) -> Jobs:

@@ -2,35 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from mnt.errors import HostError
+from mnt.fleet import Outcome
 from mnt.launch.backends import backend_named
 from mnt.launch.backends.api import cancel_pending
-from mnt.tasks.job import stop_node
+from mnt.tasks.job import stop_nodes
 
 if TYPE_CHECKING:
-    from mnt.fleet import Fleet, Outcome, Results
+    from mnt.fleet import Fleet
     from mnt.launch.jobs import Job
     from mnt.launch.status import JobHosts
     from mnt.tasks.job import Stopped
 
+# Of a node in such a state it is not known whether it ran.
+_UNCLEAR = ("lost", "absent", "unknown", "unreachable")
+
 
 def stop_jobs(hosts: JobHosts, jobs: Sequence[Job], *, grace: float) -> dict[str, Any]:
-    """Stop jobs one after another, each on all nodes at once. Returns the document of `mnt stop --json`.
+    """Stop jobs, all at once. Returns the document of `mnt stop --json`.
+
+    Every host is asked to stop every job of its backend: a node may have a part of a job though no entry
+    names it. A host that is not named is in the document if something of the job was there, or if it could
+    not be asked.
 
     Args:
         hosts: if a job has a node on another host, this node counts as unreachable.
         grace: seconds between TERM and KILL.
     """
-    documents: list[dict[str, Any]] = []
+    by_backend: dict[str, list[Job]] = {}
     for job in jobs:
         cancel_pending(backend_named(job.record.backend), job.record)
-        outcomes = _stop_nodes(hosts.fleet_of(job), job.job, {node.host for node in job.nodes}, grace)
-        stopped = {node.host: stop_document(outcomes.get(node.host)) for node in job.nodes}
-        documents.append({"job": job.job, "backend": job.record.backend, "hosts": stopped})
-    return _document(documents)
+        by_backend.setdefault(job.record.backend, []).append(job)
+    documents: dict[str, dict[str, Any]] = {}
+    for backend, some in by_backend.items():
+        outcomes = _stop_everywhere(hosts.fleet_of(some[0]), [job.job for job in some], grace)
+        for job in some:
+            documents[job.job] = {
+                "job": job.job,
+                "backend": backend,
+                "hosts": _of_hosts(job, outcomes[job.job]),
+            }
+    document = _document([documents[job.job] for job in jobs])
+    return {**document, "ok": document["ok"] and not any(job.disagreeing for job in jobs)}
 
 
 def stop_unlisted(hosts: JobHosts, job: str, *, grace: float) -> dict[str, Any] | None:
@@ -40,21 +57,43 @@ def stop_unlisted(hosts: JobHosts, job: str, *, grace: float) -> dict[str, Any] 
     asked. None: it ran on no host that answered.
     """
     for backend, fleet in hosts.fleets():
-        outcomes = _stop_nodes(fleet, job, {host.name for host in fleet.hosts}, grace)
-        if any(answer["status"] != "none" for answer in outcomes.values_by_host().values()):
-            found = {
-                host: stop_document(outcome)
-                for host, outcome in outcomes.items()
-                if outcome.value is None or outcome.value["status"] != "none"
-            }
+        outcomes = _stop_everywhere(fleet, [job], grace)[job]
+        if any(outcome.value and outcome.value["status"] != "none" for outcome in outcomes.values()):
+            found = {host: stop_document(outcome) for host, outcome in outcomes.items() if _tells(outcome)}
             return _document([{"job": job, "backend": backend, "hosts": found}])
     return None
 
 
-def _stop_nodes(fleet: Fleet, job: str, names: Container[str], grace: float) -> Results[Stopped]:
-    """Stop the job's part on each host of the fleet that is in `names`, on all of them at once."""
-    targets = {host.name: (host.jobs_dir, job, host.name) for host in fleet.hosts if host.name in names}
-    return fleet.run_each(partial(stop_node, grace=grace), targets)
+def _stop_everywhere(
+    fleet: Fleet, jobs: Sequence[str], grace: float
+) -> dict[str, dict[str, Outcome[Stopped]]]:
+    """Stop the jobs on all hosts of the fleet, with one trip to each. The outcomes, by job and host."""
+    targets = {host.name: (host.jobs_dir, jobs, host.name) for host in fleet.hosts}
+    found: dict[str, dict[str, Outcome[Stopped]]] = {job: {} for job in jobs}
+    for host, outcome in fleet.run_each(partial(stop_nodes, grace=grace), targets).items():
+        for job in jobs:
+            answer = outcome.value[job] if outcome.value is not None else outcome.error
+            failed = isinstance(answer, HostError)
+            value, error = (None, answer) if failed else (answer, None)
+            found[job][host] = Outcome(host, value, error, outcome.seconds)  # type: ignore[arg-type]
+    return found
+
+
+def _of_hosts(job: Job, outcomes: Mapping[str, Outcome[Stopped]]) -> dict[str, dict[str, Any]]:
+    """The results on the job's nodes, in rank order, and on the other hosts that have something to tell."""
+    found = {}
+    for node in job.nodes:
+        outcome = outcomes.get(node.host)
+        found[node.host] = stop_document(outcome)
+        if node.state in _UNCLEAR and outcome and outcome.value and outcome.value["status"] == "none":
+            found[node.host]["message"] = "nothing of the job was found here"
+    others = {host: each for host, each in outcomes.items() if host not in found and _tells(each)}
+    return found | {host: stop_document(outcome) for host, outcome in others.items()}
+
+
+def _tells(outcome: Outcome[Stopped]) -> bool:
+    """Whether the job was on the host, or the host could not be asked."""
+    return outcome.value is None or outcome.value["status"] != "none"
 
 
 def _document(jobs: Sequence[dict[str, Any]]) -> dict[str, Any]:

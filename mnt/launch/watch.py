@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mnt.errors import HostError
 from mnt.launch.jobs import ACTIVE, Job, merge_job
-from mnt.tasks.job import list_jobs, read_logs, stop_node
+from mnt.tasks.job import check_about, list_jobs, read_logs, stop_node
 
 if TYPE_CHECKING:
     from mnt.fleet import Fleet, HostConnection, Outcome
@@ -35,11 +35,13 @@ class Watch:
         self, plan: LaunchPlan, *, output: Callable[[str, str], None], tell: Callable[[str], None]
     ) -> None:
         self._job = plan.job
+        self._planned = plan.description
         self._jobs_dirs = {node.host: node.jobs_dir for node in plan.nodes}
         self._output = output
         self._tell = tell
         self._grace = plan.grace  # seconds between TERM and KILL, if another node's failure ends a node
         self._entries: dict[str, JobEntry] = {}
+        self._followed: set[str] = set()  # to the end of their part
         self._away: set[str] = set()
         self._without: set[str] = set()  # hosts that answered that they have no files of this job
         self._failed = threading.Event()
@@ -80,7 +82,22 @@ class Watch:
                 fix = f"its processes may still run: mnt stop {self._job} ends them"
             raise HostError(error.host, error.phase, error.reason, fix=fix)
         never_started = self._without - self._entries.keys()
-        return merge_job(entries, unreachable=errors.keys() - never_started, asked=self._jobs_dirs)
+        return merge_job(
+            entries,
+            unreachable=errors.keys() - never_started,
+            asked=self._jobs_dirs,
+            planned=self._planned,
+        )
+
+    def running(self) -> list[str]:
+        """The hosts that are not followed to their end yet, in rank order."""
+        return [host for host in self._jobs_dirs if host not in self._followed]
+
+    def give_up(self, fleet: Fleet) -> None:
+        """End `follow` soon, whatever the hosts send. Called in another thread."""
+        self._over.set()
+        for host in self.running():
+            fleet.connection(host).close()
 
     def _follow_node(self, connection: HostConnection) -> None:
         host = connection.target.name
@@ -88,7 +105,10 @@ class Watch:
 
         def on_frame(frame: dict[str, Any]) -> None:
             nonlocal position
+            if self._over.is_set():
+                raise HostError(host, "channel", "it was not waited for any longer")
             if "state" in frame:
+                check_about(host, frame["state"], host, self._job)
                 self._changed(host, frame["state"])
             else:
                 position = frame["offset"]
@@ -105,6 +125,9 @@ class Watch:
                     offset=position,
                     on_frame=on_frame,
                 )
+                check_about(host, last, host, self._job)
+                if last["state"] in ACTIVE or last["state"] == "pending":
+                    raise HostError(host, "answer", f"its log ends, but its part is {last['state']}")
             except HostError as error:
                 if error.phase in ("command", "answer"):
                     self._await_end(connection, error)
@@ -112,6 +135,7 @@ class Watch:
                 self._reach_again(connection, error)
             else:
                 self._changed(host, last)
+                self._followed.add(host)
                 return
 
     def _show(self, host: str, text: str) -> None:

@@ -6,6 +6,7 @@ variables that are not set otherwise, and some of these make others ineffective.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ def _of_files(mode: str, host: Host, node: NodeNetwork, facts: HostFacts) -> Ite
     for setting in settings(facts.nccl_conf).values():
         name = setting.name.strip()
         where, found = f"{setting.path} line {setting.line}", f"{setting.name}={setting.value}"
-        fix = f"remove {name} from {setting.path}"
+        fix = f"remove {shlex.quote(name)} from {shlex.quote(setting.path)}"
         if not name.startswith("NCCL_"):
             continue
         if name != setting.name:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,9 +50,9 @@ class NicChoice:
         """Why no traffic can use it, and the fix; None: it works."""
         nic = self.interface
         if not nic.up:
-            return f"the training NIC {nic.name} is down", f"sudo ip link set {nic.name} up"
+            return f"the training NIC {nic.name} is down", f"sudo ip link set {shlex.quote(nic.name)} up"
         if nic.carrier is False:
-            fix = f"check its cable and switch port: ethtool {nic.name}"
+            fix = f"check its cable and switch port: ethtool {shlex.quote(nic.name)}"
             return f"the training NIC {nic.name} has no link", fix
         return None
 
@@ -150,14 +151,18 @@ def _named(
                 return NicProblem(
                     f"NIC {nic.name} has no IPv4 address",
                     _listed(nics),
-                    f"configure an address on {nic.name} of {host.name}, or set `nic` to another NIC",
+                    f"configure an address on {shlex.quote(nic.name)} of {host.name}, "
+                    "or set `nic` to another NIC",
                 )
             inside = _addresses_in(nic, ipaddress.ip_network(subnet)) if subnet else []
             return NicChoice(nic, (inside or nic.addresses)[0], reason)
+    pasted = ", ".join(
+        f"{shlex.quote(nic.name)} {nic.ipv4[0]}" for nic in nics if nic.ipv4 and not nic.loopback
+    )
     return NicProblem(
         f"there is no NIC {name}",
         _listed(nics),
-        f"set `nic` of {host.name} to an existing NIC: {', '.join(_listed(nics)) or 'none has an address'}",
+        f"set `nic` of {host.name} to an existing NIC: {pasted or 'none has an address'}",
     )
 
 

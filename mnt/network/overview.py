@@ -119,7 +119,7 @@ class NetworkOverview:
     def _host_document(self, name: str) -> dict[str, Any]:
         if name in self.errors:
             error = self.errors[name]
-            return {"status": "unreachable", "problem": _problem((error.message, error.fix))}
+            return {"status": "unreachable", "problem": _problem((error.message, error.advice))}
         node = self.nodes[name]
         return {**node.document(), **({"used": node.used_document()} if self.fleet.trial else {})}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -167,7 +168,7 @@ def _unusable(mount: Mount, state: PathFacts, top: Mounted) -> tuple[str, str]:
     server = _server(top)
     of = f"its server, {server}," if server else "its file system"
     test = f" (test: nc -vz {shlex.quote(server.strip('[]'))} 2049)" if server else ""
-    back = f"bring {server or top.source} back{test}"
+    back = f"bring {shlex.quote((server or top.source).strip('[]'))} back{test}"
     if state.kind == "hung":
         fix = f"{back}, and waiting processes continue; if it does not come back: {remount}"
         return f"{mount.path} hangs: {of} does not answer", fix
@@ -190,7 +191,7 @@ def _other_source(mount: Mount, known: Mapping[str, HostFacts]) -> Iterator[Prob
             pin_value=str,
             tie_fix=lambda source: (
                 "set the source in the inventory, for example "
-                f'storage: [{{path: {mount.path}, source: "{source}"}}]'
+                f"storage: [{{path: {mount.path}, source: {json.dumps(source)}}}]"
             ),
         )
         yield from by_majority(subject, _sources(tops))
@@ -260,5 +261,7 @@ def _mount(mount: Mount) -> str:
 def _export(mount: Mount, top: Mounted) -> str:
     server, _, export = top.source.partition(":/")
     if not export:
-        return f"make {top.source} writable; then: sudo mount -o remount,rw {shlex.quote(mount.path)}"
-    return f"on {server}, set rw for /{export} in /etc/exports; then: sudo exportfs -ra"
+        remount = f"sudo mount -o remount,rw {shlex.quote(mount.path)}"
+        return f"make {shlex.quote(top.source)} writable; then: {remount}"
+    where, pasted = shlex.quote(server.strip("[]")), shlex.quote(f"/{export}")
+    return f"on {where}, set rw for {pasted} in /etc/exports; then: sudo exportfs -ra"

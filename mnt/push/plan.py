@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -44,15 +44,36 @@ def likely_shared(numbers: Mapping[str, Sequence[int] | None]) -> dict[str, list
 def leaders(sees: Mapping[str, Iterable[str]]) -> dict[str, str]:
     """Host -> the first host, in the order of `sees`, that shares its workdir.
 
+    Two hosts share a workdir if each sees the other's beacon: no host can say it alone. A host follows
+    another one only if it shares the workdir with that host itself.
+
     Args:
-        sees: host -> the hosts whose beacons are in its workdir, which therefore share it.
+        sees: host -> the hosts whose beacons are in its workdir.
     """
-    groups: list[set[str]] = []
-    for host, others in sees.items():
-        group = {host, *others}
-        touching = [other for other in groups if other & group]
-        groups = [other for other in groups if other not in touching] + [group.union(*touching)]
-    return {host: next(first for first in sees if first in group) for group in groups for host in group}
+    seen = {host: set(others) for host, others in sees.items()}
+    found: dict[str, str] = {}
+    for host in sees:
+        shares = (other for other, leader in found.items() if other == leader and mutual(seen, host, other))
+        found[host] = next(shares, host)
+    return found
+
+
+def mutual(sees: Mapping[str, Collection[str]], one: str, other: str) -> bool:
+    """Whether two hosts see each other's beacons."""
+    return other in sees.get(one, ()) and one in sees.get(other, ())
+
+
+def seen_by_one(sees: Mapping[str, Collection[str]]) -> dict[str, list[str]]:
+    """Host -> the hosts that see its beacon, but whose beacons it does not see.
+
+    Either its cache is late (NFS), or they lie: it has to look again.
+    """
+    found: dict[str, list[str]] = {}
+    for other, beacons in sees.items():
+        for host in beacons:
+            if host in sees and not mutual(sees, host, other):
+                found.setdefault(host, []).append(other)
+    return found
 
 
 def choose_release(surveys: Iterable[Survey], sha: str, now: datetime) -> str:

@@ -11,7 +11,7 @@ STATUSES = {
     "failed": "the push was cancelled because of this host; it is unchanged",
     "untouched": "the push was cancelled because of another host; this host is unchanged",
     "switched": "the push was cancelled, but `current` could not be switched back here",
-    "unknown": "the connection was lost while `current` was being switched",
+    "unknown": "the connection was lost while `current` was being switched, or the host says that it is not",
 }
 
 

@@ -23,7 +23,7 @@ from mnt.tasks.shape import wrong_answer
 
 Frame = dict[str, Any]
 
-_SWITCHING = ("switch", "commit", "prune")
+_SWITCHING = ("switch", "commit", "prune", "confirm")
 _CLEANUP = 20.0  # seconds that hosts have to undo their changes before their connections are closed
 
 

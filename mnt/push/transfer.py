@@ -17,12 +17,24 @@ from mnt.errors import MntError
 from mnt.fleet import Fleet, Outcome
 from mnt.inventory.model import Host
 from mnt.push.manifest import Manifest
-from mnt.push.plan import Delivery, Survey, choose_release, deliver, in_the_way, leaders, likely_shared
+from mnt.push.plan import (
+    Delivery,
+    Survey,
+    choose_release,
+    deliver,
+    in_the_way,
+    leaders,
+    likely_shared,
+    seen_by_one,
+)
 from mnt.push.result import HostResult, PushResult
 from mnt.push.session import Frame, HostStep, Progress, Session, StepFailed
 from mnt.push.stream import spooled
 from mnt.remote.push.receive import ignored
+from mnt.tasks.shape import said
 
+_CACHED = 65.0  # seconds until an NFS client must see a new `current`: acdirmax is 60
+_COMMITTED = ("commit", "prune", "confirm")
 _RECEIVED = ("stage", "switch", "commit", "prune")  # the steps after which a host has the whole stream
 
 
@@ -95,7 +107,14 @@ class _Push:
             host: HostStep("look", {"beacons": self._beacons, "likely": likely[host]}) for host in self._hosts
         }
         answers = self._session.ask(looks)
-        self._leader = leaders({host: answers[host]["sees"] for host in self._hosts})
+        sees = {host: answers[host]["sees"] for host in self._hosts}
+        again = {
+            host: HostStep("look", {"beacons": self._beacons, "likely": others})
+            for host, others in seen_by_one(sees).items()
+        }
+        for host, frame in self._session.ask(again).items():
+            sees[host] = frame["sees"]
+        self._leader = leaders(sees)
 
     def _survey(self) -> None:
         """Lock the workdirs, and choose the release by their content.
@@ -150,7 +169,9 @@ class _Push:
         with contextlib.suppress(KeyboardInterrupt):
             self._session.hear(self._hosts, patient=True)
             self._progress.step("prune", 0)
-            self._session.ask({host: HostStep("prune", self._pruning(host)) for host in self._leaders})
+            confirm = HostStep("confirm", {"id": self._release, "patience": _CACHED})
+            last = {host: HostStep("prune", self._pruning(host)) for host in self._leaders}
+            self._session.ask({host: last.get(host, confirm) for host in self._hosts})
 
     def _pruning(self, host: str) -> dict[str, object]:
         """The arguments of `prune`: it keeps releases that processes use, and the previous release."""
@@ -178,8 +199,14 @@ class _Push:
         received = reached in _RECEIVED and self._deliveries.get(host) == Delivery("stage")
         error, fix = _problem(outcome)
         leader = self._leader.get(host, host)
+        status = self._status(host, answer)
+        if status == "unknown" and error is None and answer is not None:
+            error = f"its `current` is {answer['current']} after the push"
+            if leader != host:
+                error += f", though {leader} shares its workdir and has switched it: one of the two is wrong"
+            fix = f"check `current` in the workdir of {host}, and what replaces Python or mnt's files there"
         return HostResult(
-            status=self._status(host, answer),
+            status=status,
             files_sent=self._manifest.files if received else 0,
             bytes_sent=self._session.payload_sent(host),
             seconds=self._session.seconds[host],
@@ -190,7 +217,11 @@ class _Push:
         )
 
     def _status(self, host: str, answer: Frame | None) -> str:
-        if self._session.reached.get(host) in ("commit", "prune"):
+        if self._session.reached.get(host) in _COMMITTED:
+            # A host that only shares a workdir has not switched it: its last answer counts.
+            follows = self._leader[host] != host
+            if follows if answer is None else answer["current"] != self._release:
+                return "unknown"
             return "unchanged" if self._was_current(host) else "pushed"
         if answer is None:
             return "unknown" if self._switching else "failed"
@@ -204,11 +235,11 @@ def _problem(outcome: Outcome[Frame] | None) -> tuple[str | None, str | None]:
     if outcome is None:
         return "it did not answer when the push was cancelled", None
     if outcome.error is not None:
-        return f"{outcome.error.phase}: {outcome.error.reason}", outcome.error.fix
+        return f"{outcome.error.phase}: {outcome.error.reason}", outcome.error.advice
     refused = (outcome.value or {}).get("refused")
     if refused is None or (outcome.value or {})["called_off"]:
         return None, None
-    return refused["message"], refused["fix"]
+    return refused["message"], said(outcome.host, refused["fix"])
 
 
 def _who() -> str:

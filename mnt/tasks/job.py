@@ -7,11 +7,15 @@ unknown keys, so that a newer `mnt` can stop jobs of an older one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
+from msgspec import Meta
+
+from mnt.errors import HostError
 from mnt.fleet import HostConnection
+from mnt.remote.job.entry import MOST_NODES
 from mnt.remote.job.list import answer_of
 from mnt.tasks.bounds import MOST, bound_of, list_share
 from mnt.tasks.bundle import script_source
@@ -28,6 +32,7 @@ from mnt.tasks.shape import (
     Port,
     Refusal,
     Short,
+    complete,
     granted,
     shaped,
     wrong_answer,
@@ -35,6 +40,8 @@ from mnt.tasks.shape import (
 
 OnFrame = Callable[[dict[str, Any]], None]
 State = Literal["pending", "starting", "running", "finished", "failed", "stopped", "lost"]  # pending: staged
+
+AT_ONCE = 64  # jobs that a host stops at the same time
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -109,7 +116,7 @@ class JobEntry(TypedDict):
     job: JobName
     host: HostName
     node_rank: Count
-    nodes: list[NodeOfJob]
+    nodes: Annotated[list[NodeOfJob], Meta(max_length=MOST_NODES)]
     engine: Short | None
     release: Short | None
     backend: Short | None  # None: ssh, of a job of an older mnt, which had no other
@@ -235,6 +242,25 @@ def stop_node(
     return shaped(connection.target.name, _ask(connection, args, timeout=grace + 60), Stopped)
 
 
+def stop_nodes(
+    connection: HostConnection, jobs_dir: str, jobs: Sequence[str], host: str, *, grace: float = 10.0
+) -> dict[str, Stopped | HostError]:
+    """The same for several jobs, all at once: by job, the result, or why it was refused."""
+    name = connection.target.name
+    found: dict[str, Stopped | HostError] = {}
+    for first in range(0, len(jobs), AT_ONCE):
+        some = list(jobs[first : first + AT_ONCE])
+        args = {"action": "stop all", "jobs_dir": jobs_dir, "jobs": some, "host": host, "grace": grace}
+        answer = _ask(connection, args, timeout=grace + 60)
+        each = shaped(name, answer.get("stopped"), dict[JobName, dict[str, Any]], "stopped")
+        for job, stopped in complete(name, each, some, "stopped").items():
+            try:
+                found[job] = shaped(name, granted(name, stopped), Stopped, job)
+            except HostError as error:
+                found[job] = error
+    return found
+
+
 def list_jobs(
     connection: HostConnection,
     jobs_dir: str,
@@ -255,8 +281,7 @@ def list_jobs(
     answer = run_program(connection, "job.list", args, timeout=timeout, bound=bound_of("job.list", most))
     jobs = shaped(connection.target.name, granted(connection.target.name, answer), Jobs)
     for entry in jobs["jobs"]:
-        if entry["host"] != host:
-            raise wrong_answer(connection.target.name, f"it reports a job of {entry['host']!r}")
+        check_about(connection.target.name, entry, host)
     return jobs
 
 
@@ -305,6 +330,17 @@ def read_logs(
 
     answer = _ask(connection, args, timeout=None, on_frame=take)
     return shaped(name, answer.get("node"), JobEntry, "node")
+
+
+def check_about(asked: str, entry: JobEntry, host: str, job: str | None = None) -> None:
+    """Raise HostError of the host `asked`, phase `answer`, if an entry is about another host or job."""
+    wrong = None
+    if entry["host"] != host:
+        wrong = f"it reports a job of {entry['host']!r}"
+    elif job not in (None, entry["job"]):
+        wrong = f"it reports job {entry['job']!r} instead of {job!r}"
+    if wrong is not None:
+        raise wrong_answer(asked, wrong)
 
 
 def _ask(

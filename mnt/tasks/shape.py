@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Annotated, Any, TypedDict, TypeVar
 
@@ -33,6 +34,7 @@ JobName = Annotated[str, Meta(pattern=JOB_NAME)]
 
 
 _CHECK = "check what replaces Python, /proc or mnt's files on that host"
+_OF_ANOTHER = re.compile(r";(\s*[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}:)")
 _SHOWN = 200  # characters of a wrong place, and of what is wrong there
 
 
@@ -83,5 +85,12 @@ def granted(host: str, answer: dict[str, Any]) -> dict[str, Any]:
     """Return the answer. If it is `{"refused": Refusal}`, raise that as a HostError, phase `command`."""
     if answer.get("refused") is not None:
         refusal = shaped(host, answer["refused"], Refusal, "refused")
-        raise HostError(host, "command", refusal["message"], fix=refusal["fix"])
+        # Messages of several hosts may be joined: `node1: ..; node2: ..`.
+        message = _OF_ANOTHER.sub(r",\1", refusal["message"])
+        raise HostError(host, "command", message, fix=refusal["fix"], said=True)
     return answer
+
+
+def said(host: str, fix: str | None) -> str | None:
+    """A fix that a host names, as its own words: it may name any command to paste."""
+    return fix and f"{host} says: {fix}"

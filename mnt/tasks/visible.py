@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypedDict
 
 from mnt.fleet import HostConnection
 from mnt.tasks.program import held, run_program
-from mnt.tasks.shape import Duration, complete, shaped
+from mnt.tasks.shape import Duration, complete, shaped, wrong_answer
 
 
 class Written(TypedDict):
@@ -41,9 +42,15 @@ def write_files(
     args = {"content": content, "write": places, "deadline": deadline}
     host = connection.target.name
     with held(connection, "probe.visible", args) as first:
-        yield complete(
-            host, shaped(host, first.get("written"), dict[str, Written], "written"), places, "written"
-        )
+        said = shaped(host, first.get("written"), dict[str, Written], "written")
+        written = complete(host, said, places, "written")
+        for place, directories in places.items():
+            # The other hosts open this file, so no host names one that it was not told to write.
+            file = written[place]["file"]
+            told = [os.path.dirname(os.path.join(directory, "x")) for directory in directories]
+            if file is not None and os.path.dirname(file) not in told:
+                raise wrong_answer(host, f"written: {place}: a file in another directory")
+        yield written
 
 
 def await_files(

@@ -51,7 +51,7 @@ def _blamed(error: HostError | NeverStarted, names: Sequence[str]) -> str:
     """The host that an error is about, else the master."""
     if isinstance(error, HostError):
         return error.host
-    return next((name for name in names if f"{name}:" in error.message), names[0])
+    return error.host or names[0]
 
 
 class _Staged(TypedDict):
@@ -87,24 +87,34 @@ def _run(
         collected[host].feed(text)
 
     progress(f"all-reduce on {fold(list(collected))}")
-    late = threading.Event()
+    late: list[str] = []  # the hosts that had not ended in time
+    watch = Watch(plan, output=collect, tell=progress)
 
     def give_up() -> None:
-        late.set()
+        late.extend(watch.running() or [plan.master_host])
         take_back(fleet, plan)
+        watch.give_up(fleet)  # a host that ends nothing, or sends a log without end
 
     timer = threading.Timer(_RUN_SECONDS, give_up)
     try:
         SshBackend().start(fleet, plan, progress)
         timer.start()
         offsets = {name: seen.clock_offset for name, seen in facts.facts.items()}
-        job = Watch(plan, output=collect, tell=progress).follow(fleet, offsets)
+        job = watch.follow(fleet, offsets)
+    except HostError as error:
+        if not late:
+            raise
+        progress(error.message)
+        job = None
     finally:
         timer.cancel()
-        take_back(fleet, plan)
+        if late:
+            timer.join()
+        else:
+            take_back(fleet, plan)
     output = {host: each.text for host, each in collected.items()}
-    if late.is_set():
-        return output, TrialCulprit(plan.master_host, f"it was not done within {_RUN_SECONDS:g} s")
+    if late or job is None:
+        return output, TrialCulprit(late[0], f"it was not done within {_RUN_SECONDS:g} s")
     if job.state == "finished":
         return output, None
     if job.culprit is None:

@@ -140,8 +140,10 @@ def warn(text: str) -> None:
 def error(problem: MntError) -> None:
     """Print the error and its fix to stderr."""
     _write(f"mnt: {problem.message}", sys.stderr, fg="red")
-    if problem.fix:
-        _write(f"  fix: {problem.fix}", sys.stderr)
+    for detail in problem.details:
+        _write(f"  {detail}", sys.stderr, fg="red")
+    if problem.advice:
+        _write(f"  fix: {problem.advice}", sys.stderr)
 
 
 class StatusLine:

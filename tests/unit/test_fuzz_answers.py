@@ -130,16 +130,17 @@ def receiver(args: dict[str, Any], stdin: IO[bytes]) -> Frames:
         yield "answer", {"current": RELEASE, "path": f"/x/releases/{RELEASE}", "manifest_sha": "0" * 64}
         return
     yield "frame", {"step": "open", "numbers": [12, 4096], "in_use": [RELEASE]}
-    committed = False
+    committed, current = False, RELEASE
     while line := stdin.readline():
         command = json.loads(line)
         step = command["do"]
+        current = command["id"] if step == "switch" else current
         stdin.read(command.get("manifest", 0) + command.get("stream", 0))
         committed = committed or step == "commit"
         survey = {"current": RELEASE, "taken": [RELEASE], "holds": {}}
         yield "frame", {"step": step, **{"survey": survey, "look": {"sees": []}}.get(step, {})}
     off = {"refused": {"message": "called off", "fix": None}, "called_off": True}
-    yield "answer", {"current": RELEASE, **({} if committed else off)}
+    yield "answer", {"current": current} if committed else {"current": RELEASE, **off}
 
 
 def lying(rng: random.Random) -> Script:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Hashable
 
 import pytest
@@ -176,3 +178,27 @@ def test_selects(cluster: Inventory, nodes: str | None, exclude: str | None, cho
 def test_refuses_to_select(cluster: Inventory, nodes: str | None, exclude: str | None, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         hostlist.select(cluster, nodes=nodes, exclude=exclude)
+
+
+@pytest.mark.parametrize("numbers", [2, 3, 4, 10, 100])
+@pytest.mark.parametrize("first", [300, 9000])
+def test_folding_names_that_a_host_chose_ends_soon(numbers: int, first: int) -> None:
+    digits = random.Random(1)
+    hosts = [
+        "x".join([f"n{index % first}", *(str(digits.randrange(10)) for _ in range(numbers - 1))])[:250]
+        for index in range(4096)
+    ]
+    before = time.process_time()
+    folded = hostlist.fold(hosts)
+    assert time.process_time() - before < 10  # ClusterShell alone takes minutes
+    assert hostlist.names(folded) == hosts
+
+
+def test_many_hosts_are_cut_for_people() -> None:
+    assert hostlist.brief(["node1", "node2", "node3"]) == "node[1-3]"
+    assert hostlist.brief(["b", "a", "node1"], longest=5) == "b,a and 1 more"
+    assert hostlist.brief(["a" * 250, "b"]) == "a" * 200 + " and 1 more"
+    hosts = [f"{'x' * (index % 7)}n{index}" for index in range(9000)]
+    text = hostlist.brief(hosts)
+    assert len(text) < 220
+    assert text.endswith(" more")

@@ -6,7 +6,16 @@ from datetime import datetime
 
 import pytest
 
-from mnt.push.plan import Delivery, Survey, choose_release, deliver, in_the_way, leaders, likely_shared
+from mnt.push.plan import (
+    Delivery,
+    Survey,
+    choose_release,
+    deliver,
+    in_the_way,
+    leaders,
+    likely_shared,
+    seen_by_one,
+)
 from mnt.push.result import HostResult, PushResult
 from mnt.push.tree import Entry
 
@@ -22,14 +31,24 @@ OLD, OLDER, OTHER = "20250101-000000-01234567", "20240101-000000-01234567", "202
         ({"a": ["a"], "b": ["b"]}, {"a": "a", "b": "b"}),
         ({"a": ["a", "b"], "b": ["a", "b"]}, {"a": "a", "b": "a"}),
         ({"b": ["b", "a"], "a": ["b", "a"]}, {"b": "b", "a": "b"}),
-        # One sees the other, not the other way round: a cache is late, and they share nevertheless.
-        ({"a": ["a"], "b": ["b", "a"]}, {"a": "a", "b": "a"}),
-        ({"a": ["a"], "b": ["b"], "c": ["c", "b"], "d": ["a"]}, {"a": "a", "b": "b", "c": "b", "d": "a"}),
-        ({"a": ["c"], "b": ["b"], "c": ["b"]}, {"a": "a", "b": "a", "c": "a"}),
+        # What one alone says is not enough, whomever it names, and however often.
+        ({"a": ["a"], "b": ["b", "a"]}, {"a": "a", "b": "b"}),
+        ({"a": ["a"], "b": ["b"], "c": ["a", "b", "c"]}, {"a": "a", "b": "b", "c": "c"}),
+        ({"c": ["a", "b", "c"], "a": ["a"], "b": ["b"]}, {"c": "c", "a": "a", "b": "b"}),
+        ({"a": ["c"], "b": ["b"], "c": ["b"]}, {"a": "a", "b": "b", "c": "c"}),
+        ({"a": ["a", "z"], "b": []}, {"a": "a", "b": "b"}),
+        # b shares a workdir with a, and says that it shares another one with c, which agrees.
+        ({"a": ["a", "b"], "b": ["a", "b", "c"], "c": ["b", "c"]}, {"a": "a", "b": "a", "c": "c"}),
+        ({"b": ["a", "b", "c"], "a": ["a", "b"], "c": ["b", "c"]}, {"b": "b", "a": "b", "c": "b"}),
     ],
 )
 def test_who_receives_for_whom(sees: dict[str, list[str]], expected: dict[str, str]) -> None:
     assert leaders(sees) == expected
+
+
+def test_who_has_to_look_again() -> None:
+    assert seen_by_one({"a": ["a", "b"], "b": ["a", "b"]}) == {}
+    assert seen_by_one({"a": ["a"], "b": ["a", "b", "z"], "c": ["a"]}) == {"a": ["b", "c"]}
 
 
 def test_only_equal_numbers_are_worth_waiting_for() -> None:

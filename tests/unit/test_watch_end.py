@@ -9,10 +9,9 @@ from types import SimpleNamespace
 from typing import IO, Any, cast
 
 import pytest
-from lying_hosts import LyingConnection
+from lying_hosts import WatchedFleet
 from waiting import PATIENCE
 
-from mnt.fleet import Fleet
 from mnt.inventory.model import Host
 from mnt.launch import watch
 from mnt.launch.plan import LaunchPlan
@@ -66,10 +65,7 @@ def test_a_node_that_never_answers_a_stop_does_not_delay_that_of_others(
     plan = cast(LaunchPlan, SimpleNamespace(job="j", grace=0.0, nodes=nodes))
     told: list[str] = []
     started = time.monotonic()
-    with Fleet(
-        [Host(name, name) for name in NODES],
-        connect=lambda host, shared: LyingConnection(host, shared, script=script, garble=bytes),
-    ) as fleet:
+    with WatchedFleet(tuple(Host(name, name) for name in NODES), dict.fromkeys(NODES, script)) as fleet:
         job = watch.Watch(plan, output=lambda *_: None, tell=told.append).follow(fleet, {})
     assert not all_asked.broken
     assert job.state == "failed"

@@ -61,6 +61,7 @@ class SshBackend:
             raise NeverStarted(
                 f"{master}: nothing listens on {where} after {plan.start_timeout:g} s",
                 fix=f"mnt logs {plan.job}",
+                host=master,
             )
         tell(f"{len(staged)} more: starting")
         peer = answer["peer"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 
 from mnt.facts.fleet import FleetFacts
@@ -119,7 +120,8 @@ def gpu_ecc(fleet: FleetFacts) -> Iterator[Problem]:
                 message=f"{label(row)} has had uncorrectable memory errors",
                 found=f"{recent:.0f} since the driver was loaded",
                 expected="0",
-                fix=f"sudo nvidia-smi --gpu-reset -i {row['index']}; if new errors follow, replace the GPU",
+                fix=f"sudo nvidia-smi --gpu-reset -i {shlex.quote(row['index'])}; "
+                "if new errors follow, replace the GPU",
             )
         elif ever:
             yield Problem(
@@ -291,7 +293,8 @@ def gpu_nvlink(fleet: FleetFacts) -> Iterator[Problem]:
                 message=f"GPU {index} has {count} active NVLinks; others of its model have {most[model]}",
                 found=f"{count} of {most[model]}",
                 expected=str(most[model]),
-                fix=f"find the inactive links: nvidia-smi nvlink -s -i {index}; then reset the GPU or reboot",
+                fix=f"find the inactive links: nvidia-smi nvlink -s -i {shlex.quote(index)}; "
+                "then reset the GPU or reboot",
             )
 
 
@@ -347,7 +350,7 @@ def gpu_busy(host: Host, facts: HostFacts) -> Iterator[Problem]:
             message=f"{_label_of(facts, row)} is in use by {process}",
             found=f"{process} holds {row.get('used_gpu_memory', 'memory')}",
             expected="no process on it",
-            fix=f"find its owner: mnt status; ps -o user,lstart,args -p {row.get('pid', 'PID')}",
+            fix=f"find its owner: mnt status; ps -o user,lstart,args -p {shlex.quote(row.get('pid', 'PID'))}",
         )
     for row in facts.gpus.found:
         used = number(row, "memory.used")
@@ -356,5 +359,5 @@ def gpu_busy(host: Host, facts: HostFacts) -> Iterator[Problem]:
                 message=f"{label(row)} has memory in use, but no process is visible that uses it",
                 found=row["memory.used"],
                 expected=f"less than {_MUCH:.0f} MiB",
-                fix=f"find the process: sudo fuser -v /dev/nvidia{row['index']}",
+                fix=f"find the process: sudo fuser -v {shlex.quote('/dev/nvidia' + row['index'])}",
             )

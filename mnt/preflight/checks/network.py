@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import shlex
 from collections.abc import Iterator, Sequence
 
 from mnt.facts.fleet import FleetFacts
@@ -111,7 +112,8 @@ def nic_speed(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
         Subject(
             name="the speed of the training NIC",
             fix=lambda host, _: (
-                f"check cable, switch port and autonegotiation: ethtool {nics[host].interface.name}"
+                "check cable, switch port and autonegotiation: "
+                f"ethtool {shlex.quote(nics[host].interface.name)}"
             ),
             tie_fix=lambda speed: "check cables, switch ports and autonegotiation: ethtool NIC",
         ),
@@ -132,6 +134,7 @@ def nic_errors(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]
     """
     for host, choice in network.working().items():
         name, traffic = choice.interface.name, choice.interface.traffic or Traffic()
+        pasted = shlex.quote(name)
         for what, count, packets, (least, rate) in (
             ("receive errors", traffic.receive_errors, traffic.received, _ERRORS),
             ("receive drops", traffic.receive_drops, traffic.received, _DROPS),
@@ -144,8 +147,8 @@ def nic_errors(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]
                     message=f"{name} has {count} {what} in {packets} packets",
                     found=f"{count} {what}",
                     expected="almost none",
-                    fix=f"find the counters that increase: ethtool -S {name} | grep -iE 'err|drop|crc'; "
-                    f"then check cable, transceiver and ring size: ethtool -g {name}",
+                    fix=f"find the counters that increase: ethtool -S {pasted} | grep -iE 'err|drop|crc'; "
+                    f"then check cable, transceiver and ring size: ethtool -g {pasted}",
                 )
 
 
@@ -169,5 +172,6 @@ def hostname_loopback(host: Host, facts: HostFacts) -> Iterator[Problem]:
         message=message,
         found=found,
         expected="an address in the training network",
-        fix=f"in /etc/hosts, set {facts.hostname} to the address of the training NIC, not to 127.0.1.1",
+        fix=f"in /etc/hosts, set {shlex.quote(facts.hostname)} to the address of the training NIC, "
+        "not to 127.0.1.1",
     )

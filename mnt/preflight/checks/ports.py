@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from mnt.facts.fleet import FleetFacts
@@ -42,8 +43,9 @@ def port_free(fleet: FleetFacts) -> Iterator[Problem]:
     for host, facts in fleet.answers():
         for listener in facts.listeners or ():
             user = listener.user or f"uid {listener.uid}"
+            pasted = shlex.quote(listener.user) if listener.user else user
             if listener.pid is None:
-                holder, end = f"a process of {user}", f"ask {user} to end it"
+                holder, end = f"a process of {user}", f"ask {pasted} to end it"
             else:
                 command = listener.command or "a process without a command line"
                 holder = f"pid {listener.pid} of {user}: {command}"

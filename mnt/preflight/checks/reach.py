@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from mnt.facts.fleet import FleetFacts
@@ -75,7 +76,7 @@ def mtu(fleet: FleetFacts) -> Iterator[Problem]:
     yield from by_majority(
         Subject(
             name="the MTU of the training NIC",
-            fix=lambda host, usual: f"sudo ip link set {reach.nics[host].name} mtu {usual}",
+            fix=lambda host, usual: f"sudo ip link set {shlex.quote(reach.nics[host].name)} mtu {usual}",
             pin_value=str,
             tie_fix=lambda example: f"set one MTU on every host: sudo ip link set NIC mtu {example}",
         ),

@@ -6,6 +6,7 @@ The checks use the same kind of session as `mnt launch`: not interactive, not a 
 from __future__ import annotations
 
 import posixpath
+import shlex
 from collections.abc import Iterator
 
 from mnt.facts.fleet import FleetFacts
@@ -94,7 +95,7 @@ def umask(fleet: FleetFacts) -> Iterator[Problem]:
     subject = Subject(
         "umask",
         fix=lambda host, _: "set umask in ~/.bashrc, or UMASK for all users in /etc/login.defs",
-        tie_fix=lambda mask: f"set one umask in ~/.bashrc on every host: umask {mask}",
+        tie_fix=lambda mask: f"set one umask in ~/.bashrc on every host: umask {shlex.quote(mask)}",
     )
     yield from by_majority(subject, {name: f"{mask:04o}" for name, mask in masks.items()})
 
@@ -192,7 +193,7 @@ def session_linger(host: Host, facts: HostFacts) -> Iterator[Problem]:
             message="logind removes a job's objects in /dev/shm when the user logs out",
             found=f"RemoveIPC=yes, and {user} does not linger",
             expected="RemoveIPC=no, or a user who lingers",
-            fix=f"sudo loginctl enable-linger {user}",
+            fix=f"sudo loginctl enable-linger {shlex.quote(user)}",
         )
 
 

@@ -24,7 +24,7 @@ def ssh(fleet: FleetFacts) -> Iterator[Problem]:
                 message=f"{error.phase}: {error.reason}",
                 found=f"{error.phase}: {error.reason}",
                 expected="a login without a prompt, and the probe's answer",
-                fix=error.fix or f"ssh -v -o BatchMode=yes {fleet.inventory.host(name).address} true",
+                fix=error.advice or f"ssh -v -o BatchMode=yes {fleet.inventory.host(name).address} true",
             )
 
 
@@ -43,7 +43,7 @@ def host_key(fleet: FleetFacts) -> Iterator[Problem]:
                 message=error.reason,
                 found=error.reason,
                 expected=f"the key in {known_hosts}",
-                fix=error.fix or f"if the host was reinstalled: ssh-keygen -f {known_hosts} -R ADDRESS",
+                fix=error.advice or f"if the host was reinstalled: ssh-keygen -f {known_hosts} -R ADDRESS",
             )
 
 

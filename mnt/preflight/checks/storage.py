@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import PurePosixPath
@@ -13,6 +14,7 @@ from mnt.inventory.model import Host, RequiredPath
 from mnt.preflight import mounts
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.registry import Needs, check, host_check
+from mnt.tasks.shape import said
 
 _GIB = 2**30
 _NOTICEABLE = 1.0  # seconds
@@ -88,12 +90,13 @@ def _judge_space(host: Host, name: str, path: str, state: PathFacts, limits: _Li
         message = f"{name} has few inodes left: {found}"
     else:
         return
+    pasted = path if path == "~" else shlex.quote(path)
     yield Problem(
         hosts=(host.name,),
         message=message,
         found=found,
         expected=limits.expected,
-        fix=f"delete what is not needed: du -xh --max-depth=2 {path} | sort -h | tail",
+        fix=f"delete what is not needed: du -xh --max-depth=2 {pasted} | sort -h | tail",
         severity=severity,
     )
 
@@ -117,6 +120,10 @@ def local_space(fleet: FleetFacts) -> Iterator[Problem]:
                 yield from _judge_space(host, name, disk, state, _LOCAL)
 
 
+# The only command that is taken from a host as it is: it gives no right to anybody.
+_TAKES_RIGHTS = re.compile(r"chmod (?:[go]-w|go-w|700) /[\w/.@%+-]*")
+
+
 @host_check("file-owner")
 def file_owner(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """Only the user who logs in, and root, can write to the workdir, to the directory of jobs and above them.
@@ -131,7 +138,8 @@ def file_owner(host: Host, facts: HostFacts) -> Iterator[Problem]:
             message=exposed.message,
             found=exposed.message,
             expected="only this user and root can write there",
-            fix=exposed.fix or "correct `workdir` or `jobs_dir` in the inventory",
+            fix=(exposed.fix if _TAKES_RIGHTS.fullmatch(exposed.fix or "") else said(host.name, exposed.fix))
+            or "correct `workdir` or `jobs_dir` in the inventory",
         )
 
 
@@ -218,7 +226,7 @@ def path(fleet: FleetFacts) -> Iterator[Problem]:
 
 
 def _judge_path(host: str, required: RequiredPath, state: PathFacts, facts: HostFacts) -> Iterator[Problem]:
-    user = facts.login.user if facts.login and facts.login.user else "the user who logs in"
+    user = shlex.quote(facts.login.user) if facts.login and facts.login.user else "the user who logs in"
     quoted = shlex.quote(required.path)
     if state.kind == "missing":
         problem, fix = f"{required.path} does not exist", "create it, or correct `paths` in the inventory"

@@ -84,7 +84,7 @@ def ofed_version(fleet: FleetFacts) -> Iterator[Problem]:
     subject = Subject(
         "the RDMA software",
         fix=lambda host, _: "install the same rdma-core and DOCA-OFED as on the other hosts",
-        tie_fix=lambda value: f"install the same on every host, for example {value}",
+        tie_fix=lambda value: f"install the same on every host, for example {shlex.quote(value)}",
     )
     yield from by_majority(subject, values)
 
@@ -127,7 +127,7 @@ def python_version(fleet: FleetFacts) -> Iterator[Problem]:
         "Python",
         pin="python",
         fix=lambda host, specifier: (
-            f"install Python {specifier}, or set `python` in the inventory to such an interpreter"
+            f"install Python {_pasted(specifier)}, or set `python` in the inventory to such an interpreter"
         ),
         normalize=_minor,
     )
@@ -147,7 +147,7 @@ def _no_interpreter(host: Host, facts: HostFacts) -> Problem:
         fix = "install Python, or set `python` of the host in the inventory to its interpreter"
     else:
         found = f"{configured} does not run" + (f" ({facts.python.problem})" if facts.python.problem else "")
-        existing = f"{facts.python.executable} ({facts.python.version})"
+        existing = f"{shlex.quote(facts.python.executable)} ({shlex.quote(facts.python.version)})"
         fix = f"create {configured}, or set `python` of the host in the inventory, for example to {existing}"
     return Problem(
         hosts=(host.name,),
@@ -191,7 +191,7 @@ def cuda_version(fleet: FleetFacts) -> Iterator[Problem]:
         "the CUDA version of torch",
         pin="cuda",
         fix=lambda host, specifier: (
-            f"reinstall torch for CUDA {specifier} from the package index of the other hosts: "
+            f"reinstall torch for CUDA {_pasted(specifier)} from the package index of the other hosts: "
             "pip install --force-reinstall torch"
         ),
     )
@@ -208,7 +208,7 @@ def nccl_version(fleet: FleetFacts) -> Iterator[Problem]:
     subject = Subject(
         "NCCL",
         pin="nccl",
-        fix=lambda host, specifier: f"reinstall torch as on the other hosts, with NCCL {specifier}",
+        fix=lambda host, specifier: f"reinstall torch as on the other hosts, with NCCL {_pasted(specifier)}",
     )
     yield from parity(fleet, subject, fleet.reported(_nccl))
     for host, facts in fleet.answers():
@@ -229,7 +229,7 @@ def _two_nccls(host: Host, facts: HostFacts) -> Problem:
     packages, python = facts.nccl_packages, _pasteable(host.python)
     major = (facts.torch_cuda or "").split(".")[0]
     keep = next((name for name in packages if name.endswith(f"-cu{major}")), max(packages))
-    others = " ".join(name for name in packages if name != keep)
+    others = shlex.join(name for name in packages if name != keep)
     listed = ", ".join(f"{name} {version}" for name, version in packages.items())
     loaded = f"; the library there is {facts.nccl_library}" if facts.nccl_library else ""
     return Problem(
@@ -238,7 +238,7 @@ def _two_nccls(host: Host, facts: HostFacts) -> Problem:
         found=listed + loaded,
         expected=f"only {keep}",
         fix=f"{python} -m pip uninstall -y {others} && "
-        f"{python} -m pip install --force-reinstall --no-deps {keep}=={packages[keep]}",
+        f"{python} -m pip install --force-reinstall --no-deps {shlex.quote(f'{keep}=={packages[keep]}')}",
         severity=Severity.WARN,
     )
 
@@ -270,7 +270,7 @@ def driver_version(fleet: FleetFacts) -> Iterator[Problem]:
     subject = Subject(
         "the NVIDIA driver",
         pin="driver",
-        fix=lambda host, specifier: f"install driver {specifier} and reboot",
+        fix=lambda host, specifier: f"install driver {_pasted(specifier)} and reboot",
     )
     yield from parity(fleet, subject, values)
 
@@ -290,6 +290,12 @@ def _same_package(fleet: FleetFacts, name: str, normalize: Callable[[str], str] 
 
     values = {host.name: facts.packages.get(name) for host, facts in fleet.answers()}
     return parity(fleet, Subject(name, fix, pin=name, normalize=normalize), values)
+
+
+def _pasted(specifier: str | None) -> str:
+    """A specifier, of the inventory or of other hosts; if it is none, quoted for a shell."""
+    known = re.fullmatch(r"[\w.+*!=<>~, ]*", specifier or "")
+    return (specifier or "") if known else shlex.quote(specifier or "")
 
 
 def _pasteable(python: Sequence[str]) -> str:

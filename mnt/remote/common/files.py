@@ -42,9 +42,14 @@ def read_bytes(path: str | bytes | os.PathLike[str], most: int, *, any_kind: boo
     return data
 
 
-def open_regular(path: str | bytes | os.PathLike[str]) -> BinaryIO:
-    """Open a file to read. Raises OSError, also for a pipe, which could block, a device or a directory."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+def open_regular(path: str | bytes | os.PathLike[str], *, follow: bool = True) -> BinaryIO:
+    """Open a file to read. Raises OSError, also for a pipe, which could block, a device or a directory.
+
+    Args:
+        follow: if it is a link, open its target.
+    """
+    nofollow = 0 if follow else os.O_NOFOLLOW
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | nofollow)
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode):

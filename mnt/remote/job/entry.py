@@ -15,6 +15,8 @@ from mnt.remote.job.files import FINAL_STATES, JobPaths, job_names, read_state, 
 from mnt.remote.job.procs import Process, boot_id, find, pids_with_environment
 from mnt.remote.job.spec import job_variables
 
+MOST_NODES = 4096  # of a job
+
 # The shapes of about.json and state.json, as `_take` reads them. Together they are `mnt.tasks.job.JobEntry`.
 _COUNT, _PORT, _PID = range(2**63), range(1, 65536), range(1, MOST_PID + 1)
 _TEXT, _RANK, _CODE, _TIME = (1024, None), (_COUNT, None), (range(256), None), (float, None)
@@ -117,7 +119,7 @@ def _take(value: Any, shape: Any) -> Any:
         return None if value is None else _take(value, shape[0])
     if isinstance(shape, dict) and isinstance(value, dict):
         return {key: _take(value.get(key), part) for key, part in shape.items()}
-    if isinstance(shape, list) and isinstance(value, list):
+    if isinstance(shape, list) and isinstance(value, list) and len(value) <= MOST_NODES:
         return [_take(item, shape[0]) for item in value]
     if shape is bool:
         fits = type(value) is bool

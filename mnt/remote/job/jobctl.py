@@ -12,9 +12,15 @@ from typing import Any, BinaryIO
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job.logs import read_logs
 from mnt.remote.job.start import check_node, spawn_node, stage_node
-from mnt.remote.job.stop import stop_node
+from mnt.remote.job.stop import stop_node, stop_nodes
 
-_ACTIONS = {"check": check_node, "stage": stage_node, "spawn": spawn_node, "stop": stop_node}
+_ACTIONS = {
+    "check": check_node,
+    "stage": stage_node,
+    "spawn": spawn_node,
+    "stop": stop_node,
+    "stop all": stop_nodes,
+}
 
 
 def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, Any]:

@@ -15,6 +15,7 @@ and removes the files, also if the connection is lost. Its answer is empty. To r
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -22,7 +23,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, BinaryIO
 
-from mnt.remote.common.files import strerror
+from mnt.remote.common.files import open_regular, strerror
 from mnt.remote.probe.children import run_in_children
 
 _INTERVAL = 0.05  # seconds between two attempts to read
@@ -49,23 +50,27 @@ def hold(
     stdin: BinaryIO,
 ) -> None:
     """Write the files, and remove them when standard input ends."""
-    name = f".mnt-visible-{content}"
     try:
-        writes = {place: partial(write, directories, name, content) for place, directories in places.items()}
+        writes = {place: partial(write, directories, content) for place, directories in places.items()}
         silent = {"file": None, "error": f"no answer in {deadline:g} s"}
         answers = run_in_children(writes, deadline)
         emit({"written": {place: answer or silent for place, answer in answers.items()}})
         stdin.read()
     finally:
-        removals = {place: partial(remove, directories, name) for place, directories in places.items()}
+        removals = {place: partial(remove, directories, content) for place, directories in places.items()}
         run_in_children(removals, deadline)
 
 
-def write(directories: Iterable[str], name: str, content: str) -> dict[str, str | None]:
+def file_in(directory: str, content: str) -> str:
+    """The file with this content in a directory, which is an absolute path."""
+    return os.path.join(directory, f".mnt-visible-{content}")
+
+
+def write(directories: Iterable[str], content: str) -> dict[str, str | None]:
     """Write into the first directory that can be written to."""
     error = "no directory"
     for directory in directories:
-        path = os.path.join(os.path.expanduser(directory), name)
+        path = file_in(directory, content)
         try:
             with open(path, "x", encoding="ascii") as file:
                 os.fchmod(file.fileno(), 0o644)  # despite the umask: the reader may be another user there
@@ -76,23 +81,27 @@ def write(directories: Iterable[str], name: str, content: str) -> dict[str, str 
     return {"file": None, "error": error}
 
 
-def remove(directories: Iterable[str], name: str) -> None:
+def remove(directories: Iterable[str], content: str) -> None:
     for directory in directories:
         with suppress(OSError):  # it was not written there
-            os.unlink(os.path.join(os.path.expanduser(directory), name))
+            os.unlink(file_in(directory, content))
 
 
-def look_for(path: str, content: str, deadline: float) -> dict[str, float | str | None]:
-    """Read until the file has this content: the seconds that it took, or the last problem."""
+def look_for(path: str, content: str, deadline: float) -> dict[str, float | str | None] | None:
+    """Read until the file has this content: the seconds that it took, or the last problem.
+
+    None: it is no regular file, and was not read.
+    """
     start = time.monotonic()
     while True:
         try:
-            with open(path, encoding="ascii", errors="replace") as file:
-                if file.read(len(content) + 1) == content:
+            with open_regular(path, follow=False) as file:
+                if file.read(len(content) + 1) == content.encode():
                     return {"delay": time.monotonic() - start, "error": None}
-            error = "its content is different"
+            error: str | None = "its content is different"
         except OSError as failure:
-            error = strerror(failure)
+            # A pipe or a device, which mnt never wrote, is not read: it gives no answer.
+            error = None if failure.errno == errno.EINVAL else strerror(failure)
         if time.monotonic() - start > deadline:
-            return {"delay": None, "error": f"{error}: {path}"}
+            return None if error is None else {"delay": None, "error": f"{error}: {path}"}
         time.sleep(_INTERVAL)

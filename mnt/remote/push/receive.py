@@ -14,9 +14,11 @@ head calls a push off, or if the connection drops.
     switch   {"id"}                                  -> {}
     commit   {}                                      -> {}
     prune    {"keep": int, "protect": [id]}          -> {"pruned": [id]}
+    confirm  {"id", "patience": seconds}             -> {}
 
 A line is the arguments with {"do": step} added, a frame is the answer with {"step": step} added. `wait` is
-for hosts that share the workdir of another host: that host receives and switches, the others only look.
+for hosts that share the workdir of another host: that host receives and switches, the others only look, also
+after the switch (`confirm`).
 
 The program answers when the input ends: {"current": id} after a commit; otherwise, after everything was
 undone, {"refused": {"message", "fix"}, "called_off": bool, "current": id}. The program's arguments are
@@ -245,10 +247,20 @@ class Push:
         protected = {*protect, *self._releases.in_use(), *filter(None, [current])}
         return {"pruned": self._releases.prune(keep, protected)}
 
+    def confirm(self, id: str, patience: float) -> Answer:
+        """Wait until `current` is the release to which another host switched it; the final answer tells."""
+
+        def switched() -> bool:
+            os.listdir(self._releases.workdir)  # an NFS client asks the server then
+            return self._releases.current() == id
+
+        _wait_for(switched, patience)
+        return {}
+
 
 _AFTER_OPEN = (Push.look, Push.survey, Push.stage, Push.copy, Push.adopt, Push.wait, Push.switch)
 _STEPS: dict[str, Callable[..., Answer]] = {
-    step.__name__: step for step in (*_AFTER_OPEN, Push.commit, Push.prune)
+    step.__name__: step for step in (*_AFTER_OPEN, Push.commit, Push.prune, Push.confirm)
 }
 
 
