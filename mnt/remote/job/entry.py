@@ -15,7 +15,7 @@ from mnt.remote.job.procs import Process, boot_id, find, pids_with_environment
 from mnt.remote.job.spec import job_variables
 
 JOB_NAME = r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z"
-MOST_NODES = 4096  # of a job
+MOST_NODES = 16384  # of a job
 HOST_NAME = r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}\Z"  # as in an inventory
 
 # The shapes of about.json and state.json, as `_take` reads them. Together they are `mnt.tasks.job.JobEntry`.
