@@ -177,7 +177,7 @@ def test_no_host_of_a_rank_if_two_disagree() -> None:
 
 def test_a_job_of_too_many_nodes() -> None:
     plan = plan_of("node1", "node2")
-    many = [{"host": f"n{number}", "node_rank": number, "nproc": 1} for number in range(5000)]
+    many = [{"host": f"n{number}", "node_rank": number, "nproc": 1} for number in range(17_000)]
 
     def speak(host: str, program: str, args: dict[str, Any], stdin: IO[bytes]) -> Frames:
         yield "answer", {"now": 1e9, "jobs": [entry(plan, host, nodes=many)]}

@@ -15,7 +15,8 @@ from mnt.remote.job.files import FINAL_STATES, JobPaths, job_names, read_state, 
 from mnt.remote.job.procs import Process, boot_id, find, pids_with_environment
 from mnt.remote.job.spec import job_variables
 
-MOST_NODES = 4096  # of a job
+MOST_NODES = 16384  # of a job
+
 
 # The shapes of about.json and state.json, as `_take` reads them. Together they are `mnt.tasks.job.JobEntry`.
 _COUNT, _PORT, _PID = range(2**63), range(1, 65536), range(1, MOST_PID + 1)
