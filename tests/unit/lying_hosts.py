@@ -118,6 +118,11 @@ def _frame(mark: bytes, kind: str, value: Any) -> bytes:
     )
 
 
+def speaking(script: Script, garble: Callable[[bytes], bytes] = bytes) -> Callable[[str], RunningCommand]:
+    """What LyingConnection takes: the script in place of any program."""
+    return lambda name: _Speaking(name, script, garble)
+
+
 class WatchedFleet(Fleet):
     """A fleet of such hosts. An error of a host that is a bug of mnt fails the test.
 
@@ -134,7 +139,7 @@ class WatchedFleet(Fleet):
     ) -> None:
         def connect(host: Host, shared: Shared) -> HostConnection:
             change = (garble or {}).get(host.name, bytes)
-            return LyingConnection(host, shared, command=lambda name: _Speaking(name, scripts[name], change))
+            return LyingConnection(host, shared, command=speaking(scripts[host.name], change))
 
         super().__init__(hosts, connect=connect)
         self.failed: dict[str, HostError] = {}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 import pytest
-from lying_hosts import LyingConnection
+from lying_hosts import LyingConnection, speaking
 
 from mnt.errors import HostError, UsageError
 from mnt.fleet import Fleet, HostConnection
@@ -73,7 +73,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, plan: LaunchPlan, lie: Change, brok
 
     def connect(host: Host, shared: Shared) -> HostConnection:
         kind = Broken if host.name in broken else LyingConnection
-        return kind(host, shared, script=speak, garble=bytes)
+        return kind(host, shared, command=speaking(speak))
 
     hosts = [Host(node.host, node.host) for node in plan.nodes]
     with Fleet(hosts, connect=connect) as fleet:
@@ -182,6 +182,6 @@ def test_a_job_of_too_many_nodes() -> None:
     def speak(host: str, program: str, args: dict[str, Any], stdin: IO[bytes]) -> Frames:
         yield "answer", {"now": 1e9, "jobs": [entry(plan, host, nodes=many)]}
 
-    connection = LyingConnection(Host("node1", "node1"), script=speak, garble=bytes)
+    connection = LyingConnection(Host("node1", "node1"), command=speaking(speak))
     with pytest.raises(HostError, match=r"^node1: answer: answer\.jobs"):
         list_jobs(connection, "/jobs", "node1", most=1 << 20)

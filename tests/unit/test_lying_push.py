@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
-from lying_hosts import LyingConnection
+from lying_hosts import LyingConnection, speaking
 
 from mnt.fleet import Fleet, HostConnection
 from mnt.fleet.login.shared import Shared
@@ -52,7 +52,7 @@ class Site:
             script = (liars or {}).get(host.name)
             if script is None:
                 return LocalConnection(host, shared)
-            return LyingConnection(host, shared, script=script, garble=bytes)
+            return LyingConnection(host, shared, command=speaking(script))
 
         here = Host("here", "192.0.2.1", Ssh(config=None), python=(sys.executable,))
         hosts = [replace(here, name=name, workdir=str(self._workdir(name))) for name in names]

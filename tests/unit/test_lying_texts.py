@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import pytest
 from fleets import make_fleet
-from lying_hosts import LyingConnection
+from lying_hosts import LyingConnection, speaking
 from test_lying_nodes import entry, plan_of
 from waiting import at_most
 
@@ -39,7 +39,7 @@ Frames = Iterator[tuple[str, Any]]
 
 def fleet_of(*names: str, script: Any) -> Fleet:
     def connect(host: Host, shared: Any) -> LyingConnection:
-        return LyingConnection(host, shared, script=script, garble=bytes)
+        return LyingConnection(host, shared, command=speaking(script))
 
     return Fleet([Host(name, name) for name in names], connect=connect)
 

@@ -14,6 +14,7 @@ from waiting import PATIENCE
 
 from mnt.inventory.model import Host
 from mnt.launch import watch
+from mnt.launch.jobs import Description, JobRecord, Member
 from mnt.launch.plan import LaunchPlan
 
 NODES = ("node1", "node2", "node3", "node4")
@@ -62,7 +63,9 @@ def test_a_node_that_never_answers_a_stop_does_not_delay_that_of_others(
             yield "answer", {"node": entry(host, "failed" if host == "node2" else "stopped")}
 
     nodes = [SimpleNamespace(host=name, jobs_dir="~/jobs") for name in NODES]
-    plan = cast(LaunchPlan, SimpleNamespace(job="j", grace=0.0, nodes=nodes))
+    members = tuple(Member(name, rank, 1) for rank, name in enumerate(NODES))
+    description = Description(members, None, JobRecord("j"), "fsdp", "r1", None)
+    plan = cast(LaunchPlan, SimpleNamespace(job="j", grace=0.0, nodes=nodes, description=description))
     told: list[str] = []
     started = time.monotonic()
     with WatchedFleet(tuple(Host(name, name) for name in NODES), dict.fromkeys(NODES, script)) as fleet:
