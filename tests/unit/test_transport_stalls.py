@@ -51,13 +51,14 @@ def asks_for_channels(channel: Any) -> None:
 
 
 def asks_on_the_channel(channel: Any) -> None:
+    transport = deaf(channel)  # paramiko's server would close the channel at the first answer
     while True:
         message = paramiko.Message()
         message.add_byte(paramiko.common.cMSG_CHANNEL_REQUEST)
         message.add_int(channel.remote_chanid)
         message.add_string("keepalive@openssh.com")
         message.add_boolean(True)
-        channel.get_transport()._send_message(message)
+        transport._send_message(message)
 
 
 def never_ends_the_exchange(channel: Any) -> None:
