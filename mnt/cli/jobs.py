@@ -58,6 +58,8 @@ def found_jobs(
         jobs, errors = job_hosts.jobs(wanted)
         for problem in errors.values():
             ui.warn(problem.message)
+            if problem.advice:
+                ui.info(f"  fix: {problem.advice}")
         if job_hosts.cut:
             ui.note(f"{brief(job_hosts.cut)}: too many jobs: the oldest that have ended are not listed")
         disputed = [job for job in jobs if job.disagreeing]

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from mnt.tasks.push import FoundRelease
 
 
+_REFUSED_ANYWAY = ("file-owner",)  # by the hosts themselves, whatever the checks say
+
+
 @dataclass(frozen=True)
 class LaunchFacts:
     nodes: dict[str, NodeFacts]
@@ -109,7 +112,10 @@ def _unfit(found: FleetFacts, network: NetworkDecision) -> Iterator[NeverStarted
     for finding in run_checks(found, network, checks).findings:
         if finding.severity is Severity.FAIL:
             message = f"{finding.check}: {fold(finding.hosts)}: {finding.message}"
-            yield NeverStarted(message, fix=finding.fix)
+            more = "mnt preflight shows details"
+            if finding.check not in _REFUSED_ANYWAY:
+                more += ", --no-preflight starts the job anyway"
+            yield NeverStarted(message, fix=f"{finding.fix}; {more}")
 
 
 def _tree(found: FoundRelease) -> CodeTree | None:

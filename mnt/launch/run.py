@@ -116,11 +116,8 @@ def _not_fit(backend: Backend, refusals: Sequence[NeverStarted]) -> NeverStarted
     """All refusals in one error; None if there are none."""
     if not refusals:
         return None
-    message, fix = "; ".join(refusal.message for refusal in refusals), refusals[0].fix
-    if backend.here:
-        return NeverStarted(message, fix=fix)
-    more = "mnt preflight shows details, --no-preflight starts the job anyway"
-    return NeverStarted(f"not fit to train: {message}", fix=f"{fix}; {more}")
+    message = "; ".join(refusal.message for refusal in refusals)
+    return NeverStarted(message if backend.here else f"not fit to train: {message}", fix=refusals[0].fix)
 
 
 @contextmanager

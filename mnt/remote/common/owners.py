@@ -46,13 +46,16 @@ class Group(NamedTuple):
 
 
 def find_group(name: str) -> Group:
-    """Raises Refused if this host has no such group."""
+    """Raises Refused if this host has no such group, or this user is not in it."""
     try:
-        return Group(name, grp.getgrnam(name).gr_gid)
+        found = Group(name, grp.getgrnam(name).gr_gid)
     except KeyError:
         raise Refused(
             f"this host has no group {name}", "make the group here, or correct workdir_group in the inventory"
         ) from None
+    if os.getuid() != 0 and found.id not in (os.getegid(), *os.getgroups()):
+        raise Refused(f"{_user(os.getuid())} is not in the group {name}", f"as root: usermod -aG {name} USER")
+    return found
 
 
 def check_owners(
@@ -220,7 +223,8 @@ def _judge_private(path: str, found: os.stat_result) -> None:
         )
     if found.st_uid != os.getuid():
         raise Refused(
-            f"{path} belongs to {_user(found.st_uid)}, not to {_user(os.getuid())}", _fix_owner(path)
+            f"{path} belongs to {_user(found.st_uid)}, not to {_user(os.getuid())}",
+            f"ask its owner, or root, to remove it: ls -ld {shlex.quote(path)}",
         )
     if found.st_mode & 0o077:
         raise Refused(

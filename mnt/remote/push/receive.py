@@ -141,7 +141,9 @@ class Push:
         """Make the workdir, and a beacon in it: a file that all hosts see that share it."""
         self._releases.make(self._undo.callback)
         if not os.access(self._releases.workdir, os.W_OK | os.X_OK):
-            raise Refused(f"you may not write to {shown(self._releases.workdir)}")
+            where = shown(self._releases.workdir)
+            fix = f"make it yours, or choose another workdir: ls -ld {where}"
+            raise Refused(f"you may not write to {where}", fix)
         path = self._beacon_path(self._beacon)
         self._undo.callback(_remove_file, path)  # before the directory that contains it
         self._always.callback(_remove_file, path)
