@@ -208,7 +208,7 @@ def test_code_that_eve_can_write_is_not_launched(attacked: Attacked, tree: Path)
     assert attacked.mnt("push", str(tree)).returncode == 0
     attacked.as_user("chmod", "755", f"{workdir}/releases")
     attacked.as_eve(f"echo 'print(\"eve\")' > {workdir}/current/json.py")  # the tree's modes allow it
-    named = f"other users can enter {workdir}/releases"
+    named = f"all users can write to {workdir}/releases/20"
     for command in (("launch", "train.py"), ("launch", "--no-preflight", "train.py")):
         done = attacked.mnt(*command)
         assert (done.returncode, named in done.stderr) == (125, True), (command, done.stderr)

@@ -16,6 +16,7 @@ from mnt.errors import HostError
 from mnt.fleet import Fleet
 from mnt.inventory.loader import load
 from mnt.lab.lab import Lab, LabHost
+from mnt.remote.job.channel import node_secret
 from mnt.tasks.job import NodeSpec, Started, list_jobs, read_logs, spawn_node, stage_node, stop_node
 
 PORT = 29517
@@ -96,7 +97,7 @@ class Cluster:
                 "secrets": [],
                 "jobs_dir": self.jobs_dir,
                 "master": {"addr": master, "port": PORT},
-                "secret": SECRET,
+                "secret": node_secret(SECRET, host.name) if rank else SECRET,
                 "created": time.time(),
             }
             for rank, host in enumerate(self.hosts)

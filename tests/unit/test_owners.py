@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mnt.remote.common.owners import Group, check_closed, check_owners, find_group
+from mnt.remote.common.owners import Group, check_owners, check_tree, find_group, is_closed
 from mnt.remote.common.refusal import Refused
 
 OTHER = 64999  # no such user here
@@ -227,10 +227,22 @@ def test_an_access_control_list(path: Path, level: int, who: dict[str, int]) -> 
 
 def test_a_closed_directory_has_no_access_control_list(path: Path) -> None:
     path.chmod(0o700)
-    check_closed(str(path))
+    assert is_closed(str(path))
     grant(path, 5, user=OTHER)
-    with pytest.raises(Refused, match="other users can enter"):
-        check_closed(str(path))
+    assert not is_closed(str(path))
+
+
+def test_a_tree(path: Path) -> None:
+    (path / "train.py").touch()
+    (path / "link").symlink_to("/tmp")
+    check_tree(str(path.parent))
+    (path / "train.py").chmod(0o666)
+    with pytest.raises(Refused, match=f"all users can write to {path}/train.py "):
+        check_tree(str(path.parent))
+    (path / "train.py").chmod(0o644)
+    path.chmod(0o777)
+    with pytest.raises(Refused, match=f"all users can write to {path} "):
+        check_tree(str(path.parent))
 
 
 @needs_root

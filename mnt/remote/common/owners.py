@@ -100,16 +100,21 @@ def check_owner(path: str | bytes, group: Group | None = None) -> None:
         _judge_owner(os.fsdecode(path), os.lstat(path), group)
 
 
-def check_closed(path: str | bytes, group: Group | None = None) -> None:
-    """Raises Refused if `path`, which was accepted, is a directory that other users can enter.
+def is_closed(path: str | bytes, group: Group | None = None) -> bool:
+    """Whether `path`, which was accepted, is a directory that other users cannot enter; the group may."""
+    return os.path.isdir(path) and _is_closed(os.stat(path), _acl(os.fsdecode(path)), group)
 
-    Args:
-        group: its members may enter it.
-    """
-    if os.path.isdir(path) and not _is_closed(os.stat(path), _acl(os.fsdecode(path)), group):
-        mode = "0700" if group is None else "2770"
-        shown = os.fsdecode(path)
-        raise Refused(f"other users can enter {shown}", f"chmod {mode} {shlex.quote(shown)}")
+
+def check_tree(top: str | bytes, group: Group | None = None) -> None:
+    """Raises Refused if another user made, or can write to, anything in a tree. Links are not followed."""
+    for directory, directories, files in os.walk(os.fsdecode(top)):
+        for name in ("", *directories, *files):
+            path = os.path.normpath(os.path.join(directory, name))
+            with contextlib.suppress(FileNotFoundError):
+                found = os.lstat(path)
+                _judge_owner(path, found, group)
+                if not stat.S_ISLNK(found.st_mode):
+                    _judge_mode(path, found, _acl(path), group, last=True)
 
 
 def accepts(uid: int, group: Group | None = None) -> bool:

@@ -36,7 +36,7 @@ def exposed(
         found = Workdir(workdir, keep, group)
         found.check_owners()
         if os.path.lexists(found.link):
-            found.check_closed()
+            found.check_code()
 
     for check in (
         check_workdir,

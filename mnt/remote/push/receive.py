@@ -90,7 +90,7 @@ def _filename(error: OSError) -> str:
 def _find(releases: Releases) -> Answer:
     current = releases.current()
     if current is not None:
-        releases.check_closed()
+        releases.check_code()
     return {
         "current": current,
         "path": None if current is None else os.fsdecode(releases.path(current)),

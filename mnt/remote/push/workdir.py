@@ -8,9 +8,10 @@ workdir/shared/<name>/                    outlives the releases
 from __future__ import annotations
 
 import os
+import shlex
 from typing import Sequence
 
-from mnt.remote.common.owners import Group, check_closed, check_owner, check_owners, find_group
+from mnt.remote.common.owners import Group, check_owner, check_owners, check_tree, find_group, is_closed
 from mnt.remote.common.refusal import Refused
 
 
@@ -43,7 +44,7 @@ class Workdir:
     def check_owners(self) -> None:
         """Raises Refused if another user made, or could replace, something in the workdir.
 
-        Of a release, only its owner is looked at; see `check_closed`.
+        Of a release, only its owner is looked at; see `check_code`.
         """
         shared = [os.path.join(self.shared, name) for name in self.keep]
         for path in (self.workdir, self.directory, self.shared, *shared):
@@ -52,6 +53,17 @@ class Workdir:
         for path in (self.link, *(os.path.join(self.directory, name) for name in found)):
             check_owner(path, self.group)
 
-    def check_closed(self) -> None:
-        """Raises Refused if other users can enter the releases: the modes of code give them access."""
-        check_closed(self.directory, self.group)
+    def check_code(self) -> None:
+        """Raises Refused if other users can change the code of the current release.
+
+        After a push they cannot enter the releases, whatever the modes of the code are.
+        """
+        if is_closed(self.directory, self.group):
+            return
+        try:
+            check_tree(os.path.realpath(self.link), self.group)
+        except Refused as refusal:
+            mode, where = "0700" if self.group is None else "2770", shlex.quote(os.fsdecode(self.directory))
+            raise Refused(
+                refusal.message, f"push again, or close the releases: chmod {mode} {where}"
+            ) from None
