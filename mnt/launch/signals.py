@@ -7,6 +7,7 @@ what it leaves.
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import time
@@ -17,6 +18,8 @@ from types import FrameType
 from mnt.ui.console import discard
 
 _SAME = 2.0  # seconds after an interrupt in which another one means the same
+_LOST = 5.0  # seconds after which an interrupt of the watching that had no effect is raised again
+_LOOK_EVERY = 1.0  # seconds between looks for such an interrupt
 
 
 class HangUp(KeyboardInterrupt):
@@ -33,6 +36,7 @@ class SignalGuard:
         self.arrived = False
         self.watching = False
         self._deaf_until = 0.0  # on time.monotonic()'s clock
+        self._interrupted_at = math.inf  # the same; the stop has not begun yet
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
         self.arrived = True
@@ -46,10 +50,22 @@ class SignalGuard:
         if now < self._deaf_until:
             return
         self._deaf_until = now + _SAME
+        self._interrupted_at = now
         raise KeyboardInterrupt
+
+    def look(self, signum: int, frame: FrameType | None) -> None:
+        """Raise an interrupt again whose stop has not begun.
+
+        Python drops an exception that a signal raises in a finalizer or a callback. And if the kernel gives a
+        signal to another thread, the main thread only acts on it when it next wakes up: this wakes it.
+        """
+        if self.watching and time.monotonic() - self._interrupted_at > _LOST:
+            self._interrupted_at = time.monotonic()
+            raise KeyboardInterrupt
 
     def begin_stop(self) -> None:
         """From now on nothing interrupts for a while, and a hang-up never: the stop must begin."""
+        self._interrupted_at = math.inf
         self._deaf_until = time.monotonic() + _SAME
         self.watching = False
 
@@ -67,12 +83,15 @@ def guarded(on_interrupt: Callable[[], object]) -> Iterator[SignalGuard]:
     Under `nohup`, SIGHUP is ignored already, and it stays ignored.
     """
     guard = SignalGuard()
-    before = {signum: signal.getsignal(signum) for signum in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)}
+    signals = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
+    before = {signum: signal.getsignal(signum) for signum in signals}
     if before[signal.SIGHUP] != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, guard)
     if before[signal.SIGINT] != signal.SIG_IGN:
         signal.signal(signal.SIGINT, guard.interrupt)
     signal.signal(signal.SIGTERM, guard.interrupt)
+    signal.signal(signal.SIGALRM, guard.look)
+    signal.setitimer(signal.ITIMER_REAL, _LOOK_EVERY, _LOOK_EVERY)
     try:
         yield guard
     except HangUp:
@@ -82,6 +101,7 @@ def guarded(on_interrupt: Callable[[], object]) -> Iterator[SignalGuard]:
         on_interrupt()
         raise
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for signum, handler in before.items():
             signal.signal(signum, handler)
 

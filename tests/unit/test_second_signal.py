@@ -16,6 +16,8 @@ from job_host import JobHost
 from local_jobs import LocalMnt, make_python
 from waiting import PATIENCE, wait_for
 
+from mnt.launch import signals
+
 STUBBORN = """
 import os, signal, subprocess, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -107,3 +109,29 @@ def test_a_supervisor_that_gets_it_twice_ends_its_job(host: JobHost, delay: floa
             os.kill(supervisor, signum)
     assert host.ended(spec["job"])["state"] == "stopped"
     wait_for(lambda: not host.inhabitants())
+
+
+class Finalized:
+    """Python ignores the exceptions of its end, also those of signal handlers that run in it."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)  # the handler runs here
+
+
+def lose_one(stopped: list[bool]) -> None:
+    with signals.guarded(lambda: stopped.append(True)) as guard:
+        guard.watch()
+        Finalized()
+        time.sleep(PATIENCE)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_one_that_python_drops_is_raised_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signals, "_LOST", 0.2)
+    monkeypatch.setattr(signals, "_LOOK_EVERY", 0.1)
+    stopped: list[bool] = []
+    with pytest.raises(KeyboardInterrupt):
+        lose_one(stopped)
+    assert stopped == [True]
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

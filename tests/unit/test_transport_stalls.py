@@ -43,11 +43,12 @@ def asks(channel: Any) -> None:
 
 
 def asks_for_channels(channel: Any) -> None:
+    transport = deaf(channel)  # paramiko's server would look for the channels that were refused
     while True:
         message = question(paramiko.common.cMSG_CHANNEL_OPEN)
         for _ in range(3):
             message.add_int(1)
-        channel.get_transport()._send_message(message)
+        transport._send_message(message)
 
 
 def asks_on_the_channel(channel: Any) -> None:
