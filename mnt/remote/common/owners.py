@@ -171,9 +171,7 @@ def _judge_mode(path: str, found: os.stat_result, acl: Acl, group: Group | None,
     if sticky and not last:
         return
     where = shlex.quote(path)
-    for who, permissions in _others(found, acl, group):
-        if not permissions & _WRITE:
-            continue
+    for who in _others(found, acl, group, _WRITE):
         problem = f"{who} can write to {path} (mode {_octal(mode)})"
         if sticky:
             raise Refused(problem, "use a directory of your own below it")
@@ -185,16 +183,22 @@ def _judge_mode(path: str, found: os.stat_result, acl: Acl, group: Group | None,
         raise Refused(problem, f"chmod g-w {where} {hint}")
 
 
-def _others(found: os.stat_result, acl: Acl, group: Group | None) -> Iterator[tuple[str, int]]:
-    """Who else has which permissions (rwx) for it: all users, and those of its groups and ACL."""
-    yield _ALL, found.st_mode & 0o7
-    most = found.st_mode >> 3 & 0o7  # with an ACL this is its mask
+def _others(found: os.stat_result, acl: Acl, group: Group | None, permission: int) -> Iterator[str]:
+    """Who else has this permission for it: all users, and those of its groups and ACL.
+
+    Users and groups are looked up only if they have it: on a network, the user database may be slow.
+    """
+    if found.st_mode & permission:
+        yield _ALL
+    most = found.st_mode >> 3  # with an ACL this is its mask
     for tag, permissions, id in acl or [(_ACL_GROUP, most, found.st_gid)]:
         gid = found.st_gid if tag == _ACL_GROUP_OBJ else id
+        if not permissions & most & permission:
+            continue
         if tag == _ACL_USER and not accepts(id, group):
-            yield f"the user {_user(id)}", permissions & most
+            yield f"the user {_user(id)}"
         elif tag in (_ACL_GROUP, _ACL_GROUP_OBJ) and not _is_accepted_group(gid, group):
-            yield f"the group {_group_name(gid)}", permissions & most
+            yield f"the group {_group_name(gid)}"
 
 
 def _acl(path: str) -> Acl:
@@ -210,14 +214,14 @@ def _judge_owner(path: str, found: os.stat_result, group: Group | None) -> None:
     if accepts(found.st_uid, group):
         return
     raise Refused(
-        f"{path} belongs to {_user(found.st_uid)}, not to {_user(os.getuid())} or root", _fix_owner(path)
+        f"{path} belongs to {_user(found.st_uid)}, not to {_user(os.getuid())} or root",
+        f"use a directory of your own, or let its owner or root remove this one: ls -ld {shlex.quote(path)}",
     )
 
 
 def _is_closed(found: os.stat_result, acl: Acl, group: Group | None) -> bool:
     """Whether other users cannot enter a directory."""
-    enter = any(permissions & _EXECUTE for _, permissions in _others(found, acl, group))
-    return stat.S_ISDIR(found.st_mode) and not enter
+    return stat.S_ISDIR(found.st_mode) and not any(_others(found, acl, group, _EXECUTE))
 
 
 def _judge_private(path: str, found: os.stat_result) -> None:
@@ -235,12 +239,6 @@ def _judge_private(path: str, found: os.stat_result) -> None:
         raise Refused(
             f"{path} is open to other users (mode {_octal(found.st_mode)})", f"chmod 700 {shlex.quote(path)}"
         )
-
-
-def _fix_owner(path: str) -> str:
-    return (
-        f"use a directory of your own, or let its owner or root remove this one: ls -ld {shlex.quote(path)}"
-    )
 
 
 def _is_accepted_group(gid: int, group: Group | None) -> bool:

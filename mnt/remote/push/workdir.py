@@ -1,8 +1,10 @@
 """The names in a workdir, and whether another user could change it. Runs on a host: Python 3.8.
 
-workdir/current -> releases/<id>          replaced by one rename
-workdir/releases/                         closed to other users
-workdir/shared/<name>/                    outlives the releases
+Its layout:
+
+    workdir/current -> releases/<id>          replaced by one rename
+    workdir/releases/                         closed to other users
+    workdir/shared/<name>/                    outlives the releases
 """
 
 from __future__ import annotations
