@@ -53,13 +53,14 @@ def stop_node(args: dict[str, Any]) -> dict[str, Any]:
     by_supervisor = 0
     # The node-local record first: other nodes may be able to write, or delete, the job's directory.
     supervisor = living_supervisor(record if record.get("supervisor") else before)
-    started = bool(read_about(paths) or paths.read(paths.spec) or supervisor)
+    about = read_about(paths)
+    started = bool(about or paths.read(paths.spec) or supervisor)
     ran = before.get("state") not in FINAL_STATES if before else started
     if supervisor is not None:
         recorded += [identify(process) for process in members(read_processes(), root=supervisor.pid)]
         by_supervisor = _ask(paths, supervisor, grace)
     ending = _end_rest(args["job"], args["host"], recorded, grace)
-    port = _master_port(paths, record)
+    port = _master_port(about, record)
     state = read_state(paths) or {}
     unsaved = os.path.exists(paths.unsaved_state)
     if staged and not ending.ended and is_staged(paths):  # no process of it ever ran here
@@ -164,7 +165,7 @@ def _write_state(paths: JobPaths, state: dict[str, Any]) -> None:
         paths.write(paths.state, state)
 
 
-def _master_port(paths: JobPaths, record: dict[str, Any]) -> int | None:
-    master = read_about(paths).get("master")
+def _master_port(about: dict[str, Any], record: dict[str, Any]) -> int | None:
+    master = about.get("master")
     port = (master if isinstance(master, dict) else record).get("port")
     return port if type(port) is int and 0 < port < 65536 else None
