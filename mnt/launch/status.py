@@ -13,6 +13,7 @@ from mnt.launch.backends import DEFAULT, backend_named
 from mnt.launch.backends.api import BackendState
 from mnt.launch.backends.local import LocalBackend, this_machine
 from mnt.launch.jobs import Job, merge_jobs, record_of
+from mnt.remote.job.files import FINAL_STATES
 from mnt.tasks.bounds import list_share
 from mnt.tasks.job import Jobs, list_jobs, list_jobs_here
 from mnt.tasks.shape import said
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from mnt.tasks.shape import Refusal
 
 _MOST_UNENDED = 64  # jobs of a host that run, are staged or are lost
-_ENDED = ("finished", "failed", "stopped")
 
 
 class JobHosts(ExitStack):
@@ -93,7 +93,7 @@ def _list_with_clock(connection: HostConnection, wanted: str | None, most: int) 
 
 def _credible(jobs: Jobs, wanted: str | None) -> Jobs:
     """Without the oldest jobs that have not ended, if a host lists too many of them: it may invent them."""
-    unended = [entry["job"] for entry in jobs["jobs"] if entry["state"] not in _ENDED]
+    unended = [entry["job"] for entry in jobs["jobs"] if entry["state"] not in FINAL_STATES]
     surplus = {job for job in unended[_MOST_UNENDED:] if job != wanted}
     if not surplus:
         return jobs

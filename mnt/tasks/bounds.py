@@ -10,7 +10,7 @@ import re
 from itertools import islice
 from typing import NamedTuple
 
-from mnt.remote.job.logs import LOG_JSON
+from mnt.remote.common.forms import LOG_JSON
 
 KIB, MIB = 1 << 10, 1 << 20
 

@@ -10,8 +10,7 @@ from msgspec import Meta
 
 from mnt import typed
 from mnt.errors import HostError
-from mnt.remote.common.forms import ADDRESS, HOST_NAME, JOB_NAME, MOST_PID
-from mnt.remote.job.failures import CALENDAR_END
+from mnt.remote.common.forms import ADDRESS, CALENDAR_END, HOST, HOST_NAME, JOB_NAME, MOST_PID
 
 T = TypeVar("T")
 
@@ -34,7 +33,7 @@ JobName = Annotated[str, Meta(pattern=JOB_NAME)]
 
 
 _CHECK = "check what replaces Python, /proc or mnt's files on that host"
-_OF_ANOTHER = re.compile(r";(\s*[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}:)")
+_OF_ANOTHER = re.compile(rf";(\s*{HOST}:)")
 _SHOWN = 200  # characters of a wrong place, and of what is wrong there
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 JOB_NAME = r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z"  # also the name of a directory
-HOST_NAME = r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}\Z"  # the same, and in an inventory
+HOST = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}"  # within a text
+HOST_NAME = rf"\A{HOST}\Z"  # also the name of a directory, and in an inventory
 MOST_PID = 2**22  # PID_MAX_LIMIT, proc(5)
+CALENDAR_END = 253402214400  # epoch seconds: the last day of the year 9999
+LOG_JSON = 320 * 1024  # bytes in JSON of a part of a log
 
 
 def _address_pattern() -> str:

@@ -7,16 +7,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from mnt.remote.common.forms import ADDRESS, HOST_NAME, JOB_NAME, MOST_PID
+from mnt.remote.common.forms import ADDRESS, CALENDAR_END, HOST_NAME, JOB_NAME, MOST_PID
 from mnt.remote.common.owners import check_owners
 from mnt.remote.common.refusal import Refused
-from mnt.remote.job.failures import CALENDAR_END
 from mnt.remote.job.files import FINAL_STATES, JobPaths, job_names, read_state, user_directory
 from mnt.remote.job.procs import Process, boot_id, find, pids_with_environment
 from mnt.remote.job.spec import job_variables
 
 MOST_NODES = 16384  # of a job
-
 
 # The shapes of about.json and state.json, as `_take` reads them. Together they are `mnt.tasks.job.JobEntry`.
 _COUNT, _PORT, _PID = range(2**63), range(1, 65536), range(1, MOST_PID + 1)

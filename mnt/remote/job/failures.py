@@ -8,13 +8,12 @@ import signal
 from typing import TypedDict
 
 from mnt.remote.common.files import open_regular
+from mnt.remote.common.forms import CALENDAR_END
 
 TRACEBACK_BYTES = 8 * 1024
 MESSAGE_CHARACTERS = 500
 TAIL_BYTES = 256 * 1024
 _LINE_CHARACTERS = 2000  # of each line that VICTIM reads: its time grows with the square
-
-CALENDAR_END = 253402214400  # epoch seconds: the last day of the year 9999
 
 LINE_PREFIX = re.compile(r"^(?:\[\w+\]:? ?)+")  # "[rank1]: " of torch's excepthook, "[default1]:" of --tee
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:: |$)")

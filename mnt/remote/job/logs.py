@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mnt.remote.common.files import open_regular, strerror
+from mnt.remote.common.forms import LOG_JSON
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job.entry import require
 from mnt.remote.job.files import FINAL_STATES, JobPaths, read_about
@@ -17,7 +18,6 @@ from mnt.remote.job.remains.readers import remains_of
 from mnt.remote.job.spec import first_rank, rank_count
 
 FRAME_BYTES = 256 * 1024
-LOG_JSON = 320 * 1024  # bytes in JSON: what has many characters to escape is sent in several frames
 LOOK_EVERY = 0.1
 
 
