@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
+import shlex
 import signal
 import stat
 import subprocess
@@ -95,7 +96,7 @@ def check_private(file: str | os.PathLike[str], found: os.stat_result) -> None:
         raise UsageError(f"{file} {owner}", fix="use a file of your own")
     if found.st_mode & 0o077:
         mode = f"is open to other users (mode {stat.S_IMODE(found.st_mode):04o})"
-        raise UsageError(f"{file} {mode}", fix=f"chmod 600 {file}")
+        raise UsageError(f"{file} {mode}", fix=f"chmod 600 {shlex.quote(os.fspath(file))}")
 
 
 def _variable(line: bytes, caller: Mapping[str, str]) -> tuple[str, str]:

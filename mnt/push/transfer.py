@@ -218,9 +218,12 @@ class _Push:
 
     def _status(self, host: str, answer: Frame | None) -> str:
         if self._session.reached.get(host) in _COMMITTED:
-            # A host that only shares a workdir has not switched it: its last answer counts.
-            follows = self._leader[host] != host
-            if follows if answer is None else answer["current"] != self._release:
+            if answer is None:
+                # A host that only shares a workdir has not switched it, so its last answer counts.
+                confirmed = self._leader[host] == host
+            else:
+                confirmed = answer["current"] == self._release
+            if not confirmed:
                 return "unknown"
             return "unchanged" if self._was_current(host) else "pushed"
         if answer is None:
