@@ -218,11 +218,9 @@ class _Push:
 
     def _status(self, host: str, answer: Frame | None) -> str:
         if self._session.reached.get(host) in _COMMITTED:
-            if answer is None:
-                # A host that only shares a workdir has not switched it, so its last answer counts.
-                confirmed = self._leader[host] == host
-            else:
-                confirmed = answer["current"] == self._release
+            # A host that only shares a workdir has not switched it, so its last answer counts.
+            leads = self._leader[host] == host
+            confirmed = leads if answer is None else answer["current"] == self._release
             if not confirmed:
                 return "unknown"
             return "unchanged" if self._was_current(host) else "pushed"
