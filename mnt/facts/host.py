@@ -208,18 +208,22 @@ class HostFacts:
     def nccl_version(self) -> tuple[int, ...] | None:
         """(2, 28, 9): from the library that torch loads, else from the installed package; None: unknown."""
         installed = next(iter(self.nccl_packages.values()), "")
-        numbers = re.match(r"[0-9]{1,9}(\.[0-9]{1,9})+", self.nccl_library or installed)
-        return tuple(int(number) for number in numbers[0].split(".")) if numbers else None
+        return version_numbers(self.nccl_library or installed)
 
     @property
     def binds_store(self) -> bool:
         """Whether its torchrun finds a rendezvous handler of mnt: torch 2.5 and newer, by PYTHONPATH."""
-        numbers = re.match(r"([0-9]{1,9})\.([0-9]{1,9})", self.packages.get("torch", ""))
-        new = numbers is not None and (int(numbers[1]), int(numbers[2])) >= (2, 5)
+        torch = version_numbers(self.packages.get("torch", "")) or ()
         words = self.python.argv if self.python else ()
-        return new and not any(re.fullmatch("-[A-Za-z]*[EI][A-Za-z]*", word) for word in words)
+        return torch >= (2, 5) and not any(re.fullmatch("-[A-Za-z]*[EI][A-Za-z]*", word) for word in words)
 
     @property
     def trains_with(self) -> Interpreter | None:
         """The configured interpreter. None: it does not run, so its packages are unknown."""
         return self.python if self.python and self.python.configured else None
+
+
+def version_numbers(text: str) -> tuple[int, ...] | None:
+    """The numbers that a version begins with: (6, 1, 0) of `6.1.0-18-amd64`. None: fewer than two."""
+    found = re.match(r"[0-9]{1,9}(\.[0-9]{1,9})+", text)
+    return tuple(map(int, found[0].split("."))) if found else None

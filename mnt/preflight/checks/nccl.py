@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator
 
 from mnt.facts.fleet import FleetFacts
-from mnt.facts.host import HostFacts
+from mnt.facts.host import HostFacts, version_numbers
 from mnt.facts.rdma import RdmaFacts
 from mnt.inventory.model import Host
 from mnt.network.conflicts import conflicts
@@ -74,8 +73,8 @@ def gpudirect(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
 
 
 def _shares(rdma: RdmaFacts, kernel: str | None) -> bool:
-    numbers = re.match(r"([0-9]{1,9})\.([0-9]{1,9})", kernel or "")
-    recent = numbers is None or (int(numbers[1]), int(numbers[2])) >= _DMA_BUF_KERNEL
+    numbers = version_numbers(kernel or "")
+    recent = numbers is None or numbers >= _DMA_BUF_KERNEL
     return rdma.peermem or (rdma.open_driver is not False and recent)
 
 
