@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from job_host import JobHost, new_directory
+from local_jobs import LocalMnt, make_python
 
 
 @pytest.fixture
@@ -13,3 +15,17 @@ def host() -> Iterator[JobHost]:
     yield job_host
     job_host.clean_up()
     job_host.remove()
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An interpreter with a stand-in for torchrun."""
+    return make_python(tmp_path_factory.mktemp("python") / "env")
+
+
+@pytest.fixture
+def mnt(tmp_path: Path, python: str) -> Iterator[LocalMnt]:
+    """The command line of a user without hosts; none of its jobs is left afterwards."""
+    local = LocalMnt(tmp_path, python)
+    yield local
+    local.clean_up()

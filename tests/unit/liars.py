@@ -20,10 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lying_hosts import LyingConnection
+from lying_hosts import LyingConnection, Unsuspicious
 
 from mnt.fleet import Fleet, HostConnection
-from mnt.fleet.wire.command import RunningCommand
 from mnt.inventory.model import Host, Ssh
 from mnt.launch.jobs import merge_jobs
 from mnt.push.session import Progress, _Conversation
@@ -41,7 +40,7 @@ MIB = 1 << 20
 Deed = Callable[[bytes], Iterator[bytes]]  # from the mark of a conversation to the output
 
 
-class LyingCommand(RunningCommand):
+class LyingCommand(Unsuspicious):
     """A command whose output is made by a deed, as soon as the head has sent its mark."""
 
     def __init__(self, host: str, deed: Deed) -> None:
@@ -64,14 +63,6 @@ class LyingCommand(RunningCommand):
 
     def close(self) -> None:
         self._output = iter(())
-
-    @property
-    def exit_code(self) -> int | None:
-        return 0
-
-    @property
-    def stderr(self) -> str:
-        return ""
 
 
 def connection_of(deed: Deed) -> Callable[..., HostConnection]:

@@ -61,7 +61,19 @@ class _Heard(io.RawIOBase):
         return len(piece)
 
 
-class _Speaking(RunningCommand):
+class Unsuspicious(RunningCommand):
+    """A command that has succeeded, and has printed no error."""
+
+    @property
+    def exit_code(self) -> int | None:
+        return 0
+
+    @property
+    def stderr(self) -> str:
+        return ""
+
+
+class _Speaking(Unsuspicious):
     """A command whose frames come from a script.
 
     Args:
@@ -75,14 +87,6 @@ class _Speaking(RunningCommand):
         self._feed = io.BufferedReader(_Heard(self._heard))
         self._said = self._speak()
         self._writer = Writer(self._heard.put, lambda: self._heard.put(b""), lambda: self._heard.put(b""))
-
-    @property
-    def exit_code(self) -> int | None:
-        return 0
-
-    @property
-    def stderr(self) -> str:
-        return ""
 
     def read(self, timeout: float | None = None) -> bytes:
         """The script waits here for its input; the tests give it some, or end it."""

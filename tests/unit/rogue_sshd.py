@@ -18,13 +18,15 @@ from waiting import PATIENCE
 
 Deed = Callable[[paramiko.Channel], None]
 
-_KEY = paramiko.ECDSAKey.generate()
+KEY = paramiko.ECDSAKey.generate()
 
 
-class _Server(paramiko.ServerInterface):
-    def __init__(self, deed: Deed, asked: list[str]) -> None:
+class RogueServer(paramiko.ServerInterface):
+    """Lets anybody in, and does `deed` on the channel of a command or a subsystem, in a thread."""
+
+    def __init__(self, deed: Deed, asked: list[str] | None = None) -> None:
         self._deed = deed
-        self._asked = asked
+        self._asked = [] if asked is None else asked
 
     def get_allowed_auths(self, username: str) -> str:
         return "publickey"
@@ -38,6 +40,9 @@ class _Server(paramiko.ServerInterface):
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
         threading.Thread(target=self._do, args=(channel,), daemon=True).start()
         return True
+
+    def check_channel_subsystem_request(self, channel: paramiko.Channel, name: str) -> bool:
+        return self.check_channel_exec_request(channel, b"")
 
     def check_channel_forward_agent_request(self, channel: paramiko.Channel) -> bool:
         self._asked.append("agent")
@@ -75,12 +80,10 @@ def rogue(deed: Deed, *, asked: list[str] | None = None, receive_buffer: int = 0
             with suppress(OSError):  # the listener is closed
                 while True:
                     transport = paramiko.Transport(listener.accept()[0])
-                    transport.add_server_key(_KEY)
+                    transport.add_server_key(KEY)
                     transports.append(transport)
                     with suppress(EOFError, paramiko.SSHException):
-                        transport.start_server(
-                            event=threading.Event(), server=_Server(deed, [] if asked is None else asked)
-                        )
+                        transport.start_server(event=threading.Event(), server=RogueServer(deed, asked))
 
         threading.Thread(target=serve, daemon=True).start()
         try:

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,18 +47,6 @@ while not os.path.exists("go") and time.monotonic() < end:
     time.sleep(0.05)
 print("gone", flush=True)
 """
-
-
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return make_python(tmp_path_factory.mktemp("python") / "env")
-
-
-@pytest.fixture
-def mnt(tmp_path: Path, python: str) -> Iterator[LocalMnt]:
-    local = LocalMnt(tmp_path, python)
-    yield local
-    local.clean_up()
 
 
 def read_until(process: subprocess.Popen[str], wanted: str, times: int = 1) -> str:

@@ -8,12 +8,10 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from job_host import JobHost
-from local_jobs import LocalMnt, make_python
+from local_jobs import LocalMnt
 from waiting import PATIENCE, wait_for
 
 from mnt.launch import signals
@@ -27,18 +25,6 @@ time.sleep(300)
 """
 DELAYS = [0.0, 0.001, 0.005, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5]
 LOOP = int(os.environ.get("MNT_FUZZ_SIGNALS", "1"))  # rounds over all delays
-
-
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return make_python(tmp_path_factory.mktemp("python") / "env")
-
-
-@pytest.fixture
-def mnt(tmp_path: Path, python: str) -> Iterator[LocalMnt]:
-    local = LocalMnt(tmp_path, python)
-    yield local
-    local.clean_up()
 
 
 def await_line(process: subprocess.Popen[str], wanted: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import paramiko
 import pytest
 from liars import peak_memory
+from rogue_sshd import KEY, RogueServer
 from waiting import PATIENCE, wait_for
 
 from mnt.errors import HostError
@@ -23,7 +24,6 @@ from mnt.fleet.wire.timeouts import Timeouts
 from mnt.fleet.wire.transport import HostTransport
 
 MIB = 1 << 20
-KEY = paramiko.ECDSAKey.generate()
 
 
 @pytest.fixture(autouse=True)
@@ -32,41 +32,17 @@ def new_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
-class Server(paramiko.ServerInterface):
-    """Lets anybody in, and does `deed` on the channel of a command or a subsystem, in a thread."""
-
-    def __init__(self, deed: Callable[[Any], None]) -> None:
-        self._deed = deed
-
-    def check_auth_none(self, username: str) -> int:
-        return paramiko.AUTH_SUCCESSFUL
-
-    def check_channel_request(self, kind: str, chanid: int) -> int:
-        return paramiko.OPEN_SUCCEEDED
-
-    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
-        threading.Thread(target=self._do, args=(channel,), daemon=True).start()
-        return True
-
-    def check_channel_subsystem_request(self, channel: paramiko.Channel, name: str) -> bool:
-        return self.check_channel_exec_request(channel, b"")
-
-    def _do(self, channel: paramiko.Channel) -> None:
-        with suppress(OSError, EOFError, paramiko.SSHException):
-            self._deed(channel)
-
-
 @contextmanager
 def connected(deed: Callable[[Any], None]) -> Iterator[HostTransport]:
     """A connection to a server that does this when a command starts."""
     ours, theirs = socket.socketpair()
     server = paramiko.Transport(theirs)
     server.add_server_key(KEY)
-    server.start_server(event=threading.Event(), server=Server(deed))
+    server.start_server(event=threading.Event(), server=RogueServer(deed))
     transport = HostTransport(ours, Timeouts())
     try:
         transport.start_client(timeout=PATIENCE)
-        transport.auth_none("me")
+        transport.auth_publickey("me", KEY)
         yield transport
     finally:
         transport.close()
