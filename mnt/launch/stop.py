@@ -72,11 +72,15 @@ def _stop_everywhere(
     found: dict[str, dict[str, Outcome[Stopped]]] = {job: {} for job in jobs}
     for host, outcome in fleet.run_each(partial(stop_nodes, grace=grace), targets).items():
         for job in jobs:
-            answer = outcome.value[job] if outcome.value is not None else outcome.error
-            failed = isinstance(answer, HostError)
-            value, error = (None, answer) if failed else (answer, None)
-            found[job][host] = Outcome(host, value, error, outcome.seconds)  # type: ignore[arg-type]
+            found[job][host] = _of_one(outcome, job)
     return found
+
+
+def _of_one(outcome: Outcome[dict[str, Stopped | HostError]], job: str) -> Outcome[Stopped]:
+    answer = outcome.error if outcome.value is None else outcome.value[job]
+    if answer is None or isinstance(answer, HostError):
+        return Outcome(outcome.host, None, answer, outcome.seconds)
+    return Outcome(outcome.host, answer, None, outcome.seconds)
 
 
 def _of_hosts(job: Job, outcomes: Mapping[str, Outcome[Stopped]]) -> dict[str, dict[str, Any]]:
