@@ -94,5 +94,10 @@ class HostError(MntError):
 
     @property
     def advice(self) -> str | None:
-        """The fix for people; the host's own text is shown as such, because it may name any command."""
-        return f"{self.host} says: {self.fix}" if self.said and self.fix else self.fix
+        """The fix for people; the host's own text is shown as such."""
+        return said(self.host, self.fix) if self.said else self.fix
+
+
+def said(host: str, fix: str | None) -> str | None:
+    """A fix that a host names, as its own words: it may name any command to paste."""
+    return fix and f"{host} says: {fix}"

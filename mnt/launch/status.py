@@ -16,7 +16,6 @@ from mnt.launch.jobs import Job, merge_jobs, record_of
 from mnt.remote.job.files import FINAL_STATES
 from mnt.tasks.bounds import list_share
 from mnt.tasks.job import Jobs, list_jobs, list_jobs_here
-from mnt.tasks.shape import said
 
 if TYPE_CHECKING:
     from mnt.fleet import Fleet, HostConnection
@@ -114,7 +113,7 @@ def _problem(host: str, listed: Jobs) -> dict[str, HostError]:
     problems = listed.get("problems")
     if not problems:
         return {}
-    return {host: HostError(host, "command", problems[0]["message"], fix=said(host, problems[0]["fix"]))}
+    return {host: HostError(host, "command", problems[0]["message"], fix=problems[0]["fix"], said=True)}
 
 
 def _of_backends(jobs: Jobs, *, here: bool) -> Jobs:

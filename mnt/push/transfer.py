@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from itertools import chain
 from pathlib import Path
 
-from mnt.errors import MntError
+from mnt.errors import MntError, said
 from mnt.fleet import Fleet, Outcome
 from mnt.inventory.model import Host
 from mnt.push.manifest import Manifest
@@ -31,7 +31,6 @@ from mnt.push.result import HostResult, PushResult
 from mnt.push.session import Frame, HostStep, Progress, Session, StepFailed
 from mnt.push.stream import spooled
 from mnt.remote.push.receive import ignored
-from mnt.tasks.shape import said
 
 _CACHED = 65.0  # seconds until an NFS client must see a new `current`: acdirmax is 60
 _COMMITTED = ("commit", "prune", "confirm")

@@ -88,8 +88,3 @@ def granted(host: str, answer: dict[str, Any]) -> dict[str, Any]:
         message = _OF_ANOTHER.sub(r",\1", refusal["message"])
         raise HostError(host, "command", message, fix=refusal["fix"], said=True)
     return answer
-
-
-def said(host: str, fix: str | None) -> str | None:
-    """A fix that a host names, as its own words: it may name any command to paste."""
-    return fix and f"{host} says: {fix}"

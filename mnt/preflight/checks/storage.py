@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
+from mnt.errors import said
 from mnt.facts.fleet import FleetFacts, Visibility
 from mnt.facts.host import HostFacts, PathFacts
 from mnt.inventory.model import Host, RequiredPath
 from mnt.preflight import mounts
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.registry import Needs, check, host_check
-from mnt.tasks.shape import said
 
 _GIB = 2**30
 _NOTICEABLE = 1.0  # seconds
