@@ -71,6 +71,22 @@ class NeverStarted(MntError):
         super().__init__(message, fix=fix, details=details)
         self.host = host
 
+    @classmethod
+    def because(cls, errors: Sequence[MntError], many: str, *, begin: str = "") -> NeverStarted:
+        """One error for one or several, of which each has a line of its own.
+
+        Args:
+            many: what there are several of, `hosts failed`.
+            begin: the beginning of the message.
+        """
+        first, alone = errors[0], len(errors) == 1
+        return cls(
+            begin + (first.message if alone else f"{len(errors)} {many}"),
+            fix=next((error.advice for error in errors if error.fix), None),
+            details=first.details if alone else [error.message for error in errors],
+            host=getattr(first, "host", None),
+        )
+
 
 class OutputError(MntError):
     """Standard output or standard error cannot be written, for another reason than a broken pipe."""

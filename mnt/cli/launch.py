@@ -215,7 +215,9 @@ def _warn(draft: Draft) -> None:
 def _show_draft(draft: Draft, as_json: bool) -> None:
     plan = draft.planned.plan if draft.planned else None
     if as_json:
-        refusals = [{"message": each.message, "fix": each.fix} for each in draft.refusals]
+        refusals = [
+            {"message": each.message, "details": each.details, "fix": each.fix} for each in draft.refusals
+        ]
         ui.document({**(plan.document() if plan else {}), "refusals": refusals})
         return
     if plan is not None:

@@ -103,7 +103,7 @@ def _require_answers(found: FleetFacts, errors: Mapping[str, HostError]) -> None
     }
     failed = list({**found.errors, **errors, **silent}.values())
     if failed:
-        raise NeverStarted("; ".join(error.message for error in failed), fix=failed[0].fix)
+        raise NeverStarted.because(failed, "hosts failed")
 
 
 def _unfit(found: FleetFacts, network: NetworkDecision) -> Iterator[NeverStarted]:

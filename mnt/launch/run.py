@@ -116,8 +116,8 @@ def _not_fit(backend: Backend, refusals: Sequence[NeverStarted]) -> NeverStarted
     """All refusals in one error; None if there are none."""
     if not refusals:
         return None
-    message = "; ".join(refusal.message for refusal in refusals)
-    return NeverStarted(message if backend.here else f"not fit to train: {message}", fix=refusals[0].fix)
+    begin = "" if backend.here else "not fit to train: "
+    return NeverStarted.because(refusals, "problems", begin=begin)
 
 
 @contextmanager

@@ -50,13 +50,7 @@ def all_of(results: Results[T]) -> dict[str, T]:
     """The answers of all hosts. Raises NeverStarted if a host did not answer."""
     errors = list(results.errors().values())
     if errors:
-        alone = len(errors) == 1
-        raise NeverStarted(
-            "the job did not start: " + (errors[0].message if alone else f"{len(errors)} hosts failed"),
-            fix=next((error.advice for error in errors if error.fix), None),
-            details=() if alone else [error.message for error in errors],
-            host=errors[0].host,
-        )
+        raise NeverStarted.because(errors, "hosts failed", begin="the job did not start: ")
     return results.values_by_host()
 
 

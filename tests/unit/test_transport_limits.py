@@ -68,7 +68,8 @@ def test_a_host_that_sends_more_than_its_window(stderr: bool) -> None:
     with connected(lambda channel: flood(channel, stderr=stderr)) as transport:
         before = peak_memory()
         session = open_session(transport, PATIENCE)
-        session.exec_command("x")
+        with suppress(paramiko.SSHException):  # the flood may begin before the answer to the request
+            session.exec_command("x")
         wait_for(lambda: not transport.is_active())
         assert "more than it is allowed" in str(transport.saved_exception)
         assert len(session.in_buffer) + len(session.in_stderr_buffer) <= 1 << 19
