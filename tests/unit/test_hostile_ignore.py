@@ -53,14 +53,16 @@ HOSTILE = {
     "directories in a name": "a**/" * 20 + "b",
     "a star in each directory": "*/" * 500 + "b",
     "a long name": "a" * 100_000,
-    "many stars": "*" * 500_000 + "b",
+    "many stars": "*" * 250_000 + "b",
     "many directories": "**/" * 1000 + "b",
     "many directories with names": "**/a/" * 1000 + "b",
-    "backslashes": "\\" * 500_001,
-    "spaces": "a" + " " * 900_000,
+    "backslashes": "\\" * 250_001,
+    "spaces": "a" + " " * 250_000,
     "a bracket that is not closed": "[" * 9000,
     "classes": "[[:alpha:]]*" * 200 + "!",
-    "ten thousand patterns": "\n".join(f"*{i}*x*" for i in range(9_999)),
+    "a thousand patterns with many stars": "\n".join(f"{i}" + "a*" * 39 for i in range(500)),
+    "as many bytes as may be": "\n".join(f"{i}" + "?" * 20 for i in range(9_999)),
+    "ten thousand patterns": "\n".join(f"*{i}*x" for i in range(9_990)),
 }
 PATHS = [
     b"a" * 4000,
@@ -79,10 +81,12 @@ def test_it_is_answered_soon(text: str) -> None:
     patterns = ignore.parse(text.encode(), 0)
     for name in PATHS:
         ignore.verdict(patterns, name)
-    assert time.process_time() - started < 4
+    assert time.process_time() - started < 6  # 2 on an idle machine
 
 
-@pytest.mark.parametrize("text", ["a\n" * 100_000, "[a]" * 20_000, "x" * 2_000_000, "a*" * 1001])
+@pytest.mark.parametrize(
+    "text", ["a\n" * 100_000, "[a]" * 20_000, "x" * 300_000, "a*" * 1001, "a*a*a*a*a*\n" * 9000]
+)
 def test_more_than_any_tree_needs_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / ".mntignore").write_text(text)
     (tmp_path / "file").write_text("")
