@@ -106,6 +106,8 @@ def launch(
     """
     if as_module and script is None:
         raise click.UsageError("-m needs the name of a module")
+    if script == "":  # an unset variable of the caller's shell, and not the wish for the default
+        raise click.UsageError("SCRIPT is empty")
     options = LaunchOptions(
         engine=engines.ENGINES[engine],
         script=None if as_module else script,

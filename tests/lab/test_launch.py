@@ -129,8 +129,21 @@ def shown(stdout: str, what: str) -> dict[str, Any]:
     return found
 
 
-def test_arguments_arrive_byte_for_byte(pushed: Mnt) -> None:
+@pytest.mark.parametrize("program", [["show.py"], ["-m", "show"], ["--", "show.py"]])
+def test_arguments_arrive_byte_for_byte(pushed: Mnt, program: list[str]) -> None:
     odd = [
+        "--",  # torchrun's argparse would drop the first one
+        "--r=16",  # and take these for abbreviations of its own options
+        "--log=x",
+        "--nnodes=3",
+        "-t",
+        "--module",
+        "-h",
+        "--version",
+        "\udcff\udcfe",  # bytes that are not UTF-8
+        "@file",
+        "$local_rank",
+        "$$",
         "a b",
         "it's",
         '"q"',
@@ -143,8 +156,9 @@ def test_arguments_arrive_byte_for_byte(pushed: Mnt) -> None:
         "é",
         "*",
         "\\n",
+        "--",
     ]
-    done = pushed("launch", "-n", "node[1-2]", "show.py", *odd)
+    done = pushed("launch", "-n", "node[1-2]", *program, *odd)
     assert done.returncode == 0, done.stderr
     assert shown(done.stdout, "ARGS") == {"node1": odd, "node2": odd}
 

@@ -62,7 +62,7 @@ def read_until(process: subprocess.Popen[str], wanted: str, times: int = 1) -> s
 
 def test_a_job_runs_here_in_the_callers_directory(mnt: LocalMnt) -> None:
     mnt.script(SHOW)
-    odd = ["a b", "", "-x", "$HOME", "é"]
+    odd = ["--", "--r=16", "a b", "", "-x", "$HOME", "$local_rank", "é", "--", "--log=x", "-h"]
     done = mnt.launch("--nproc", "2", "train.py", *odd)
     assert done.returncode == 0, done.stderr
     shown = [json.loads(line.split("SHOWN ")[1]) for line in done.stdout.splitlines() if "SHOWN" in line]
@@ -85,6 +85,12 @@ def test_a_job_runs_here_in_the_callers_directory(mnt: LocalMnt) -> None:
     assert mnt("logs").stdout.count("SHOWN") == 2
     assert mnt("logs", "--rank", "1").stdout.count('"RANK": "1"') == 1
     assert mnt("logs", "--rank", "2").returncode == 2
+
+
+def test_an_empty_script_is_not_the_default_one(mnt: LocalMnt) -> None:
+    for words in ([""], ["-m", ""]):
+        done = mnt.launch(*words)
+        assert (done.returncode, "SCRIPT is empty" in done.stderr) == (2, True), done.stderr
 
 
 def test_a_module_and_a_variable_that_is_passed_on(mnt: LocalMnt) -> None:

@@ -86,6 +86,7 @@ def test_the_command_of_a_node() -> None:
         "--max-restarts=0",
         "--tee=3",
         "--log-dir=/home/ubuntu/.mnt/jobs/j/node2/ranks",
+        "--",
         "train/train_fsdp.py",
         "--lr",
         "1e-3",
@@ -133,18 +134,22 @@ def test_a_host_without_gpus_starts_one_process() -> None:
 @pytest.mark.parametrize(
     ("options", "end"),
     [
-        ({"engine": ENGINES["deepspeed"]}, ("--max-restarts=0", "--tee=3", LOGS, "train/train_deepspeed.py")),
+        (
+            {"engine": ENGINES["deepspeed"]},
+            ("--max-restarts=0", "--tee=3", LOGS, "--", "train/train_deepspeed.py"),
+        ),
         (
             {"script": "a b.py", "args": ("x y", "'\"", "line\nbreak", "")},
             ("a b.py", "x y", "'\"", "line\nbreak", ""),
         ),
-        ({"script": "-odd.py"}, (LOGS, "./-odd.py")),
+        ({"script": "-odd.py"}, (LOGS, "--", "./-odd.py")),
         # torchrun fills in its macros, and gives one `$` for two.
         (
             {"script": "$a.py", "args": ("$$", "${local_rank}")},
             ("$$a.py", "$$$$", "$${local_rank}"),
         ),
-        ({"module": "pkg.train", "args": ("-v",)}, ("--module", "pkg.train", "-v")),
+        ({"module": "pkg.train", "args": ("-v",)}, (LOGS, "--module", "--", "pkg.train", "-v")),
+        ({"args": ("--", "--r=16")}, ("--", "train/train_fsdp.py", "--", "--r=16")),
     ],
 )
 def test_what_runs(options: dict[str, Any], end: tuple[str, ...]) -> None:

@@ -37,15 +37,17 @@ def torchrun(node: NodeRole) -> list[str]:
     """The argv of one node's torchrun (torch 2.13 `torch.distributed.run`, static rendezvous).
 
     `--local-addr` keeps the FQDN, which other hosts may not resolve, out of the rendezvous. `--tee=3` also
-    writes every rank's stdout and stderr below `--log-dir`. Torchrun treats each word of the program as a
-    template for `$local_rank` (its `macros.substitute`), so `$` is written as `$$`. Node 0 hosts the store:
-    with the engine's `master_python_files`, its rendezvous is the static one with a store that listens on the
-    master address only.
+    writes every rank's stdout and stderr below `--log-dir`. Node 0 hosts the store: with the engine's
+    `master_python_files`, its rendezvous is the static one with a store that listens on the master address
+    only.
+
+    Without the `--` before the program, argparse would take `--r=16` of the program's for an abbreviation of
+    an option of torchrun, and drop the program's first `--`. Torchrun treats each word of the program as a
+    template for `$local_rank` (its `macros.substitute`), so `$` is written as `$$`.
     """
     program = node.program
-    # torchrun would read a name with a leading `-` as an option.
-    script = f"./{program.name}" if program.name.startswith("-") else program.name
-    words = ["--module", program.name] if program.module else [script]
+    # Python would read a script's name with a leading `-` as an option.
+    name = f"./{program.name}" if program.name.startswith("-") and not program.module else program.name
     return [
         *node.python,
         "-m",
@@ -60,7 +62,9 @@ def torchrun(node: NodeRole) -> list[str]:
         "--max-restarts=0",
         "--tee=3",
         f"--log-dir={node.ranks}",
-        *(word.replace("$", "$$") for word in (*words, *program.args)),
+        *(["--module"] if program.module else []),
+        "--",
+        *(word.replace("$", "$$") for word in (name, *program.args)),
     ]
 
 
