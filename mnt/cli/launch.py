@@ -66,6 +66,9 @@ from mnt.launch.stop import stop_document
     help="Set the variables in its lines K=V; their values are never shown.",
 )
 @click.option("-m", "as_module", is_flag=True, help="SCRIPT is the name of a module.")
+@click.option(
+    "--no-local-rank", is_flag=True, help="With --engine deepspeed: pass no --local_rank=N to SCRIPT."
+)
 @click.option("--detach", is_flag=True, help="Start the job and return; see mnt status, logs and stop.")
 @click.option("--dry-run", is_flag=True, help="Print each node's command and environment; start nothing.")
 @click.option("--no-preflight", is_flag=True, help="Start the job even if a check fails.")
@@ -90,6 +93,7 @@ def launch(
     assignments: tuple[str, ...],
     env_files: tuple[str, ...],
     as_module: bool,
+    no_local_rank: bool,
     detach: bool,
     dry_run: bool,
     no_preflight: bool,
@@ -108,11 +112,14 @@ def launch(
         raise click.UsageError("-m needs the name of a module")
     if script == "":  # an unset variable of the caller's shell, and not the wish for the default
         raise click.UsageError("SCRIPT is empty")
+    if no_local_rank and not engines.ENGINES[engine].local_rank:
+        raise UsageError(f"--engine {engine} passes no --local_rank", fix="remove --no-local-rank")
     options = LaunchOptions(
         engine=engines.ENGINES[engine],
         script=None if as_module else script,
         module=script if as_module else None,
         args=args,
+        local_rank=not no_local_rank,
         nproc=nproc,
         env=parse_env(assignments, os.environ),
         secrets=_read_env_files(env_files),
@@ -258,6 +265,8 @@ def _show_started(plan: LaunchPlan, as_json: bool) -> None:
 def _show_end(job: Job, as_json: bool) -> None:
     if as_json:
         ui.document(job.document())
+    for warning in job.warnings:
+        ui.warn(warning)
     if job.state == "finished":
         ui.success(f"job {job.job} finished on {_nodes(len(job.nodes))}")
         return

@@ -53,10 +53,24 @@ for i in range(40):
 """
 
 
+# As many scripts for DeepSpeed's launcher: without --local_rank it trains on its own.
+MEET = """
+import argparse
+import torch.distributed as dist
+parser = argparse.ArgumentParser()
+parser.add_argument("--local_rank", type=int, default=-1)
+arguments, rest = parser.parse_known_args()
+if arguments.local_rank >= 0:
+    dist.init_process_group("gloo")
+    print(f"rank {dist.get_rank()} of {dist.get_world_size()} local", arguments.local_rank, rest, flush=True)
+    dist.destroy_process_group()
+"""
+
+
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("tree")
-    for name, text in {"show": SHOW, "fail": RAISE, "sleeper": SLEEP, "count": COUNT}.items():
+    for name, text in {"show": SHOW, "fail": RAISE, "sleeper": SLEEP, "count": COUNT, "meet": MEET}.items():
         (root / f"{name}.py").write_text(text)
     return root
 
@@ -161,6 +175,30 @@ def test_arguments_arrive_byte_for_byte(pushed: Mnt, program: list[str]) -> None
     done = pushed("launch", "-n", "node[1-2]", *program, *odd)
     assert done.returncode == 0, done.stderr
     assert shown(done.stdout, "ARGS") == {"node1": odd, "node2": odd}
+
+
+@pytest.mark.parametrize(
+    ("words", "meet"),
+    [
+        (["--engine", "deepspeed", "meet.py"], True),
+        (["--engine", "deepspeed", "-m", "meet"], True),
+        (["--engine", "deepspeed", "--no-local-rank", "meet.py"], False),
+        (["meet.py"], False),
+        (["meet.py", "--local_rank=0"], True),
+    ],
+)
+def test_deepspeeds_scripts_get_their_local_rank_and_ranks_that_do_not_meet_a_warning(
+    pushed: Mnt, words: list[str], meet: bool
+) -> None:
+    done = pushed("launch", "-n", "node[1-2]", "--nproc", "2", *words, "--", "x")
+    assert done.returncode == 0, done.stderr
+    said = {line.split("] ")[1] for line in done.stdout.splitlines() if "local" in line}
+    if "deepspeed" in words and meet:
+        assert said == {f"rank {rank} of 4 local {rank % 2} ['--', 'x']" for rank in range(4)}
+    assert len(said) == 4 * meet
+    assert ("each rank has trained alone" in done.stderr) is not meet
+    (newest, *_) = json.loads(pushed("status", "--json").stdout)["jobs"]
+    assert bool(newest["warnings"]) is not meet
 
 
 def test_each_node_has_its_own_network_and_nothing_of_the_caller(pushed: Mnt, lab: Lab) -> None:

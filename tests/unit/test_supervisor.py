@@ -13,6 +13,7 @@ from job_host import JobHost
 from waiting import PATIENCE, alive, at_most, wait_for
 
 from mnt.remote.job.procs import all_pids
+from mnt.remote.job.spec import job_environment
 
 # For scripts: `note(NAME)` writes the process's pid into a file, in one step.
 NOTE = """
@@ -99,6 +100,20 @@ def test_the_files_for_its_python_come_first_on_pythonpath(host: JobHost, own: s
     directory, _, rest = path.partition(":")
     assert (word, rest, mode) == ("lent", own or "", "0o100600")
     assert directory == str(host.local(spec["job"]) / "python")
+
+
+@pytest.mark.parametrize(
+    ("own", "path"), [(None, "/tree"), ("", "/tree"), ("/opt/lib:/opt/more", "/tree:/opt/lib:/opt/more")]
+)
+def test_the_root_of_the_tree_comes_before_the_users_own_pythonpath(
+    host: JobHost, own: str | None, path: str
+) -> None:
+    """Also where the user's is a secret."""
+    for where in ("env", "secrets"):
+        given = {} if own is None else {"PYTHONPATH": own}
+        spec = host.spec(env=given if where == "env" else {}, python_path=["/tree"])
+        secrets = given if where == "secrets" else {}
+        assert job_environment(spec, {}, secrets)[b"PYTHONPATH"] == path.encode()
 
 
 def test_arguments_arrive_byte_for_byte(host: JobHost) -> None:

@@ -89,6 +89,12 @@ def _check(spec: Mapping[str, Any], environment: Mapping[str, str]) -> None:
     if script is not None and not os.path.isfile(os.path.join(cwd, script)):
         push = "" if spec["release"] is None else ", or push the tree that has it: mnt push"
         raise Refused(f"script missing: {script} (in {cwd})", f"check its path, relative to {cwd}{push}")
+    unread = spec.get("unread")
+    if unread is not None and os.path.exists(os.path.join(cwd, unread)):
+        raise Refused(
+            f"{unread} in {cwd} has variables, and was not read: mnt launch was started elsewhere",
+            f"start it in the directory that has {unread}, or give the file's lines with --env-file",
+        )
     path = [*spec.get("path_prepend", ()), spec["env"].get("PATH", environment.get("PATH", os.defpath))]
     named = os.path.join(cwd, program) if "/" in program else program
     if shutil.which(named, path=os.pathsep.join(path)) is None:

@@ -23,6 +23,7 @@ from mnt.remote.job.failures import (
     signal_of,
     tail,
 )
+from mnt.remote.torchrun.rendezvous import ALONE
 
 _WRONG = (ValueError, KeyError, TypeError, OverflowError, RecursionError)  # of an error.json that is none
 _REPORT = re.compile(r"^\[\d+\]:$")
@@ -187,6 +188,9 @@ class TorchrunRemains:
         self, output: str, ranks: str, first_rank: int, code: int, before: float | None = None
     ) -> Failure:
         return find_failure(output, read_ranks(ranks), first_rank, code, before)
+
+    def alone(self, python: str) -> bool:
+        return os.path.exists(os.path.join(python, ALONE))
 
     def rank_log(self, ranks: str, local_rank: int, stream: str) -> str | None:
         attempt = last_attempt(ranks)
