@@ -19,6 +19,8 @@ from mnt.network.decision import NetworkDecision
 from mnt.network.nic import NicChoice
 from mnt.remote.job.files import JobFiles
 
+PROMISED = "MNT_GPUS"  # the variable with the number of GPUs that the processes of a node were promised
+
 
 @dataclass(frozen=True)
 class LaunchOptions:
@@ -72,6 +74,8 @@ class NodePlan:
     cwd: str
     env: dict[str, str]  # without the secrets
     argv: tuple[str, ...]
+    python: tuple[str, ...]  # the words that start the interpreter
+    gpus: int  # promised by the inventory to the processes of this node, at most one each
     path_prepend: tuple[str, ...]  # directories put first on the session's own PATH
     python_path: tuple[str, ...]  # directories put first on PYTHONPATH: the root of the code tree
     jobs_dir: str
@@ -191,10 +195,12 @@ def plan_launch(
         python = (expand_home(host.python[0], home), *host.python[1:])
         directory = posixpath.dirname(python[0])
         jobs_dir = expand_home(host.jobs_dir, home)
+        promised = min(host.gpus, nproc)
         computed = {
             "MASTER_ADDR": master_addr,
             "MASTER_PORT": str(master_port),
             **variables,
+            **({PROMISED: str(promised)} if promised else {}),
             "PYTHONUNBUFFERED": "1",
             "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[rank${rank}] ",
         }
@@ -225,6 +231,8 @@ def plan_launch(
                 cwd=root,
                 env=env,
                 argv=tuple(options.engine.argv(role)),
+                python=python,
+                gpus=promised,
                 path_prepend=(directory,) if directory else (),
                 python_path=() if ":" in root else (root,),
                 jobs_dir=jobs_dir,

@@ -78,6 +78,8 @@ def node_specs(plan: LaunchPlan, *, secret: str, created: float) -> dict[str, No
             "argv": list(node.argv),
             "env": node.env,
             "secrets": plan.secret_names,
+            "python": list(node.python),
+            "gpus": node.gpus,
             "path_prepend": list(node.path_prepend),
             "python_path": list(node.python_path),
             "python_files": dict(plan.master_python_files) if node.node_rank == 0 else {},

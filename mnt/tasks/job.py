@@ -76,6 +76,8 @@ class NodeSpec(TypedDict):
     backend: str  # what starts the job; default ssh
     outside_id: str | None  # the job's id there, e.g. of Slurm; None: it has none
     remains: str  # the reader of its processes' remains (mnt/remote/job/remains); default torchrun
+    python: list[str]  # the words that start the interpreter; needed with `gpus`
+    gpus: int  # that torch must see before anything starts; default 0
     path_prepend: list[str]  # directories put first on PATH
     python_path: list[str]  # directories put first on PYTHONPATH, after that of python_files; default none
     python_files: dict[str, str]  # path -> text, in a directory put first on PYTHONPATH; default none

@@ -55,7 +55,7 @@ for i in range(40):
 
 # As many scripts for DeepSpeed's launcher: without --local_rank it trains on its own.
 MEET = """
-import argparse
+import argparse, os, sys
 import torch.distributed as dist
 parser = argparse.ArgumentParser()
 parser.add_argument("--local_rank", type=int, default=-1)
@@ -63,7 +63,9 @@ arguments, rest = parser.parse_known_args()
 if arguments.local_rank >= 0:
     dist.init_process_group("gloo")
     print(f"rank {dist.get_rank()} of {dist.get_world_size()} local", arguments.local_rank, rest, flush=True)
-    dist.destroy_process_group()
+    dist.barrier()
+sys.stdout.flush()
+os._exit(0)  # see train/lm/worker.py
 """
 
 
@@ -218,6 +220,21 @@ def test_each_node_has_its_own_network_and_nothing_of_the_caller(pushed: Mnt, la
         assert "SSH_CONNECTION" not in env
         assert env["PATH"].split(":")[0] == os.path.dirname(training_python(lab))
     assert sorted(env["RANK"] for env in seen.values()) == ["0", "1", "2", "3"]
+
+
+def test_gpus_that_torch_does_not_see_are_refused(pushed: Mnt, lab: Lab, tmp_path: Path) -> None:
+    """Also where the checks are not asked: the training environment of the lab has a build for CPUs."""
+    document = yaml.safe_load(lab.inventory_path.read_text())
+    document["hosts"]["node2"]["gpus"] = 2
+    inventory = tmp_path / "gpus.yaml"
+    inventory.write_text(yaml.safe_dump(document, sort_keys=False))
+    said = "node2: torch sees 0 of the 2 GPUs that this node was promised: torch"
+    for more, code in ((["--dry-run"], 1), ([], 125)):
+        words = ("-i", str(inventory), "-n", "node[1-2]", "--no-preflight", *more)
+        done = pushed("launch", *words, "show.py")
+        assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+        assert "set `gpus` of this host in the inventory to 0" in done.stderr
+        assert "ARGS" not in done.stdout
 
 
 def test_a_module_runs_in_place_of_a_script(pushed: Mnt) -> None:

@@ -322,6 +322,12 @@ def test_a_lost_head_ends_the_program_and_its_children(hung_up: Callable[..., bo
     assert hung_up("time.sleep(1000)")
 
 
+def test_a_lost_head_lets_a_stopped_child_clean_up(hung_up: Callable[..., bool], tmp_path: Path) -> None:
+    child = f"trap 'touch {tmp_path}/too; exit' TERM; kill -STOP $$; sleep 1000 & wait"
+    assert not hung_up("time.sleep(1000)", args={"deaf": True, "child": child})
+    assert (tmp_path / "too").exists()
+
+
 def test_a_lost_head_ends_a_program_that_reads(hung_up: Callable[..., bool]) -> None:
     assert hung_up("stdin.read()", stream=None)
 

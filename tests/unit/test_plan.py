@@ -118,6 +118,17 @@ def test_order_is_rank_order() -> None:
     assert reversed_plan.world_size == 12
 
 
+@pytest.mark.parametrize(
+    ("gpus", "nproc", "promised"), [(8, None, 8), (8, 2, 2), (2, 4, 2), (0, None, 0), (0, 2, 0)]
+)
+def test_the_inventory_promises_a_gpu_to_each_process(gpus: int, nproc: int | None, promised: int) -> None:
+    got = plan(hosts=(replace(NODE1, gpus=gpus), NODE2), nproc=nproc)
+    assert got.nodes[0].gpus == promised
+    assert got.nodes[0].env.get("MNT_GPUS") == (str(promised) if promised else None)
+    spec = node_specs(got, secret="", created=0.0)["node1"]
+    assert (spec["gpus"], spec["python"]) == (promised, ["/opt/env/bin/python"])
+
+
 def test_nproc_of_the_command_line_wins_over_the_gpus() -> None:
     assert plan(nproc=2).world_size == 4
 

@@ -186,6 +186,24 @@ def test_a_job_gets_its_grace_to_end_in_order(host: JobHost) -> None:
     assert host.output(spec["job"]) == "saved\n"
 
 
+def test_a_stopped_rank_ends_in_order_too(host: JobHost) -> None:
+    """A stopped process takes TERM only when it goes on."""
+    host.script(
+        script(
+            "def save(*_): print('saved', flush=True); sys.exit(0)",
+            "signal.signal(signal.SIGTERM, save); note('main'); signal.raise_signal(signal.SIGSTOP)",
+            "time.sleep(600)",
+        )
+    )
+    spec = host.spec()
+    host.start(spec)
+    main = host.word("main")
+    wait_for(lambda: "T (stopped)" in Path(f"/proc/{main}/status").read_text())
+    with at_most(PATIENCE):
+        assert host.stop(spec["job"], grace=10 * PATIENCE)["status"] == "stopped"
+    assert host.output(spec["job"]) == "saved\n"
+
+
 def test_orphans_end_with_the_job(host: JobHost) -> None:
     """Forked twice, in another session, with an empty environment: only the subreaper can know them."""
     host.script(

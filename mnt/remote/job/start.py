@@ -19,6 +19,7 @@ from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.entry import about, describe, is_staged, living_supervisor
 from mnt.remote.job.files import FINAL_STATES, JobPaths, open_log, read_spec, read_state, remove_files
+from mnt.remote.job.gpus import check_gpus
 from mnt.remote.job.secret import put_secrets
 from mnt.remote.job.spec import SESSION_VARIABLES, job_of, job_variables
 from mnt.remote.job.stop import stop_node
@@ -30,9 +31,11 @@ LOOK_EVERY = 0.05
 def check_node(args: dict[str, Any]) -> dict[str, Any]:
     """See `mnt.tasks.job.check_node`. Raises Refused."""
     spec = args["spec"]
-    _check(spec, {**_session_environment(), **args.get("secrets", {})})
+    session, secrets = _session_environment(), args.get("secrets", {})
+    _check(spec, {**session, **secrets})
     if spec["node_rank"] == 0:
         _check_port(int(spec["master"]["port"]))
+    check_gpus(spec, session, secrets)
     return {}
 
 
