@@ -19,6 +19,7 @@ from mnt.inventory.model import Inventory
 from mnt.launch import backends, engines, run
 from mnt.launch.backends.api import Backend, Request
 from mnt.launch.backends.local import this_machine
+from mnt.launch.banner import WithoutBanner
 from mnt.launch.jobs import Job, new_job_id
 from mnt.launch.plan import LaunchOptions, LaunchPlan, parse_env
 from mnt.launch.run import Draft, Launch
@@ -126,6 +127,11 @@ def launch(
         grace=grace,
         start_timeout=start_timeout,
     )
+    if script is None and not os.path.isfile(options.program.name):
+        raise UsageError(
+            f"no SCRIPT is given, and there is no {options.program.name}, the default, in this directory",
+            fix="mnt launch SCRIPT, a path in the pushed tree",
+        )
     backend = backends.backend_named(via)
     inventory = _inventory(backend, selection, python, master_port)
     hosts = inventory.hosts if backend.here else selection.hosts
@@ -187,7 +193,9 @@ def _run(fleet: Fleet, launch: Launch, detach: bool, as_json: bool) -> int:
             sys.stderr if as_json else sys.stdout,
             prefix=len(plan.nodes) > 1,
         )
-        job = run.attend(launch, fleet, lines.feed, ui.note, on_interrupt=stop)
+        view = WithoutBanner(lines.feed)
+        job = run.attend(launch, fleet, view.feed, ui.note, on_interrupt=stop)
+        view.close()
         lines.close()
     except HangUp:
         return 129

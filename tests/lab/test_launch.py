@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from faults import port_taken, power_off, write_file
+from terminals import on_a_terminal
 from waiting import PATIENCE, wait_for
 
 from mnt.errors import HostError
@@ -235,6 +236,22 @@ def test_gpus_that_torch_does_not_see_are_refused(pushed: Mnt, lab: Lab, tmp_pat
         assert (done.returncode, said in done.stderr) == (code, True), done.stderr
         assert "set `gpus` of this host in the inventory to 0" in done.stderr
         assert "ARGS" not in done.stdout
+
+
+def test_a_shell_is_where_a_job_would_run(pushed: Mnt, lab: Lab) -> None:
+    shell = [sys.executable, "-m", "mnt", "shell", "-i", str(lab.inventory_path)]
+    typed = "pwd; which python; echo $GLOO_SOCKET_IFNAME $PYTHONPATH; exit 7"
+    for words, nic in ((["node2"], "enp26s0np0"), ([], "eth0")):
+        said = on_a_terminal([*shell, *words], [("$ ", typed)])
+        assert said.code == 7, said.text
+        (release,) = {
+            line for line in said.text.splitlines() if line.startswith("/home/mnt/project/releases/")
+        }
+        assert f"\n{training_python(lab)}\n{nic} {release}\n" in said.text
+    refused = pushed("shell", "node9")
+    assert (refused.returncode, "a shell needs a terminal" in refused.stderr) == (2, True)
+    said = on_a_terminal([*shell, "node9"], [])
+    assert (said.code, "node9: not one of the selected hosts" in said.text) == (2, True)
 
 
 def test_a_module_runs_in_place_of_a_script(pushed: Mnt) -> None:

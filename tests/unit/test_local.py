@@ -118,6 +118,15 @@ def test_deepspeeds_variables_are_read_and_its_engine_passes_the_local_rank(mnt:
     assert (refused.returncode, ".deepspeed_env:1: not a variable" in refused.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--engine", "deepspeed"], ["--via", "ssh"]])
+def test_without_a_script_and_without_the_default_one(mnt: LocalMnt, more: list[str]) -> None:
+    """Said before a host is reached: there is no inventory."""
+    done = mnt("launch", "--via", "local", *more)
+    script = "train/train_deepspeed.py" if "deepspeed" in more else "train/train_fsdp.py"
+    assert done.returncode == 2, done.stderr
+    assert f"no SCRIPT is given, and there is no {script}" in done.stderr
+
+
 def test_an_empty_script_is_not_the_default_one(mnt: LocalMnt) -> None:
     for words in ([""], ["-m", ""]):
         done = mnt.launch(*words)
