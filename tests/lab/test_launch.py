@@ -229,7 +229,7 @@ def test_gpus_that_torch_does_not_see_are_refused(pushed: Mnt, lab: Lab, tmp_pat
     document["hosts"]["node2"]["gpus"] = 2
     inventory = tmp_path / "gpus.yaml"
     inventory.write_text(yaml.safe_dump(document, sort_keys=False))
-    said = "node2: torch sees 0 of the 2 GPUs that this node was promised: torch"
+    said = "torch sees 0 of the 2 GPUs that this node was promised: torch"
     for more, code in ((["--dry-run"], 1), ([], 125)):
         words = ("-i", str(inventory), "-n", "node[1-2]", "--no-preflight", *more)
         done = pushed("launch", *words, "show.py")
