@@ -20,6 +20,7 @@ from mnt.launch import backends, engines, run
 from mnt.launch.backends.api import Backend, Request
 from mnt.launch.backends.local import this_machine
 from mnt.launch.banner import WithoutBanner
+from mnt.launch.bars import Bars
 from mnt.launch.jobs import Job, new_job_id
 from mnt.launch.plan import LaunchOptions, LaunchPlan, parse_env
 from mnt.launch.run import Draft, Launch
@@ -193,10 +194,11 @@ def _run(fleet: Fleet, launch: Launch, detach: bool, as_json: bool) -> int:
             sys.stderr if as_json else sys.stdout,
             prefix=len(plan.nodes) > 1,
         )
-        view = WithoutBanner(lines.feed)
+        bars = Bars(lines.feed, lines.live)
+        view = WithoutBanner(bars.feed)
         job = run.attend(launch, fleet, view.feed, ui.note, on_interrupt=stop)
-        view.close()
-        lines.close()
+        for each in (view, bars, lines):
+            each.close()
     except HangUp:
         return 129
     except (BrokenPipeError, OutputError):

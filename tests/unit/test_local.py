@@ -127,6 +127,13 @@ def test_without_a_script_and_without_the_default_one(mnt: LocalMnt, more: list[
     assert f"no SCRIPT is given, and there is no {script}" in done.stderr
 
 
+def test_a_progress_bar_is_one_line_in_a_file(mnt: LocalMnt) -> None:
+    mnt.script("import sys\nfor i in range(9): sys.stderr.write(f'\\r{i}%')\nsys.stderr.write('\\n')")
+    done = mnt.launch("train.py")
+    assert (done.returncode, done.stdout) == (0, "[rank0] 8%\n"), done.stderr
+    assert mnt("logs").stdout == "[rank0] 8%\n"
+
+
 def test_an_empty_script_is_not_the_default_one(mnt: LocalMnt) -> None:
     for words in ([""], ["-m", ""]):
         done = mnt.launch(*words)
