@@ -146,7 +146,10 @@ def parse() -> tuple[Options, argparse.Namespace]:
     zero.add_argument(
         "--zero-stage", type=int, choices=(1, 2, 3), help="ZeRO stage; overrides the config file"
     )
+    # DeepSpeed's launcher passes it; this script reads LOCAL_RANK, which torchrun sets.
+    parser.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)
     arguments = vars(parser.parse_args())
+    del arguments["local_rank"]
     own = argparse.Namespace(ds_config=arguments.pop("ds_config"), zero_stage=arguments.pop("zero_stage"))
     return Options(**arguments), own
 

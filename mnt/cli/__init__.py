@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("status", "Show the jobs on the hosts."),
     "logs": ("logs", "Print the output of a job."),
     "stop": ("stop", "Stop jobs on all their hosts, and verify that no process is left."),
+    "shell": ("shell", "Open a shell on one host, in the current release."),
     "lab": ("lab", "Run throw-away hosts on this machine, for trials and tests."),
 }
 

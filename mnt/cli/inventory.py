@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -12,7 +13,9 @@ from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
 from mnt.errors import InventoryError, UsageError
 from mnt.inventory import find, loader
+from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host
+from mnt.inventory.values import unexpanded
 
 
 @click.group()
@@ -47,11 +50,22 @@ def show(selection: Selection, as_json: bool) -> None:
         document = to_builtins(asdict(replace(cluster, hosts=hosts)))
         ui.document({**document, "secrets": {name: each.kind for name, each in cluster.secrets.items()}})
         return
+    _hint(hosts)
     ui.info(f"{cluster.cluster}: {len(hosts)} of {len(cluster.hosts)} hosts, {cluster.file}")
     ui.table(
         ["HOST", "ADDRESS", "USER", "PYTHON", "GPUS", "NIC", "GROUPS"],
         [_host_row(host, cluster.groups_of(host.name)) for host in hosts],
     )
+
+
+def _hint(hosts: Sequence[Host]) -> None:
+    """Warn of values in `env` that look as if a shell should expand them."""
+    literal: dict[str, list[str]] = {}
+    for host in hosts:
+        for text in unexpanded(host.env):
+            literal.setdefault(text, []).append(host.name)
+    for text, names in literal.items():
+        ui.warn(f"{fold(names)}: env: {text}")
 
 
 def _entry(name: str, file: str, *, default: bool) -> dict[str, Any]:

@@ -36,10 +36,21 @@ def lab() -> None:
 @click.option("--nics", metavar="LIST", help="Names of the training NICs, assigned in turn: eth0,ens3f0.")
 @click.option("--rate", metavar="RATE", help="Limit each training link in both directions: 400mbit.")
 @click.option("--python", metavar="PATH", help="The interpreter for training: a path on the hosts.")
+@click.option(
+    "--gpus",
+    metavar="auto|N",
+    help="Deal this machine's GPUs, or N of them, out to the hosts; default: none.",
+)
 @click.option("--shared-home", is_flag=True, help="One home directory for all hosts, as over NFS.")
 @name_option
 def up(
-    count: int, nics: str | None, rate: str | None, python: str | None, shared_home: bool, name: str
+    count: int,
+    nics: str | None,
+    rate: str | None,
+    python: str | None,
+    gpus: str | None,
+    shared_home: bool,
+    name: str,
 ) -> None:
     """Start a lab of N hosts (default: 4)."""
     started = time.monotonic()
@@ -49,6 +60,7 @@ def up(
         nics=spec.parse_nics(nics) if nics is not None else spec.DEFAULT_NICS,
         rate=spec.parse_rate(rate) if rate is not None else None,
         shared_home=shared_home,
+        gpus=0 if gpus is None else spec.parse_gpus(gpus, system.count_gpus()),
     )
     running = Lab.up(request, python=python)
     seconds = time.monotonic() - started

@@ -19,6 +19,8 @@ from mnt.inventory.model import Inventory
 from mnt.launch import backends, engines, run
 from mnt.launch.backends.api import Backend, Request
 from mnt.launch.backends.local import this_machine
+from mnt.launch.banner import WithoutBanner
+from mnt.launch.bars import Bars
 from mnt.launch.jobs import Job, new_job_id
 from mnt.launch.plan import LaunchOptions, LaunchPlan, parse_env
 from mnt.launch.run import Draft, Launch
@@ -66,6 +68,9 @@ from mnt.launch.stop import stop_document
     help="Set the variables in its lines K=V; their values are never shown.",
 )
 @click.option("-m", "as_module", is_flag=True, help="SCRIPT is the name of a module.")
+@click.option(
+    "--no-local-rank", is_flag=True, help="With --engine deepspeed: pass no --local_rank=N to SCRIPT."
+)
 @click.option("--detach", is_flag=True, help="Start the job and return; see mnt status, logs and stop.")
 @click.option("--dry-run", is_flag=True, help="Print each node's command and environment; start nothing.")
 @click.option("--no-preflight", is_flag=True, help="Start the job even if a check fails.")
@@ -90,6 +95,7 @@ def launch(
     assignments: tuple[str, ...],
     env_files: tuple[str, ...],
     as_module: bool,
+    no_local_rank: bool,
     detach: bool,
     dry_run: bool,
     no_preflight: bool,
@@ -106,17 +112,27 @@ def launch(
     """
     if as_module and script is None:
         raise click.UsageError("-m needs the name of a module")
+    if script == "":  # an unset variable of the caller's shell, and not the wish for the default
+        raise click.UsageError("SCRIPT is empty")
+    if no_local_rank and not engines.ENGINES[engine].local_rank:
+        raise UsageError(f"--engine {engine} passes no --local_rank", fix="remove --no-local-rank")
     options = LaunchOptions(
         engine=engines.ENGINES[engine],
         script=None if as_module else script,
         module=script if as_module else None,
         args=args,
+        local_rank=not no_local_rank,
         nproc=nproc,
         env=parse_env(assignments, os.environ),
         secrets=_read_env_files(env_files),
         grace=grace,
         start_timeout=start_timeout,
     )
+    if script is None and not os.path.isfile(options.program.name):
+        raise UsageError(
+            f"no SCRIPT is given, and there is no {options.program.name}, the default, in this directory",
+            fix="mnt launch SCRIPT, a path in the pushed tree",
+        )
     backend = backends.backend_named(via)
     inventory = _inventory(backend, selection, python, master_port)
     hosts = inventory.hosts if backend.here else selection.hosts
@@ -178,8 +194,11 @@ def _run(fleet: Fleet, launch: Launch, detach: bool, as_json: bool) -> int:
             sys.stderr if as_json else sys.stdout,
             prefix=len(plan.nodes) > 1,
         )
-        job = run.attend(launch, fleet, lines.feed, ui.note, on_interrupt=stop)
-        lines.close()
+        bars = Bars(lines.feed, lines.live)
+        view = WithoutBanner(bars.feed)
+        job = run.attend(launch, fleet, view.feed, ui.note, on_interrupt=stop)
+        for each in (view, bars, lines):
+            each.close()
     except HangUp:
         return 129
     except (BrokenPipeError, OutputError):
@@ -256,6 +275,8 @@ def _show_started(plan: LaunchPlan, as_json: bool) -> None:
 def _show_end(job: Job, as_json: bool) -> None:
     if as_json:
         ui.document(job.document())
+    for warning in job.warnings:
+        ui.warn(warning)
     if job.state == "finished":
         ui.success(f"job {job.job} finished on {_nodes(len(job.nodes))}")
         return

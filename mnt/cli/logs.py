@@ -11,6 +11,7 @@ from mnt.cli.jobs import found_jobs
 from mnt.cli.options import Selection, selection_options
 from mnt.errors import UsageError
 from mnt.fleet import HostConnection, raise_output_error
+from mnt.launch.bars import Bars
 from mnt.launch.jobs import host_of_rank
 from mnt.tasks.job import read_logs
 
@@ -37,19 +38,22 @@ def logs(selection: Selection, follow: bool, node: str | None, rank: int | None,
             hosts = [node]
 
         lines = ui.HostLines(hosts, prefix=len(hosts) > 1)
+        bars = Bars(lines.feed, lines.live)
+        feed = lines.feed if rank is not None else bars.feed
 
         def read(connection: HostConnection) -> None:
             host = connection.target
 
             def show(frame: dict[str, Any]) -> None:
                 if "data" in frame:
-                    lines.feed(host.name, frame["data"])
+                    feed(host.name, frame["data"])
 
             read_logs(
                 connection, host.jobs_dir, wanted.job, host.name, rank=rank, follow=follow, on_frame=show
             )
 
         results = fleet.run_each(read, dict.fromkeys(hosts, ()), on_result=raise_output_error)
+        bars.close()
         lines.close()
     for error in results.errors().values():
         ui.error(error)

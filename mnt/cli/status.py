@@ -89,3 +89,5 @@ def _show_job(job: Job) -> None:
     ui.table(["HOST", "NODE RANK", "STATE", "EXIT CODE", "PEER LINK"], rows)
     if job.culprit:
         ui.plain(f"culprit: {job.culprit.sentence()}")
+    for warning in job.warnings:
+        ui.warn(warning)

@@ -99,15 +99,30 @@ class OpenSshConnection(_ProcessConnection):
 
     def start(self, command: str, *, on_stderr: Callable[[bytes], object] | None = None) -> ProcessCommand:
         """Start a command in an `ssh` of its own. Raises HostError: there is no ssh, or a gateway fails."""
+        words = self.words(command)
         try:
-            master = self._shared.masters.through(self.destination.jumps)
-            proxy = None if master is None else master.proxy_to(self.destination)
-            strict = self.destination.strict
-            words = ssh_argv(self.target, self.timeouts, command, proxy=proxy, strict=strict)
             with self._opening:
                 if self._closed:
                     raise LoginCancelled("connect")
                 return self._keep(OpenSshCommand(self.target.name, words, on_stderr))
+        except LoginFailure as failure:
+            raise failure.of(self.target.name) from None
+
+    def words(self, command: str, *, terminal: bool = False) -> list[str]:
+        """The command line of an `ssh` that runs a command. Raises HostError: a gateway fails.
+
+        It works until `close`.
+
+        Args:
+            terminal: give the command a terminal.
+        """
+        try:
+            master = self._shared.masters.through(self.destination.jumps)
+            proxy = None if master is None else master.proxy_to(self.destination)
+            strict = self.destination.strict
+            return ssh_argv(
+                self.target, self.timeouts, command, proxy=proxy, strict=strict, terminal=terminal
+            )
         except LoginFailure as failure:
             raise failure.of(self.target.name) from None
 

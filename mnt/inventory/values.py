@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -21,6 +22,9 @@ _ANY = f"[^{_CONTROL}]"
 # more; `,`, `^` and `=` have a meaning in NCCL_SOCKET_IFNAME and NCCL_IB_HCA.
 _DEVICE = rf"\A(?!-)[^\s/:,^={_CONTROL}]{{1,127}}\Z"
 _HOP = rf"(?!-)(?:[^\s,{_CONTROL}]+@)?(?!-)[^\s,@{_CONTROL}]+"
+
+_REFERENCE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\})")
+_TEMPLATES = ("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",)  # torchrun fills in `${rank}`
 
 _LONGEST_SPECIFIER = 500  # characters
 
@@ -75,6 +79,15 @@ def is_host_name(text: str) -> bool:
 def is_variable_name(text: str) -> bool:
     """Whether `text` can be the name of an environment variable."""
     return re.search(_VARIABLE, text) is not None
+
+
+def unexpanded(env: Mapping[str, str]) -> list[str]:
+    """A hint for each value with `$NAME` or `${NAME}`, which no shell expands: pure."""
+    return [
+        f"{name}={value}: {found[0]} is passed on as it is written, because no shell reads it"
+        for name, value in env.items()
+        if name not in _TEMPLATES and (found := _REFERENCE.search(value)) is not None
+    ]
 
 
 def text(value: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from mnt.lab.spec import USER, LabSpec
+from mnt.lab.spec import USER, HostSpec, LabSpec
 from mnt.remote.probe.filesystems import parse_mounts
 
 SHARED = "/shared"  # the directory common to all hosts
@@ -112,17 +112,27 @@ def inventory(lab: LabSpec, directory: str, cache: str) -> str:
             "host_keys": "accept-new",
         },
         "defaults": {"python": lab.python, "workdir": "~/project", "gpus": 0},
-        "hosts": {host.name: {"address": host.management} for host in lab.hosts},
+        "hosts": {host.name: _settings(host) for host in lab.hosts},
         "network": {"mode": "tcp", "subnet": str(lab.training), "master_port": 29500},
         "storage": [{"path": SHARED, "type": "tmpfs", "source": lab.source}],
-        "env": {
-            "DS_ACCELERATOR": "cpu",
-            "OMP_NUM_THREADS": "1",
-            "TORCH_EXTENSIONS_DIR": f"{cache}/torch_extensions",
-        },
+        "env": {"OMP_NUM_THREADS": "1", **({} if lab.gpus else _without_gpus(cache))},
     }
     head = f"# Written by `mnt lab up`; `mnt lab down --name {lab.name}` removes it.\n"
     return head + yaml.safe_dump(document, sort_keys=False)
+
+
+def _settings(host: HostSpec) -> dict[str, Any]:
+    """A host of the inventory: with its share of the machine's GPUs, of which it sees no other."""
+    settings: dict[str, Any] = {"address": host.management}
+    if host.gpus:
+        devices = ",".join(map(str, host.gpus))
+        settings |= {"gpus": len(host.gpus), "env": {"CUDA_VISIBLE_DEVICES": devices}}
+    return settings
+
+
+def _without_gpus(cache: str) -> dict[str, str]:
+    """The variables with which DeepSpeed trains on CPUs, and finds its ops for CPUs compiled."""
+    return {"DS_ACCELERATOR": "cpu", "TORCH_EXTENSIONS_DIR": f"{cache}/torch_extensions"}
 
 
 def _without_user(table: str) -> str:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from ipaddress import IPv4Network
+from itertools import pairwise
 
 from mnt.errors import UsageError
 
@@ -38,6 +39,7 @@ class HostSpec:
     management: str
     training: str
     nic: str
+    gpus: tuple[int, ...] = ()  # its share: indices, as CUDA_VISIBLE_DEVICES has them
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class LabRequest:
     nics: tuple[str, ...] = DEFAULT_NICS  # names of the training NICs, assigned to the hosts in turn
     rate: int | None = None  # bits per second of each training link in both directions; None: no limit
     shared_home: bool = False  # one home directory for all hosts, as over NFS
+    gpus: int = 0  # GPUs of the machine to deal out; 0: the hosts train on CPUs
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -58,6 +61,11 @@ class LabRequest:
             )
         if not 1 <= self.count <= MAX_HOSTS:
             raise UsageError(f"a lab has 1 to {MAX_HOSTS} hosts, not {self.count}")
+        if 0 < self.gpus < self.count:
+            raise UsageError(
+                f"{self.gpus} GPUs are too few for {self.count} hosts",
+                fix=f"mnt lab up {self.gpus} --gpus auto",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +115,23 @@ def parse_nics(text: str) -> tuple[str, ...]:
     return names
 
 
+def parse_gpus(text: str, found: int) -> int:
+    """The number of GPUs to deal out in `auto` or `2`, on a machine that has `found`. Raises UsageError."""
+    if text == "auto":
+        return found
+    if not re.fullmatch(r"[0-9]{1,4}", text) or int(text) > found:
+        fix = f"use auto, or at most {found}" if found else "leave --gpus out"
+        raise UsageError(f"--gpus {text}: this machine has {found} GPUs", fix=fix)
+    return int(text)
+
+
+def deal(gpus: int, hosts: int) -> list[tuple[int, ...]]:
+    """Disjoint shares of the GPUs 0 to `gpus` - 1, neighbours together; the first ones may have one more."""
+    size, more = divmod(gpus, hosts)
+    ends = [(number + 1) * size + min(number + 1, more) for number in range(hosts)]
+    return [tuple(range(start, end)) for start, end in pairwise([0, *ends])]
+
+
 def parse_rate(text: str) -> int:
     """The bits per second in `400mbit`, with the units of tc. Raises UsageError."""
     match = _RATE.fullmatch(text)
@@ -120,6 +145,7 @@ def parse_rate(text: str) -> int:
 def plan(request: LabRequest, *, token: str, subnet: str, uid: int, python: str) -> LabSpec:
     """The complete specification: hosts node1, node2, .., with addresses in the two halves of `subnet`."""
     management, training = _halves(subnet)
+    shares = deal(request.gpus, request.count)
     hosts = tuple(
         HostSpec(
             name=f"node{number}",
@@ -127,6 +153,7 @@ def plan(request: LabRequest, *, token: str, subnet: str, uid: int, python: str)
             management=str(management[_FIRST_HOST - 1 + number]),
             training=str(training[_FIRST_HOST - 1 + number]),
             nic=request.nics[(number - 1) % len(request.nics)],
+            gpus=shares[number - 1],
         )
         for number in range(1, request.count + 1)
     )

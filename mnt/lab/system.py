@@ -99,6 +99,13 @@ def run(argv: Sequence[str], *, stdin: str = "") -> str:
     return done.stdout
 
 
+def count_gpus() -> int:
+    """The number of this machine's NVIDIA GPUs, as nvidia-smi lists them; 0 without it. Raises MntError."""
+    if shutil.which("nvidia-smi", path=PATH) is None:
+        return 0
+    return len(run(["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]).split())
+
+
 def networks_in_use() -> list[str]:
     """The IPv4 networks (CIDR) of this machine's addresses and routes, without the default route."""
     addresses = json.loads(run(["ip", "-j", "-4", "addr"]))

@@ -165,6 +165,12 @@ class Job:
         culprit = self.culprit
         return (culprit.exit_code if culprit else None) or 1
 
+    @property
+    def warnings(self) -> list[str]:
+        """What looks wrong in a job that has finished."""
+        alone = any(node.entry is not None and node.entry.get("alone") for node in self.nodes)
+        return [_ALONE] if alone and self.state == "finished" else []
+
     def document(self) -> dict[str, Any]:
         """The job as `mnt status --json` prints it."""
         culprit = self.culprit
@@ -185,6 +191,7 @@ class Job:
             ],
             "disagreeing": list(self.disagreeing),
             "culprit": culprit.document() if culprit else None,
+            "warnings": self.warnings,
         }
 
 
@@ -285,6 +292,10 @@ def record_of(entry: JobEntry) -> JobRecord:
     return JobRecord(entry["job"], entry.get("backend") or "ssh", entry.get("outside_id"))
 
 
+_ALONE = (
+    "no rank has joined a process group at the master's address: if this was a training, each rank has"
+    " trained alone; does the script call init_process_group, and read RANK, LOCAL_RANK and WORLD_SIZE?"
+)
 _DISAGREES = "it disagrees with most hosts about the job"
 _GONE = {"lost": "its supervisor was killed", "unreachable": "it cannot be reached"}
 

@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from mnt.errors import NeverStarted, UsageError
+from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host, Inventory, SecretSource
-from mnt.inventory.values import is_variable_name
+from mnt.inventory.values import is_variable_name, unexpanded
 from mnt.launch.engines import DEFAULT
 from mnt.launch.engines.api import Engine, NodeRole, Program
 from mnt.launch.jobs import Description, JobRecord, Member
@@ -17,6 +18,8 @@ from mnt.launch.secret import HIDDEN, Secret
 from mnt.network.decision import NetworkDecision
 from mnt.network.nic import NicChoice
 from mnt.remote.job.files import JobFiles
+
+PROMISED = "MNT_GPUS"  # the variable with the number of GPUs that the processes of a node were promised
 
 
 @dataclass(frozen=True)
@@ -27,16 +30,20 @@ class LaunchOptions:
     script: str | None = None  # None: the engine's own
     module: str | None = None  # instead of a script, as in `python -m`
     args: tuple[str, ...] = ()  # of the script, byte for byte (surrogate escapes)
+    local_rank: bool = True  # False: no `--local_rank=N` for scripts of an engine that passes it
     nproc: int | None = None  # processes per node; None: the host's slots
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, Secret] = field(default_factory=dict)  # variables whose values are not shown
+    notes: tuple[str, ...] = ()  # shown with the plan's warnings
+    unread: str | None = None  # a file in the code tree that must not be there: its variables were not read
     grace: float = 10.0  # seconds between TERM and KILL
     start_timeout: float = 120.0  # seconds per node; node 0 must LISTEN by then (it imports torch first)
 
     @property
     def program(self) -> Program:
         name = self.module or self.script or self.engine.script
-        return Program(name, self.args, module=self.module is not None)
+        local_rank = self.engine.local_rank and self.local_rank
+        return Program(name, self.args, module=self.module is not None, local_rank=local_rank)
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,10 @@ class NodePlan:
     cwd: str
     env: dict[str, str]  # without the secrets
     argv: tuple[str, ...]
+    python: tuple[str, ...]  # the words that start the interpreter
+    gpus: int  # promised by the inventory to the processes of this node, at most one each
     path_prepend: tuple[str, ...]  # directories put first on the session's own PATH
+    python_path: tuple[str, ...]  # directories put first on PYTHONPATH: the root of the code tree
     jobs_dir: str
     workdir_group: str | None  # the Unix group that shares the release
 
@@ -83,6 +93,7 @@ class LaunchPlan:
     master_addr: str
     master_port: int
     nodes: tuple[NodePlan, ...]
+    unread: str | None  # see LaunchOptions
     script: str | None  # a file that must exist, relative to each node's `cwd`; None: a module is run
     grace: float
     start_timeout: float
@@ -130,8 +141,10 @@ class LaunchPlan:
         }
 
     def shown_env(self, node: NodePlan) -> dict[str, str]:
-        """A node's environment for people: `***` for each secret."""
-        return {**node.env, **dict.fromkeys(self.secret_names, HIDDEN)}
+        """A node's environment for people: `***` for each secret, and the whole PYTHONPATH."""
+        shown = {**node.env, **dict.fromkeys(self.secret_names, HIDDEN)}
+        python_path = [*node.python_path, *filter(None, [shown.get("PYTHONPATH")])]
+        return {**shown, "PYTHONPATH": ":".join(python_path)} if python_path else shown
 
 
 def parse_env(assignments: Sequence[str], caller: Mapping[str, str]) -> dict[str, str]:
@@ -172,7 +185,8 @@ def plan_launch(
     master_addr = networks[hosts[0].name][0].address
     master_port = inventory.network.master_port
     secrets, sources = _secrets(inventory, options)
-    warnings: list[str] = []
+    warnings = list(options.notes)
+    literal: dict[str, list[str]] = {}
     nodes: list[NodePlan] = []
     for rank, host in enumerate(hosts):
         home, gpus = facts[host.name].home, facts[host.name].gpus
@@ -181,15 +195,22 @@ def plan_launch(
         python = (expand_home(host.python[0], home), *host.python[1:])
         directory = posixpath.dirname(python[0])
         jobs_dir = expand_home(host.jobs_dir, home)
+        promised = min(host.gpus, nproc)
         computed = {
             "MASTER_ADDR": master_addr,
             "MASTER_PORT": str(master_port),
             **variables,
+            **({PROMISED: str(promised)} if promised else {}),
             "PYTHONUNBUFFERED": "1",
             "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[rank${rank}] ",
         }
         env, overridden = merge_env(computed, host.env, options.env, {*secrets, *sources})
         warnings += [f"{host.name}: {text}" for text in overridden]
+        for text in unexpanded({**host.env, **options.env}):
+            literal.setdefault(text, []).append(host.name)
+        root = trees[host.name].path
+        if ":" in root:
+            warnings.append(f"{host.name}: PYTHONPATH cannot name {root}, which contains ':'")
         role = NodeRole(
             python=python,
             nodes=len(hosts),
@@ -207,14 +228,18 @@ def plan_launch(
                 host=host.name,
                 node_rank=rank,
                 nproc=nproc,
-                cwd=trees[host.name].path,
+                cwd=root,
                 env=env,
                 argv=tuple(options.engine.argv(role)),
+                python=python,
+                gpus=promised,
                 path_prepend=(directory,) if directory else (),
+                python_path=() if ":" in root else (root,),
                 jobs_dir=jobs_dir,
                 workdir_group=host.workdir_group,
             )
         )
+    warnings += [f"{fold(names)}: {text}" for text, names in literal.items()]
     return LaunchPlan(
         record=record,
         engine=options.engine.name,
@@ -225,6 +250,7 @@ def plan_launch(
         master_addr=master_addr,
         master_port=master_port,
         nodes=tuple(nodes),
+        unread=options.unread,
         script=options.program.script,
         grace=options.grace,
         start_timeout=options.start_timeout,

@@ -11,6 +11,7 @@ on; an interrupt stops it on all nodes. `run` does all of this in one call; `dry
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from mnt.fleet import Fleet, Results
 from mnt.inventory.model import Host, Inventory
 from mnt.launch.backends import backend_named
 from mnt.launch.backends.api import Backend, Request, Reservation, Tell, cancel_pending
+from mnt.launch.env_files import with_engine_file
 from mnt.launch.facts import facts_here, launch_facts
 from mnt.launch.jobs import Job, JobRecord, new_job_id
 from mnt.launch.plan import LaunchOptions, LaunchPlan, plan_launch
@@ -91,11 +93,16 @@ def draft(
 ) -> Draft:
     """Gather facts from the hosts, and plan. If the job cannot start, only `Draft.launch` raises.
 
+    The file with variables that the engine's own launcher would read is read here.
+
     Args:
         fleet: over the reservation's hosts.
         preflight: run the checks that need no more than the probe, and refuse a launch that fails them.
+
+    Raises UsageError: that file cannot be used.
     """
     hosts = reservation.hosts or ()
+    options = with_engine_file(options, os.environ, here=backend.here)
     record = JobRecord(request.job, backend.name, reservation.outside_id)
     unfit: tuple[NeverStarted, ...] = ()
     try:

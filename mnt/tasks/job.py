@@ -76,9 +76,13 @@ class NodeSpec(TypedDict):
     backend: str  # what starts the job; default ssh
     outside_id: str | None  # the job's id there, e.g. of Slurm; None: it has none
     remains: str  # the reader of its processes' remains (mnt/remote/job/remains); default torchrun
+    python: list[str]  # the words that start the interpreter; needed with `gpus`
+    gpus: int  # that torch must see before anything starts; default 0
     path_prepend: list[str]  # directories put first on PATH
+    python_path: list[str]  # directories put first on PYTHONPATH, after that of python_files; default none
     python_files: dict[str, str]  # path -> text, in a directory put first on PYTHONPATH; default none
     workdir_group: str | None  # the Unix group that shares the release; default: none
+    unread: str | None  # a file of the tree with variables that were not read: refused if it is there
     script: str | None  # a file relative to cwd that must exist; None: there is none (`-m MODULE`)
     grace: float  # seconds between TERM and KILL; default 10
     peer: SocketAddress | None  # the `peer` of node 0's `Started`; None on node 0 itself
@@ -110,7 +114,13 @@ class Reason(TypedDict, total=False):
     time: Moment | None
 
 
-class JobEntry(TypedDict):
+class Doubts(TypedDict, total=False):
+    """What looks wrong in a node's part that has finished; what does not apply is missing."""
+
+    alone: bool  # node 0: none of the job's ranks has joined a process group
+
+
+class JobEntry(Doubts):
     """One node's part of one job."""
 
     job: JobName

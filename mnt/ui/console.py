@@ -21,7 +21,7 @@ _ESCAPES = re.compile(
     r"|[\u202a-\u202e\u2066-\u2069]"
 )
 _SURROGATES = re.compile("[\ud800-\udfff]")
-_ERASE_LINE = "\r\x1b[K"
+ERASE_LINE = b"\r\x1b[K"
 
 
 def clean(text: str) -> str:
@@ -158,4 +158,4 @@ class StatusLine:
     def show(self, text: str) -> None:
         """Replace the shown text; `text` must not be wider than the terminal."""
         if sys.stderr.isatty():
-            put(sys.stderr, _ERASE_LINE + one_line(text))
+            put(sys.stderr, ERASE_LINE.decode() + one_line(text))

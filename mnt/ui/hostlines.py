@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import threading
 from collections.abc import Iterable
@@ -9,7 +10,7 @@ from typing import TextIO
 
 import click
 
-from mnt.ui.console import clean, colours, put
+from mnt.ui.console import ERASE_LINE, clean, colours, put
 
 _COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_yellow")
 _LONGEST = 1 << 18  # bytes of a line that are buffered; a longer line is shown in pieces
@@ -41,6 +42,7 @@ class HostLines:
         }
         self._partial: dict[str, bytearray] = {}
         self._lock = threading.Lock()
+        self._has_live = False
 
     def _paint(self, text: str, colour: str) -> str:
         return click.style(text, fg=colour) if self._coloured else text
@@ -66,9 +68,21 @@ class HostLines:
                 self._write(host, [bytes(partial)])
                 partial.clear()
 
+    def live(self, host: str, text: str) -> None:
+        """Show a text in the last line of a terminal, until anything else is written; nothing elsewhere."""
+        if not self._terminal:
+            return
+        with self._lock:
+            prefix = self._prefix.get(host, b"")
+            width = shutil.get_terminal_size().columns - 1 - len(click.unstyle(prefix.decode()))
+            shown = clean(text).replace("\t", " ")[: max(width, 0)].encode("utf-8", "replace")
+            put(self._stream, b"%b%b%b" % (ERASE_LINE, prefix, shown))
+            self._has_live = True
+
     def close(self) -> None:
         """Write the incomplete last lines."""
         with self._lock:
+            self._erase_live()
             for host, rest in self._partial.items():
                 if rest:
                     self._write(host, [bytes(rest)])
@@ -76,9 +90,15 @@ class HostLines:
 
     def _write(self, host: str, lines: list[bytes]) -> None:
         prefix = self._prefix.get(host, f"{host} | ".encode())
+        self._erase_live()
         if self._terminal:
             lines = [clean(line.decode("utf-8", "replace")).encode() for line in lines]
         put(self._stream, b"".join(b"%b%b\n" % (prefix, line) for line in lines))
+
+    def _erase_live(self) -> None:
+        if self._has_live:
+            put(self._stream, ERASE_LINE)
+            self._has_live = False
 
 
 def block(pieces: Iterable[bytes], stream: TextIO | None = None) -> None:

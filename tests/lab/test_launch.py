@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from faults import port_taken, power_off, write_file
+from terminals import on_a_terminal
 from waiting import PATIENCE, wait_for
 
 from mnt.errors import HostError
@@ -53,10 +54,26 @@ for i in range(40):
 """
 
 
+# As many scripts for DeepSpeed's launcher: without --local_rank it trains on its own.
+MEET = """
+import argparse, os, sys
+import torch.distributed as dist
+parser = argparse.ArgumentParser()
+parser.add_argument("--local_rank", type=int, default=-1)
+arguments, rest = parser.parse_known_args()
+if arguments.local_rank >= 0:
+    dist.init_process_group("gloo")
+    print(f"rank {dist.get_rank()} of {dist.get_world_size()} local", arguments.local_rank, rest, flush=True)
+    dist.barrier()
+sys.stdout.flush()
+os._exit(0)  # see train/lm/worker.py
+"""
+
+
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("tree")
-    for name, text in {"show": SHOW, "fail": RAISE, "sleeper": SLEEP, "count": COUNT}.items():
+    for name, text in {"show": SHOW, "fail": RAISE, "sleeper": SLEEP, "count": COUNT, "meet": MEET}.items():
         (root / f"{name}.py").write_text(text)
     return root
 
@@ -129,8 +146,21 @@ def shown(stdout: str, what: str) -> dict[str, Any]:
     return found
 
 
-def test_arguments_arrive_byte_for_byte(pushed: Mnt) -> None:
+@pytest.mark.parametrize("program", [["show.py"], ["-m", "show"], ["--", "show.py"]])
+def test_arguments_arrive_byte_for_byte(pushed: Mnt, program: list[str]) -> None:
     odd = [
+        "--",  # torchrun's argparse would drop the first one
+        "--r=16",  # and take these for abbreviations of its own options
+        "--log=x",
+        "--nnodes=3",
+        "-t",
+        "--module",
+        "-h",
+        "--version",
+        "\udcff\udcfe",  # bytes that are not UTF-8
+        "@file",
+        "$local_rank",
+        "$$",
         "a b",
         "it's",
         '"q"',
@@ -143,10 +173,35 @@ def test_arguments_arrive_byte_for_byte(pushed: Mnt) -> None:
         "é",
         "*",
         "\\n",
+        "--",
     ]
-    done = pushed("launch", "-n", "node[1-2]", "show.py", *odd)
+    done = pushed("launch", "-n", "node[1-2]", *program, *odd)
     assert done.returncode == 0, done.stderr
     assert shown(done.stdout, "ARGS") == {"node1": odd, "node2": odd}
+
+
+@pytest.mark.parametrize(
+    ("words", "meet"),
+    [
+        (["--engine", "deepspeed", "meet.py"], True),
+        (["--engine", "deepspeed", "-m", "meet"], True),
+        (["--engine", "deepspeed", "--no-local-rank", "meet.py"], False),
+        (["meet.py"], False),
+        (["meet.py", "--local_rank=0"], True),
+    ],
+)
+def test_deepspeeds_scripts_get_their_local_rank_and_ranks_that_do_not_meet_a_warning(
+    pushed: Mnt, words: list[str], meet: bool
+) -> None:
+    done = pushed("launch", "-n", "node[1-2]", "--nproc", "2", *words, "--", "x")
+    assert done.returncode == 0, done.stderr
+    said = {line.split("] ")[1] for line in done.stdout.splitlines() if "local" in line}
+    if "deepspeed" in words and meet:
+        assert said == {f"rank {rank} of 4 local {rank % 2} ['--', 'x']" for rank in range(4)}
+    assert len(said) == 4 * meet
+    assert ("each rank has trained alone" in done.stderr) is not meet
+    (newest, *_) = json.loads(pushed("status", "--json").stdout)["jobs"]
+    assert bool(newest["warnings"]) is not meet
 
 
 def test_each_node_has_its_own_network_and_nothing_of_the_caller(pushed: Mnt, lab: Lab) -> None:
@@ -166,6 +221,37 @@ def test_each_node_has_its_own_network_and_nothing_of_the_caller(pushed: Mnt, la
         assert "SSH_CONNECTION" not in env
         assert env["PATH"].split(":")[0] == os.path.dirname(training_python(lab))
     assert sorted(env["RANK"] for env in seen.values()) == ["0", "1", "2", "3"]
+
+
+def test_gpus_that_torch_does_not_see_are_refused(pushed: Mnt, lab: Lab, tmp_path: Path) -> None:
+    """Also where the checks are not asked: the training environment of the lab has a build for CPUs."""
+    document = yaml.safe_load(lab.inventory_path.read_text())
+    document["hosts"]["node2"]["gpus"] = 2
+    inventory = tmp_path / "gpus.yaml"
+    inventory.write_text(yaml.safe_dump(document, sort_keys=False))
+    said = "torch sees 0 of the 2 GPUs that this node was promised: torch"
+    for more, code in ((["--dry-run"], 1), ([], 125)):
+        words = ("-i", str(inventory), "-n", "node[1-2]", "--no-preflight", *more)
+        done = pushed("launch", *words, "show.py")
+        assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+        assert "set `gpus` of this host in the inventory to 0" in done.stderr
+        assert "ARGS" not in done.stdout
+
+
+def test_a_shell_is_where_a_job_would_run(pushed: Mnt, lab: Lab) -> None:
+    shell = [sys.executable, "-m", "mnt", "shell", "-i", str(lab.inventory_path)]
+    typed = "pwd; which python; echo $GLOO_SOCKET_IFNAME $PYTHONPATH; exit 7"
+    for words, nic in ((["node2"], "enp26s0np0"), ([], "eth0")):
+        said = on_a_terminal([*shell, *words], [("$ ", typed)])
+        assert said.code == 7, said.text
+        (release,) = {
+            line for line in said.text.splitlines() if line.startswith("/home/mnt/project/releases/")
+        }
+        assert f"\n{training_python(lab)}\n{nic} {release}\n" in said.text
+    refused = pushed("shell", "node9")
+    assert (refused.returncode, "a shell needs a terminal" in refused.stderr) == (2, True)
+    said = on_a_terminal([*shell, "node9"], [])
+    assert (said.code, "node9: not one of the selected hosts" in said.text) == (2, True)
 
 
 def test_a_module_runs_in_place_of_a_script(pushed: Mnt) -> None:

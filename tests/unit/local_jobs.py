@@ -22,12 +22,12 @@ _ROOT = Path(__file__).parents[2]
 # Stands in for torch.distributed.run: the same options, environment, log files and summary.
 _TORCHRUN = """
 import os, socket, subprocess, sys, threading, time
+from string import Template
 
 options, words = {}, sys.argv[1:]
-while words and words[0].startswith("--") and words[0] != "--module":
-    name, _, value = words.pop(0)[2:].partition("=")
+while (word := words.pop(0)) != "--":
+    name, _, value = word[2:].partition("=")
     options[name] = value
-words = [word.replace("$$", "$") for word in words]
 count, first = int(options["nproc-per-node"]), 0
 listener = socket.create_server((options["master-addr"], int(options["master-port"])))
 attempt = os.path.join(options["log-dir"], "none_x", "attempt_0")
@@ -46,9 +46,10 @@ ranks, pumps = [], []
 for rank in range(count):
     directory = os.path.join(attempt, str(rank))
     os.makedirs(directory)
-    module = ["-m", *words[1:]] if words[0] == "--module" else words
+    program = [Template(word).safe_substitute(local_rank=rank) for word in words]
+    how = ["-m"] if "module" in options else []
     env = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(count))
-    ranks.append(subprocess.Popen([sys.executable, "-u", *module], env=env, stdout=-1, stderr=-1))
+    ranks.append(subprocess.Popen([sys.executable, "-u", *how, *program], env=env, stdout=-1, stderr=-1))
     for name in ("stdout", "stderr"):
         log = os.path.join(directory, name + ".log")
         pumps.append(threading.Thread(target=pump, args=(getattr(ranks[-1], name), log, b"[rank%d] " % rank)))

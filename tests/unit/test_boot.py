@@ -322,6 +322,15 @@ def test_a_lost_head_ends_the_program_and_its_children(hung_up: Callable[..., bo
     assert hung_up("time.sleep(1000)")
 
 
+def test_a_lost_head_lets_a_stopped_child_clean_up(hung_up: Callable[..., bool], tmp_path: Path) -> None:
+    child = f"trap 'touch {tmp_path}/too; exit' TERM; kill -STOP $$; sleep 1000 & wait"
+    patient = """while child.poll() is None:
+            try: child.wait()
+            except SystemExit: pass"""
+    assert hung_up(patient, args={"child": child})
+    assert (tmp_path / "too").exists()
+
+
 def test_a_lost_head_ends_a_program_that_reads(hung_up: Callable[..., bool]) -> None:
     assert hung_up("stdin.read()", stream=None)
 

@@ -53,6 +53,19 @@ def entry(host: str, state: str, **changes: Any) -> Any:
     }
 
 
+def test_ranks_that_never_met_are_worth_a_warning_once_the_job_has_finished() -> None:
+    def job(*states: str, alone: bool = True) -> Job:
+        nodes = zip(("node1", "node2", "node3"), states, strict=True)
+        return merged(*(entry(host, state, **({"alone": True} if alone else {})) for host, state in nodes))
+
+    finished = job("finished", "finished", "finished")
+    assert "each rank has trained alone" in finished.warnings[0]
+    assert finished.document()["warnings"] == finished.warnings
+    assert job("finished", "finished", "finished", alone=False).warnings == []
+    assert job("finished", "running", "finished").warnings == []
+    assert job("finished", "failed", "finished").warnings == []
+
+
 def merged(
     *entries: Any,
     unreachable: tuple[str, ...] = (),

@@ -54,6 +54,14 @@ def test_names_resolve_to_management_addresses() -> None:
     assert "127.0.1.1" not in text
 
 
+def test_a_lab_with_gpus_trains_on_them(tmp_path: Path) -> None:
+    path = tmp_path / "inventory.yaml"
+    path.write_text(files.inventory(lab(count=2, gpus=3), str(tmp_path), "/var/cache/mnt"))
+    first, second = loader.load(path).hosts
+    assert (first.gpus, first.env) == (2, {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "0,1"})
+    assert (second.gpus, second.env) == (1, {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "2"})
+
+
 def test_the_inventory_is_one_that_mnt_loads(tmp_path: Path) -> None:
     path = tmp_path / "inventory.yaml"
     path.write_text(files.inventory(lab(name="odd-1", count=3), str(tmp_path), "/var/cache/mnt"))
@@ -68,7 +76,11 @@ def test_the_inventory_is_one_that_mnt_loads(tmp_path: Path) -> None:
     assert (host.ssh.user, host.ssh.config) == ("mnt", None)
     assert host.ssh.identity == str(tmp_path / "identity")
     assert host.python == ("/opt/venv/bin/python",)
-    assert host.env["OMP_NUM_THREADS"] == "1"
+    assert host.env == {
+        "OMP_NUM_THREADS": "1",
+        "DS_ACCELERATOR": "cpu",
+        "TORCH_EXTENSIONS_DIR": "/var/cache/mnt/torch_extensions",
+    }
     assert (loaded.network.mode, loaded.network.subnet) == ("tcp", "10.213.2.0/23")
     assert [(mount.path, mount.type, mount.source) for mount in loaded.storage] == [
         ("/shared", "tmpfs", "mnt-lab-odd-1")

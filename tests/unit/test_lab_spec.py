@@ -27,6 +27,39 @@ def test_nic_names_are_dealt_in_turn() -> None:
     assert [host.nic for host in plan(count=3, nics=("ib0", "bond0")).hosts] == ["ib0", "bond0", "ib0"]
 
 
+@pytest.mark.parametrize(
+    ("gpus", "hosts", "shares"),
+    [
+        (0, 3, [(), (), ()]),
+        (2, 2, [(0,), (1,)]),
+        (8, 2, [(0, 1, 2, 3), (4, 5, 6, 7)]),
+        (8, 3, [(0, 1, 2), (3, 4, 5), (6, 7)]),
+        (4, 4, [(0,), (1,), (2,), (3,)]),
+    ],
+)
+def test_gpus_are_dealt_in_disjoint_shares(gpus: int, hosts: int, shares: list[tuple[int, ...]]) -> None:
+    assert spec.deal(gpus, hosts) == shares
+    assert [host.gpus for host in plan(count=hosts, gpus=gpus).hosts] == shares
+
+
+def test_every_host_of_a_lab_with_gpus_has_one() -> None:
+    with pytest.raises(UsageError, match="2 GPUs are too few for 4 hosts"):
+        plan(count=4, gpus=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "gpus"), [("auto", 0, 0), ("auto", 8, 8), ("2", 8, 2), ("0", 8, 0), ("8", 8, 8)]
+)
+def test_how_many_gpus(text: str, found: int, gpus: int) -> None:
+    assert spec.parse_gpus(text, found) == gpus
+
+
+@pytest.mark.parametrize(("text", "found"), [("1", 0), ("9", 8), ("all", 8), ("-1", 8), ("", 8), ("1.5", 8)])
+def test_gpus_that_the_machine_does_not_have(text: str, found: int) -> None:
+    with pytest.raises(UsageError, match=f"this machine has {found} GPUs"):
+        spec.parse_gpus(text, found)
+
+
 def test_the_largest_lab_has_an_address_in_each_network_for_every_host() -> None:
     lab = plan(count=spec.MAX_HOSTS)
     for attribute, own in (("management", lab.management), ("training", lab.training)):

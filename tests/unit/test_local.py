@@ -62,7 +62,7 @@ def read_until(process: subprocess.Popen[str], wanted: str, times: int = 1) -> s
 
 def test_a_job_runs_here_in_the_callers_directory(mnt: LocalMnt) -> None:
     mnt.script(SHOW)
-    odd = ["a b", "", "-x", "$HOME", "é"]
+    odd = ["--", "--r=16", "a b", "", "-x", "$HOME", "$local_rank", "é", "--", "--log=x", "-h"]
     done = mnt.launch("--nproc", "2", "train.py", *odd)
     assert done.returncode == 0, done.stderr
     shown = [json.loads(line.split("SHOWN ")[1]) for line in done.stdout.splitlines() if "SHOWN" in line]
@@ -85,6 +85,59 @@ def test_a_job_runs_here_in_the_callers_directory(mnt: LocalMnt) -> None:
     assert mnt("logs").stdout.count("SHOWN") == 2
     assert mnt("logs", "--rank", "1").stdout.count('"RANK": "1"') == 1
     assert mnt("logs", "--rank", "2").returncode == 2
+
+
+def test_a_script_in_a_subfolder_imports_from_the_root(mnt: LocalMnt) -> None:
+    (mnt.cwd / "mypkg").mkdir()
+    mnt.script("WORD = 'of the tree'", "mypkg/__init__.py")
+    (mnt.cwd / "jobs").mkdir()
+    mnt.script("import json, mypkg, sys\nprint(mypkg.WORD, json.dumps(sys.path))", "jobs/train.py")
+    done = mnt.launch("--env", "PYTHONPATH=/of/mine", "jobs/train.py")
+    assert done.returncode == 0, done.stderr
+    word, path = done.stdout.removeprefix("[rank0] ").split(" [")
+    assert word == "of the tree"
+    found = json.loads(f"[{path}")
+    wanted = [str(mnt.cwd / "jobs"), str(mnt.cwd), "/of/mine"]
+    assert [each for each in found if each in wanted] == wanted
+
+
+def test_deepspeeds_variables_are_read_and_its_engine_passes_the_local_rank(mnt: LocalMnt) -> None:
+    mnt.script(SHOW)
+    mnt.script("MINE=from the tree\n", ".deepspeed_env")
+    done = mnt.launch("--engine", "deepspeed", "--nproc", "2", "train.py", "--", "x")
+    assert done.returncode == 0, done.stderr
+    shown = [json.loads(line.split("SHOWN ")[1]) for line in done.stdout.splitlines() if "SHOWN" in line]
+    for each in shown:
+        assert (each["MINE"], each["args"]) == ("from the tree", [f"--local_rank={each['RANK']}", "--", "x"])
+    assert f"{mnt.cwd}/.deepspeed_env sets MINE" in done.stderr
+    without = mnt.launch("--engine", "deepspeed", "--no-local-rank", "train.py", "x")
+    assert '"args": ["x"]' in without.stdout, without.stderr
+    assert mnt.launch("--no-local-rank", "train.py").returncode == 2
+    mnt.script("export MINE=1\n", ".deepspeed_env")
+    refused = mnt.launch("--engine", "deepspeed", "train.py")
+    assert (refused.returncode, ".deepspeed_env:1: not a variable" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--engine", "deepspeed"], ["--via", "ssh"]])
+def test_without_a_script_and_without_the_default_one(mnt: LocalMnt, more: list[str]) -> None:
+    """Said before a host is reached: there is no inventory."""
+    done = mnt("launch", "--via", "local", *more)
+    script = "train/train_deepspeed.py" if "deepspeed" in more else "train/train_fsdp.py"
+    assert done.returncode == 2, done.stderr
+    assert f"no SCRIPT is given, and there is no {script}" in done.stderr
+
+
+def test_a_progress_bar_is_one_line_in_a_file(mnt: LocalMnt) -> None:
+    mnt.script("import sys\nfor i in range(9): sys.stderr.write(f'\\r{i}%')\nsys.stderr.write('\\n')")
+    done = mnt.launch("train.py")
+    assert (done.returncode, done.stdout) == (0, "[rank0] 8%\n"), done.stderr
+    assert mnt("logs").stdout == "[rank0] 8%\n"
+
+
+def test_an_empty_script_is_not_the_default_one(mnt: LocalMnt) -> None:
+    for words in ([""], ["-m", ""]):
+        done = mnt.launch(*words)
+        assert (done.returncode, "SCRIPT is empty" in done.stderr) == (2, True), done.stderr
 
 
 def test_a_module_and_a_variable_that_is_passed_on(mnt: LocalMnt) -> None:

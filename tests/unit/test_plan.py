@@ -24,6 +24,7 @@ from mnt.launch.plan import (
     parse_env,
     plan_launch,
 )
+from mnt.launch.secret import Secret
 from mnt.launch.staging import node_specs
 from mnt.network.decision import decide
 from mnt.remote.job.channel import node_secret
@@ -86,6 +87,7 @@ def test_the_command_of_a_node() -> None:
         "--max-restarts=0",
         "--tee=3",
         "--log-dir=/home/ubuntu/.mnt/jobs/j/node2/ranks",
+        "--",
         "train/train_fsdp.py",
         "--lr",
         "1e-3",
@@ -116,6 +118,17 @@ def test_order_is_rank_order() -> None:
     assert reversed_plan.world_size == 12
 
 
+@pytest.mark.parametrize(
+    ("gpus", "nproc", "promised"), [(8, None, 8), (8, 2, 2), (2, 4, 2), (0, None, 0), (0, 2, 0)]
+)
+def test_the_inventory_promises_a_gpu_to_each_process(gpus: int, nproc: int | None, promised: int) -> None:
+    got = plan(hosts=(replace(NODE1, gpus=gpus), NODE2), nproc=nproc)
+    assert got.nodes[0].gpus == promised
+    assert got.nodes[0].env.get("MNT_GPUS") == (str(promised) if promised else None)
+    spec = node_specs(got, secret="", created=0.0)["node1"]
+    assert (spec["gpus"], spec["python"]) == (promised, ["/opt/env/bin/python"])
+
+
 def test_nproc_of_the_command_line_wins_over_the_gpus() -> None:
     assert plan(nproc=2).world_size == 4
 
@@ -133,18 +146,37 @@ def test_a_host_without_gpus_starts_one_process() -> None:
 @pytest.mark.parametrize(
     ("options", "end"),
     [
-        ({"engine": ENGINES["deepspeed"]}, ("--max-restarts=0", "--tee=3", LOGS, "train/train_deepspeed.py")),
+        (
+            {"engine": ENGINES["deepspeed"]},
+            (
+                "--max-restarts=0",
+                "--tee=3",
+                LOGS,
+                "--",
+                "train/train_deepspeed.py",
+                "--local_rank=${local_rank}",
+            ),
+        ),
+        (
+            {"engine": ENGINES["deepspeed"], "module": "pkg.$x", "args": ("--", "--local_rank=$x")},
+            ("--module", "--", "pkg.$$x", "--local_rank=${local_rank}", "--", "--local_rank=$$x"),
+        ),
+        (
+            {"engine": ENGINES["deepspeed"], "local_rank": False, "args": ("-x",)},
+            ("--", "train/train_deepspeed.py", "-x"),
+        ),
         (
             {"script": "a b.py", "args": ("x y", "'\"", "line\nbreak", "")},
             ("a b.py", "x y", "'\"", "line\nbreak", ""),
         ),
-        ({"script": "-odd.py"}, (LOGS, "./-odd.py")),
+        ({"script": "-odd.py"}, (LOGS, "--", "./-odd.py")),
         # torchrun fills in its macros, and gives one `$` for two.
         (
             {"script": "$a.py", "args": ("$$", "${local_rank}")},
             ("$$a.py", "$$$$", "$${local_rank}"),
         ),
-        ({"module": "pkg.train", "args": ("-v",)}, ("--module", "pkg.train", "-v")),
+        ({"module": "pkg.train", "args": ("-v",)}, (LOGS, "--module", "--", "pkg.train", "-v")),
+        ({"args": ("--", "--r=16")}, ("--", "train/train_fsdp.py", "--", "--r=16")),
     ],
 )
 def test_what_runs(options: dict[str, Any], end: tuple[str, ...]) -> None:
@@ -212,6 +244,53 @@ def test_environment_precedence_and_the_warning_for_a_computed_value() -> None:
 
 def test_an_override_by_the_same_value_is_no_warning() -> None:
     assert merge_env({"A": "1"}, {"A": "1"}, {}) == ({"A": "1"}, [])
+
+
+@pytest.mark.parametrize(
+    ("env", "secrets", "shown"),
+    [
+        ({}, {}, HELD.path),
+        ({"PYTHONPATH": "/opt/lib:/x"}, {}, f"{HELD.path}:/opt/lib:/x"),
+        ({"PYTHONPATH": ""}, {}, HELD.path),
+        ({}, {"PYTHONPATH": Secret("/opt/lib")}, f"{HELD.path}:***"),
+    ],
+)
+def test_the_root_of_the_tree_stands_before_the_users_own_pythonpath(
+    env: dict[str, str], secrets: dict[str, Secret], shown: str
+) -> None:
+    got = plan(env=env, secrets=secrets)
+    assert {node["env"]["PYTHONPATH"] for node in got.document()["nodes"]} == {shown}
+    specs = node_specs(got, secret="", created=0.0).values()
+    assert [spec["python_path"] for spec in specs] == [[HELD.path]] * 2
+    assert got.warnings == ()
+
+
+def test_a_root_that_pythonpath_cannot_name() -> None:
+    facts = {name: replace(each, tree=CodeTree("/a:b")) for name, each in FACTS.items()}
+    got = plan(facts=facts)
+    assert "PYTHONPATH" not in got.shown_env(got.nodes[0])
+    assert got.warnings[0] == "node1: PYTHONPATH cannot name /a:b, which contains ':'"
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        ("$HOME/cache", "$HOME"),
+        ("/a:${LD_LIBRARY_PATH}", "${LD_LIBRARY_PATH}"),
+        ("$(nproc)", None),
+        ("costs 5$", None),
+        ("$5", None),
+        ("a$$", None),
+    ],
+)
+def test_a_reference_in_a_value_is_taken_literally_with_one_hint(value: str, hint: str | None) -> None:
+    got = plan(env={"A": value}, hosts=(NODE1, replace(NODE2, env={"B": "$X"})))
+    assert [node.env["A"] for node in got.nodes] == [value, value]
+    said = [f"node[1-2]: A={value}: {hint} is passed on"] if hint else []
+    assert [text.partition(" as it is")[0] for text in got.warnings] == [
+        *said,
+        "node2: B=$X: $X is passed on",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from ports import free_port
 
 from mnt.launch.engines import ENGINES
-from mnt.remote.torchrun.rendezvous import listen
+from mnt.remote.torchrun.rendezvous import joined, listen
 
 
 def test_it_listens_on_one_address_only() -> None:
@@ -32,6 +32,20 @@ def test_an_address_that_it_cannot_have(address: str, says: str) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match=rf"the store cannot listen on {address}:{port}: .*{says}"):
             listen(address, port)
+
+
+@pytest.mark.parametrize(
+    ("keys", "group"),
+    [
+        ((), False),
+        (("none/torchelastic/role_info/0", "none/torchelastic/agent/terminal_state/0"), False),
+        (("of the user/default_pg/", "ranks"), False),
+        (("none/torchelastic/role_info/0", "default_pg/0//cpu//0/1"), True),
+        (("default_pg/0//cuda//0",), True),
+    ],
+)
+def test_the_keys_that_show_a_process_group(keys: tuple[str, ...], group: bool) -> None:
+    assert joined(keys) is group
 
 
 @pytest.mark.parametrize(

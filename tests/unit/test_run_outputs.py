@@ -140,6 +140,28 @@ def test_a_terminal_gets_no_escapes(
     assert stream.written.decode() == "r\u00e9d31m \ufffd\ufffd1m\n"
 
 
+def test_a_live_line_lasts_until_anything_else_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "12")
+    stream = Stream(terminal=True)
+    lines = HostLines(["a", "b"], stream)
+    lines.live("a", "10%\x1b[31m")
+    lines.live("b", "20% and too long")
+    lines.feed("a", b"line\n")
+    lines.live("a", "30%")
+    lines.close()
+    erase = b"\r\x1b[K"
+    said = (b"a | 10%", b"b | 20% and", b"", b"a | 30%", b"")
+    first, second, third, fourth, last = (erase + each for each in said)
+    assert stream.written == first + second + third + b"a | line\n" + fourth + last
+
+
+def test_a_live_line_is_not_for_files() -> None:
+    stream = Stream()
+    HostLines(["a"], stream).live("a", "10%")
+    assert stream.written == b""
+
+
 def test_a_block_ends_with_a_newline() -> None:
     stream = Stream()
     block([b"one\n\xfftw", b"o"], stream)

@@ -13,6 +13,7 @@ from job_host import JobHost
 from waiting import PATIENCE, alive, at_most, wait_for
 
 from mnt.remote.job.procs import all_pids
+from mnt.remote.job.spec import job_environment
 
 # For scripts: `note(NAME)` writes the process's pid into a file, in one step.
 NOTE = """
@@ -101,6 +102,20 @@ def test_the_files_for_its_python_come_first_on_pythonpath(host: JobHost, own: s
     assert directory == str(host.local(spec["job"]) / "python")
 
 
+@pytest.mark.parametrize(
+    ("own", "path"), [(None, "/tree"), ("", "/tree"), ("/opt/lib:/opt/more", "/tree:/opt/lib:/opt/more")]
+)
+def test_the_root_of_the_tree_comes_before_the_users_own_pythonpath(
+    host: JobHost, own: str | None, path: str
+) -> None:
+    """Also where the user's is a secret."""
+    for where in ("env", "secrets"):
+        given = {} if own is None else {"PYTHONPATH": own}
+        spec = host.spec(env=given if where == "env" else {}, python_path=["/tree"])
+        secrets = given if where == "secrets" else {}
+        assert job_environment(spec, {}, secrets)[b"PYTHONPATH"] == path.encode()
+
+
 def test_arguments_arrive_byte_for_byte(host: JobHost) -> None:
     host.script("import os, sys\nprint([os.fsencode(a) for a in sys.argv[1:]])")
     arguments = ["a b", "$HOME;'\"", "two\nlines", "\udcfe", "", "ü", "{job_dir}"]
@@ -168,6 +183,24 @@ def test_a_job_gets_its_grace_to_end_in_order(host: JobHost) -> None:
     host.start(spec)
     host.word("main")
     assert host.stop(spec["job"], grace=10)["status"] == "stopped"
+    assert host.output(spec["job"]) == "saved\n"
+
+
+def test_a_stopped_rank_ends_in_order_too(host: JobHost) -> None:
+    """A stopped process takes TERM only when it goes on."""
+    host.script(
+        script(
+            "def save(*_): print('saved', flush=True); sys.exit(0)",
+            "signal.signal(signal.SIGTERM, save); note('main'); signal.raise_signal(signal.SIGSTOP)",
+            "time.sleep(600)",
+        )
+    )
+    spec = host.spec()
+    host.start(spec)
+    main = host.word("main")
+    wait_for(lambda: "T (stopped)" in Path(f"/proc/{main}/status").read_text())
+    with at_most(PATIENCE):
+        assert host.stop(spec["job"], grace=10 * PATIENCE)["status"] == "stopped"
     assert host.output(spec["job"]) == "saved\n"
 
 

@@ -9,7 +9,7 @@ import pytest
 from mnt.launch.engines import ENGINES
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job.channel import Event
-from mnt.remote.job.failures import Failure, last_exception, make_failure, tail
+from mnt.remote.job.failures import Failure, last_exception, last_words, make_failure, tail
 from mnt.remote.job.remains.readers import READERS, remains_of
 from mnt.remote.job.remains.torchrun import (
     RankFiles,
@@ -27,6 +27,9 @@ GLOO = (
     "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer "
     "[127.0.0.1]:4004. This is typically caused by a remote worker crashing."
 )
+
+
+SUMMARY = "ChildFailedError:\n[0]:\n  rank      : 5 (local_rank: 1)\n  exitcode  : 2 (pid: 9)\n"
 
 
 def sample(name: str) -> Failure:
@@ -72,11 +75,71 @@ def error_file(message: str) -> str:
 
 
 def test_a_rank_that_exits_without_an_exception_has_its_last_words() -> None:
-    summary = "ChildFailedError:\n[0]:\n  rank      : 5 (local_rank: 1)\n  exitcode  : 2 (pid: 9)\n"
     said = "usage: train.py [--lr LR]\n[rank5]: train.py: error: --lr: expected one argument\n"
-    failure = find_failure(summary, {1: RankFiles(stderr=Written(said, 1.0))}, first_rank=4, code=1)
+    failure = find_failure(SUMMARY, {1: RankFiles(stderr=Written(said, 1.0))}, first_rank=4, code=1)
     message = failure["message"]
     assert message == "rank 5 exited with code 2: train.py: error: --lr: expected one argument"
+
+
+@pytest.mark.parametrize(
+    ("stderr", "words"),
+    [
+        (
+            "[W1127 22:37:45.436284 socket.cpp:764] [c10d] The IPv6 addresses of (n, 1) cannot be found\n",
+            "",
+        ),
+        (
+            "no such file: a.txt\n[W1127 22:37:45.436284 socket.cpp:764] [c10d] The client\n",
+            "no such file: a.txt",
+        ),
+        ("bad\nW1127 22:37:45.436000 9011 torch/distributed/run.py:803] x\nI1127 22:37:45.4 x\n\n", "bad"),
+        ("bad\n/a/b.py:12: UserWarning: old\n  warnings.warn(x)\n", "bad"),
+        ("/a/b.py:12: UserWarning: old\n", ""),
+        ("usage: x\n  and more\n", "and more"),
+        ("[rank3]: E1127 22:37:45.1 broke\n", "E1127 22:37:45.1 broke"),
+        ("", ""),
+        ("\n \n", ""),
+    ],
+)
+def test_warnings_are_nobodys_last_words(stderr: str, words: str) -> None:
+    assert last_words(stderr) == words
+    failed = find_failure(SUMMARY, {1: RankFiles(stderr=Written(stderr, 0.0))}, 4, 1)
+    assert failed["message"] == f"rank 5 exited with code 2{words and ': '}{words}"
+
+
+OOM = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 60.00 GiB. GPU 0 has a total capacity of "
+    "139.80 GiB of which 19.29 GiB is free. Including non-PyTorch memory, this process has 120.51 GiB in "
+    "use. Of the allocated memory 120.00 GiB is allocated by PyTorch, and 0 bytes is reserved by PyTorch but "
+    "unallocated. If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF="
+    "expandable_segments:True to avoid fragmentation.  See documentation for Memory Management"
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "sentence"),
+    [
+        (
+            OOM,
+            "torch.OutOfMemoryError: CUDA out of memory: tried to allocate 60.00 GiB;"
+            " 19.29 GiB of 139.80 GiB on GPU 0 are free",
+        ),
+        (
+            OOM.partition(": ")[2],
+            "CUDA out of memory: tried to allocate 60.00 GiB; 19.29 GiB of 139.80 GiB on GPU 0",
+        ),
+        (
+            "RuntimeError: HIP out of memory. Tried to allocate 2.00 MiB. and more",
+            "RuntimeError: HIP out of memory: tried to allocate 2.00 MiB",
+        ),
+        ("OSError: out of memory. So it goes.", "OSError: out of memory. So it goes."),
+    ],
+)
+def test_a_full_gpu_is_one_sentence_and_its_traceback_is_whole(message: str, sentence: str) -> None:
+    failure = make_failure(message, 1, traceback=f"Traceback\n{message}")
+    assert failure["message"].startswith(sentence)
+    assert len(failure["message"]) < 130
+    assert message in (failure["traceback"] or "")
 
 
 def test_without_a_summary_the_error_files_tell() -> None:

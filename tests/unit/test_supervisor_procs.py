@@ -127,6 +127,20 @@ def test_the_environment_must_hold_all_that_is_asked_for(sleeper: Process) -> No
     assert sleeper.pid not in pids_with_environment({"MARK": "a b", "OTHER": "1"})
 
 
+def test_a_stopped_process_ends_by_term_within_the_grace(sleeper: Process) -> None:
+    """Whether it was stopped before the end began, or while it goes on."""
+    os.kill(sleeper.pid, signal.SIGSTOP)
+
+    def look() -> list[Process]:
+        found = find(identify(sleeper))
+        return [found] if found is not None else []
+
+    wait_for(lambda: look()[0].state == "T")
+    ending = Ending(look, 1000.0, 0.0, lambda killing: True)
+    wait_for(lambda: ending.step(1.0))
+    assert os.waitstatus_to_exitcode(os.waitpid(sleeper.pid, 0)[1]) == -signal.SIGTERM
+
+
 def test_what_cannot_be_ended_is_named_in_the_end() -> None:
     immortal = Process(2**22 + 1, 1, 1, "D", 1)
     ending = Ending(lambda: [immortal], 1.0, 0.0, lambda killing: True)

@@ -9,6 +9,7 @@ import pytest
 
 from lm import manifest
 from lm.errors import TrainingError
+from lm.gpus import missing_gpus
 from lm.layout import directory_name, latest, outdated, point, saved_steps, step_of
 from lm.metrics import MetricsFile, StepMetrics, step_line
 from lm.options import command_line
@@ -29,6 +30,24 @@ from lm.schedule import learning_rate
 )
 def test_learning_rate_warms_up_and_decays(step: int, expected: float) -> None:
     assert learning_rate(step, peak=1.0, warmup=4, total=44, final_ratio=0.1) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("promised", "seen", "local_rank", "problem"),
+    [
+        (0, 0, 3, None),  # a CPU job
+        (2, 2, 1, None),
+        (1, 2, 0, None),
+        (2, 0, 0, "torch 2.13.0+cpu sees 0 of the 2 GPUs that this node was promised"),
+        (2, 1, 0, "torch 2.13.0+cpu sees 1 of the 2 GPUs that this node was promised"),
+        (0, 2, 2, "local rank 2 has no GPU: torch sees 2; start at most 2 processes a node"),
+    ],
+)
+def test_a_rank_without_the_gpu_that_it_was_promised(
+    promised: int, seen: int, local_rank: int, problem: str | None
+) -> None:
+    found = missing_gpus(promised, seen, local_rank, "2.13.0+cpu")
+    assert (found is None) if problem is None else (found or "").startswith(problem)
 
 
 def test_learning_rate_without_warmup_starts_near_the_peak() -> None:

@@ -217,6 +217,26 @@ def test_it_ends_with_the_head(start: Start, tmp_path: Path, ignore: str) -> Non
     wait_for(lambda: gone(running.process.pid))
 
 
+@pytest.mark.parametrize("stdin", [[], [b"x" * 3_000_000]], ids=["no input", "input"])
+def test_a_stopped_command_cleans_up_too(start: Start, tmp_path: Path, stdin: list[bytes]) -> None:
+    clean_up = "trap 'touch $TMPDIR/cleaned; exit' TERM"
+    line = f"{clean_up}; echo began >$TMPDIR/began; kill -STOP $$; sleep 1000 & wait"
+    running = start(from_words([line]), *([stdin] if stdin else []))
+    wait_for((tmp_path / "began").exists)
+    if stdin:
+        subprocess.run(
+            ["/bin/sh", "-c", bootstrap.COMMAND],
+            input=wrapper.leash_opening("mark", running.process.pid),
+            capture_output=True,
+            env=running.env,
+            timeout=PATIENCE,
+        )
+    else:
+        running.hang_up()
+    wait_for((tmp_path / "cleaned").exists)
+    running.process.wait(PATIENCE)
+
+
 @pytest.mark.parametrize("last_word", [b"", wrapper.DONE], ids=["head gone", "done"])
 def test_a_leash_ends_what_has_its_input_from_the_head(
     start: Start, tmp_path: Path, last_word: bytes

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from lm.errors import TrainingError
+from lm.gpus import missing_gpus
 
 INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
@@ -47,7 +48,7 @@ def join(timeout_minutes: float) -> Worker:
         timeout_minutes: how long a rank waits for the others, here and later in every collective.
 
     Raises:
-        TrainingError: the process was not started by torchrun.
+        TrainingError: the process was not started by torchrun, or it lacks the GPU that it was promised.
     """
     try:
         rank, local_rank, world_size = (int(os.environ[k]) for k in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
@@ -56,13 +57,17 @@ def join(timeout_minutes: float) -> Worker:
             f"{missing} is not set: start this script with `mnt launch` or torchrun"
         ) from None
     on_gpu = torch.cuda.is_available()
+    seen = torch.cuda.device_count() if on_gpu else 0
+    problem = missing_gpus(int(os.environ.get("MNT_GPUS", "0")), seen, local_rank, torch.__version__)
+    if problem is not None:
+        raise TrainingError(f"{socket.gethostname()}: {problem}")
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
     worker = Worker(rank, local_rank, world_size, socket.gethostname(), device, "nccl" if on_gpu else "gloo")
     if on_gpu:
         torch.cuda.set_device(device)
-    if worker.leads_node:
-        interfaces = " ".join(f"{name}={os.environ.get(name, '(unset)')}" for name in INTERFACES)
-        print(f"{worker.host}: rank {rank} of {world_size}, {worker.backend}, {interfaces}", flush=True)
+    interfaces = " ".join(f"{name}={os.environ.get(name, '(unset)')}" for name in INTERFACES)
+    name = f"{device} ({torch.cuda.get_device_name(device)})" if on_gpu else str(device)
+    print(f"{worker.host}: rank {rank} of {world_size}, {name}, {worker.backend}, {interfaces}", flush=True)
     dist.init_process_group(
         worker.backend, timeout=timedelta(minutes=timeout_minutes), device_id=device if on_gpu else None
     )

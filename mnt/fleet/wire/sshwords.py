@@ -38,15 +38,22 @@ _MASTER = {"ControlMaster": "yes", "ControlPersist": "no", "RemoteCommand": "non
 
 
 def ssh_argv(
-    host: Host, timeouts: Timeouts, command: str, *, proxy: str | None = None, strict: bool = False
+    host: Host,
+    timeouts: Timeouts,
+    command: str,
+    *,
+    proxy: str | None = None,
+    strict: bool = False,
+    terminal: bool = False,
 ) -> list[str]:
     """The words that run `command` on a host. ssh_config decides what the inventory does not.
 
     Args:
         proxy: the ProxyCommand; None: there is no gateway.
         strict: accept no new host key, even if the inventory does: ssh_config does not.
+        terminal: give the command a terminal.
     """
-    words = ["ssh", "-T", *_login(host.ssh, timeouts, strict=strict)]
+    words = ["ssh", "-tt" if terminal else "-T", *_login(host.ssh, timeouts, strict=strict)]
     if proxy is not None:
         words += ["-o", f"ProxyCommand={proxy}"]
     elif host.ssh.gateway is not None:

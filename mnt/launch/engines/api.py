@@ -13,6 +13,7 @@ class Program:
     name: str  # a script's path, relative to the working directory or absolute; or the name of a module
     args: tuple[str, ...] = ()  # byte for byte (surrogate escapes)
     module: bool = False  # as in `python -m`
+    local_rank: bool = False  # whether each rank gets `--local_rank=N` before `args`
 
     @property
     def script(self) -> str | None:
@@ -44,5 +45,8 @@ class Engine:
     script: str  # runs if no SCRIPT is given: a path in the code tree
     argv: Callable[[NodeRole], list[str]]  # the node's command: pure
     remains: str  # the name of its reader in mnt/remote/job/remains/readers.py
+    # From the caller's environment, the name of a file with variables in the home or the working directory.
+    env_file: Callable[[Mapping[str, str]], str] | None = None
+    local_rank: bool = False  # whether scripts expect `--local_rank=N`, and get it unless the user says no
     # Files for the directory that is put first on node 0's PYTHONPATH: relative path -> text.
     master_python_files: Mapping[str, str] = field(default_factory=dict)

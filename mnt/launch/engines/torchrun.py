@@ -6,6 +6,7 @@ forward the same environment to all nodes, so no node could have its own NIC nam
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from importlib import resources
 
 from mnt.launch.engines.api import Engine, NodeRole
@@ -16,13 +17,21 @@ REMAINS = "torchrun"
 _SOURCE = resources.files("mnt.remote.torchrun").joinpath("rendezvous.py")
 
 
-def torchrun_engine(name: str, *, script: str) -> Engine:
-    """An engine that starts the ranks by torchrun."""
+def torchrun_engine(
+    name: str,
+    *,
+    script: str,
+    local_rank: bool = False,
+    env_file: Callable[[Mapping[str, str]], str] | None = None,
+) -> Engine:
+    """An engine that starts the ranks by torchrun. For the other arguments, see Engine."""
     return Engine(
         name,
         script=script,
         argv=torchrun,
         remains=REMAINS,
+        local_rank=local_rank,
+        env_file=env_file,
         master_python_files={
             "mnt_rendezvous.py": _SOURCE.read_text(encoding="utf-8"),
             "mnt_rendezvous-1.dist-info/METADATA": "Name: mnt-rendezvous\nVersion: 1\n",
@@ -37,15 +46,17 @@ def torchrun(node: NodeRole) -> list[str]:
     """The argv of one node's torchrun (torch 2.13 `torch.distributed.run`, static rendezvous).
 
     `--local-addr` keeps the FQDN, which other hosts may not resolve, out of the rendezvous. `--tee=3` also
-    writes every rank's stdout and stderr below `--log-dir`. Torchrun treats each word of the program as a
-    template for `$local_rank` (its `macros.substitute`), so `$` is written as `$$`. Node 0 hosts the store:
-    with the engine's `master_python_files`, its rendezvous is the static one with a store that listens on the
-    master address only.
+    writes every rank's stdout and stderr below `--log-dir`. Node 0 hosts the store: with the engine's
+    `master_python_files`, its rendezvous is the static one with a store that listens on the master address
+    only.
+
+    Without the `--` before the program, argparse would take `--r=16` of the program's for an abbreviation of
+    an option of torchrun, and drop the program's first `--`. Torchrun treats each word of the program as a
+    template for `$local_rank` (its `macros.substitute`), so `$` of the program's is written as `$$`.
     """
     program = node.program
-    # torchrun would read a name with a leading `-` as an option.
-    script = f"./{program.name}" if program.name.startswith("-") else program.name
-    words = ["--module", program.name] if program.module else [script]
+    # Python would read a script's name with a leading `-` as an option.
+    name = f"./{program.name}" if program.name.startswith("-") and not program.module else program.name
     return [
         *node.python,
         "-m",
@@ -60,8 +71,16 @@ def torchrun(node: NodeRole) -> list[str]:
         "--max-restarts=0",
         "--tee=3",
         f"--log-dir={node.ranks}",
-        *(word.replace("$", "$$") for word in (*words, *program.args)),
+        *(["--module"] if program.module else []),
+        "--",
+        _literal(name),
+        *(["--local_rank=${local_rank}"] if program.local_rank else []),
+        *map(_literal, program.args),
     ]
+
+
+def _literal(word: str) -> str:
+    return word.replace("$", "$$")
 
 
 def _bound_store(node: NodeRole) -> tuple[str, ...]:

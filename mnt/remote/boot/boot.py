@@ -116,6 +116,7 @@ class Group:
         if self._own == 1:  # of a container; killpg(1) is kill(-1), which spares its caller
             os.kill(1, signal.SIGTERM)
         os.killpg(self._own, signal.SIGTERM)
+        os.killpg(self._own, signal.SIGCONT)  # for what was stopped
 
     def sweep(self) -> None:
         """Kill all processes in the group except this one, which leaves the group first.

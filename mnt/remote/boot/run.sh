@@ -34,11 +34,12 @@ if [ "$size" -gt 0 ]; then
   rm -f "$file";
   [ "$there" -eq "$size" ] || { echo "mnt: no place for the script in ${TMPDIR:-/tmp}" >&4; exit 126; };
 fi;
-# TERM, two seconds, KILL. This subshell outlives the TERM, and is itself in the group.
+# TERM, CONT for what was stopped, two seconds, KILL. This subshell outlives the TERM, and is itself in the group.
 leash() {
   trap "" HUP INT TERM;
   while IFS= read -r line; do :; done <&3;
   kill -TERM 0;
+  kill -CONT 0;
   sleep 2;
   kill -KILL 0;
 };

@@ -55,6 +55,7 @@ _STATE = {
     "started": _TIME,
     "ended": _TIME,
     "listening": (bool, None),
+    "alone": (bool, None),
     "peer": _TEXT,
     "supervisor": ({"pid": _PID, "start_time": _COUNT, "boot_id": 1024}, None),
 }
@@ -91,6 +92,8 @@ def describe(paths: JobPaths, *, local: bool = True) -> dict[str, Any] | None:
         if state["state"] not in FINAL_STATES:
             state["state"] = "lost"
     del state["supervisor"]
+    if not state["alone"]:
+        del state["alone"]
     return {**about, **state, "listening": bool(state["listening"])}
 
 

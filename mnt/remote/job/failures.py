@@ -16,6 +16,15 @@ TAIL_BYTES = 256 * 1024
 _LINE_CHARACTERS = 2000  # of each line that VICTIM reads: its time grows with the square
 
 LINE_PREFIX = re.compile(r"^(?:\[\w+\]:? ?)+")  # "[rank1]: " of torch's excepthook, "[default1]:" of --tee
+# Messages and warnings of torch's C++ code ("[W1127 22:37:45.1 socket.cpp:764] ..") and of Python explain no
+# exit code. A line of source code follows Python's, with an indent.
+_NOTICE = re.compile(r"\[?[IW]\d{4} [\d:.]+ |\S+:\d+: \w*Warning: ")
+# The caching allocator (torch 2.1 and newer, CUDACachingAllocator.cpp); its figures and its advice follow.
+_OUT_OF_MEMORY = re.compile(
+    r"(?P<what>.{0,80}out of memory)\. Tried to allocate (?P<size>[\d.]+ \w+)\."
+    r"(?: GPU (?P<gpu>\d+) has a total capacity of (?P<total>[\d.]+ \w+)"
+    r" of which (?P<free>[\d.]+ \w+) is free\.)?"
+)
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:: |$)")
 
 # The output of a process that fails because another one has ended. A plain "Connection reset by peer" does
@@ -72,11 +81,30 @@ def make_failure(
         "local_rank": local_rank,
         "exit_code": None if code is None else exit_code_of(code),
         "signal": None if code is None else signal_of(code),
-        "message": _readable(message[:MESSAGE_CHARACTERS]),
+        "message": _readable(_one_sentence(message)[:MESSAGE_CHARACTERS]),
         "traceback": None if traceback is None else _readable(traceback[-TRACEBACK_BYTES:]),
         "time": time if time is not None and 0 <= time < CALENDAR_END else None,
         "victim": code is not None and (code == -signal.SIGTERM or _lost_others(words)),
     }
+
+
+def _one_sentence(message: str) -> str:
+    """The message, or what matters of the paragraph that torch writes when a GPU's memory is full."""
+    found = _OUT_OF_MEMORY.match(message)
+    if found is None:
+        return message
+    where = "; {free} of {total} on GPU {gpu} are free".format(**found.groupdict()) if found["gpu"] else ""
+    return f"{found['what']}: tried to allocate {found['size']}{where}"
+
+
+def last_words(output: str) -> str:
+    """The last line that may say why a process has ended, without its prefix; empty if there is none."""
+    lines = [LINE_PREFIX.sub("", line) for line in output.splitlines() if line.strip()]
+    for above, line in zip(reversed(["", *lines[:-1]]), reversed(lines)):
+        of_notice = line[:1].isspace() and _NOTICE.match(above)
+        if line.strip() and not _NOTICE.match(line) and not of_notice:
+            return line.strip()
+    return ""
 
 
 def _readable(text: str) -> str:
@@ -129,8 +157,7 @@ def signal_of(code: int) -> str | None:
 def failure_of_program(output: str, code: int) -> Failure:
     """The failure of the engine itself, from the end of its output: the last exception, or the last line."""
     exception = last_exception(output)
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    last_line = exception[0] if exception else lines[-1] if lines else ""
+    last_line = exception[0] if exception else last_words(output)
     message = f"killed by {signal_of(code)}" if code < 0 else last_line or f"exit code {code}"
     return make_failure(message, code, traceback=exception[1] if exception else None)
 

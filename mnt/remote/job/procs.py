@@ -244,5 +244,7 @@ class Ending:
                 send_signal(process, signal.SIGKILL)
             elif identity not in self._signalled:
                 send_signal(process, signal.SIGTERM)
+            if process.state == "T":  # it was stopped, and takes the TERM only when it goes on
+                send_signal(process, signal.SIGCONT)
             self._signalled.add(identity)
         return killing and now >= self._kill_at + self.PATIENCE

@@ -31,16 +31,18 @@ def job_environment(
 ) -> dict[bytes, bytes]:
     """The job's environment: SESSION_VARIABLES, the spec's, `secrets`, and `job_variables`; no others.
 
-    PYTHONPATH is set, or gets one directory more, if the spec has `python_files`.
+    PYTHONPATH is the directory of `python_files`, then the spec's `python_path`, then the user's own value.
     """
     environment = {name: session[name] for name in SESSION_VARIABLES if name in session}
     environment.update(spec["env"])
     environment.update(secrets)
     path = [*spec.get("path_prepend", ()), *environment.get("PATH", os.defpath).split(os.pathsep)]
     environment["PATH"] = os.pathsep.join(dict.fromkeys(path))
+    python = [*spec.get("python_path", ()), environment.get("PYTHONPATH")]
     if spec.get("python_files"):
-        python = JobPaths(spec["jobs_dir"], spec["job"], spec["host"]).python
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [python, environment.get("PYTHONPATH")]))
+        python.insert(0, JobPaths(spec["jobs_dir"], spec["job"], spec["host"]).python)
+    if any(python):
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, python))
     environment["MNT_NODE_RANK"] = str(spec["node_rank"])
     environment.update(job_variables(spec["job"], spec["host"]))
     return {encode(name): encode(value) for name, value in environment.items()}
@@ -54,6 +56,11 @@ def encode(text: str) -> bytes:
 def first_rank(spec: Mapping[str, Any]) -> int:
     """The global rank of local rank 0."""
     return sum(int(node["nproc"]) for node in spec["nodes"] if node["node_rank"] < spec["node_rank"])
+
+
+def world_size(spec: Mapping[str, Any]) -> int:
+    """The number of ranks on all nodes."""
+    return sum(int(node["nproc"]) for node in spec["nodes"])
 
 
 def rank_count(spec: Mapping[str, Any]) -> int:

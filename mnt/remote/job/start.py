@@ -19,6 +19,7 @@ from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.entry import about, describe, is_staged, living_supervisor
 from mnt.remote.job.files import FINAL_STATES, JobPaths, open_log, read_spec, read_state, remove_files
+from mnt.remote.job.gpus import check_gpus
 from mnt.remote.job.secret import put_secrets
 from mnt.remote.job.spec import SESSION_VARIABLES, job_of, job_variables
 from mnt.remote.job.stop import stop_node
@@ -30,9 +31,11 @@ LOOK_EVERY = 0.05
 def check_node(args: dict[str, Any]) -> dict[str, Any]:
     """See `mnt.tasks.job.check_node`. Raises Refused."""
     spec = args["spec"]
-    _check(spec, {**_session_environment(), **args.get("secrets", {})})
+    session, secrets = _session_environment(), args.get("secrets", {})
+    _check(spec, {**session, **secrets})
     if spec["node_rank"] == 0:
         _check_port(int(spec["master"]["port"]))
+    check_gpus(spec, session, secrets)
     return {}
 
 
@@ -89,6 +92,12 @@ def _check(spec: Mapping[str, Any], environment: Mapping[str, str]) -> None:
     if script is not None and not os.path.isfile(os.path.join(cwd, script)):
         push = "" if spec["release"] is None else ", or push the tree that has it: mnt push"
         raise Refused(f"script missing: {script} (in {cwd})", f"check its path, relative to {cwd}{push}")
+    unread = spec.get("unread")
+    if unread is not None and os.path.exists(os.path.join(cwd, unread)):
+        raise Refused(
+            f"{unread} in {cwd} has variables, and was not read: mnt launch was started elsewhere",
+            f"start it in the directory that has {unread}, or give the file's lines with --env-file",
+        )
     path = [*spec.get("path_prepend", ()), spec["env"].get("PATH", environment.get("PATH", os.defpath))]
     named = os.path.join(cwd, program) if "/" in program else program
     if shutil.which(named, path=os.pathsep.join(path)) is None:

@@ -39,6 +39,7 @@ class NodeState:
             "ended": None,
             "listening": False,
             "peer": None,
+            "alone": False,
             "killed": 0,
             "left": [],
         }

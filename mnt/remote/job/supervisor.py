@@ -41,7 +41,7 @@ from mnt.remote.job.procs import (
 )
 from mnt.remote.job.remains.readers import remains_of
 from mnt.remote.job.secret import take_secrets
-from mnt.remote.job.spec import encode, first_rank, job_environment, job_variables
+from mnt.remote.job.spec import encode, first_rank, job_environment, job_variables, world_size
 from mnt.remote.job.state import NodeState, log
 from mnt.remote.job.verdict import reason_of, verdict
 
@@ -255,6 +255,9 @@ class Supervisor:
             self._failure = self._examine(before=self._reason_time)
         self._state.note(
             **verdict(code, self._reason, self._failure),
+            alone=code == 0
+            and world_size(self._spec) > 1
+            and remains_of(self._spec).alone(self._paths.python),
             ended=time.time(),
             killed=self._ending.ended,
             left=self._ending.left,

@@ -4,19 +4,28 @@ torchrun's own handler (torch 2.13, `static_tcp_rendezvous.py`) creates a TCPSto
 address of the host, and no option changes this. So this is a handler of its own, the backend `mnt`, for the
 node that hosts the store. It is sent to the host, not imported by `mnt`, because it needs the host's torch.
 
+When torchrun has ended, the store shows whether any rank has joined a process group: if none has, the handler
+leaves the file ALONE beside this one, for the supervisor.
+
 It uses documented interfaces only: torchrun finds it by the entry point `torchrun.handlers`
 (`torch.distributed.elastic.rendezvous.registry`, torch 2.5 and newer); `master_listen_fd` of TCPStore takes a
-bound socket; and with `multi_tenant` a later TCPStore of the same process and port uses the same server.
+bound socket; with `multi_tenant` a later TCPStore of the same process and port uses the same server; and
+`list_keys` (newer than torch 2.9) has the keys of all clients.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 BACKEND = "mnt"  # as in `--rdzv-backend`
+ALONE = "alone"  # this file's presence says that no rank has joined a process group
+
+# What `init_process_group` puts before the keys of gloo and NCCL (torch 2.11 and 2.13, distributed_c10d.py).
+_GROUP = "default_pg/"
 
 _TIMEOUT = 600  # seconds; that of torchrun's static rendezvous
 _servers: list[Any] = []  # the TCPStores that keep the servers alive, until the process ends
@@ -42,6 +51,10 @@ def create(parameters: Any) -> Any:
     class BoundRendezvous(StaticTCPRendezvous):  # type: ignore[misc,unused-ignore]
         def get_backend(self) -> str:
             return BACKEND
+
+        def shutdown(self) -> bool:
+            _tell_if_alone(_servers[-1])
+            return bool(super().shutdown())
 
     address, _, text = parameters.endpoint.rpartition(":")
     port = int(text)
@@ -74,10 +87,25 @@ def listen(address: str, port: int) -> socket.socket:
         raise OSError(error.errno, f"the store cannot listen on {address}:{port}: {text}") from error
 
 
+def _tell_if_alone(store: Any) -> None:
+    """Write ALONE if no rank has joined a group. Nothing is known with a torch without `list_keys`."""
+    if hasattr(store, "list_keys") and not joined(store.list_keys()):
+        with contextlib.suppress(OSError), open(os.path.join(_here(), ALONE), "w", encoding="ascii"):
+            pass
+
+
+def joined(keys: Iterable[str]) -> bool:
+    """Whether these keys of the store, with the agents' own, show that a rank has joined a process group."""
+    return any(key.startswith(_GROUP) for key in keys)
+
+
+def _here() -> str:
+    return os.path.dirname(os.path.abspath(__file__))
+
+
 def _leave_python_path() -> None:
     """Take the directory of this file from PYTHONPATH again: it is there for torchrun, not for the ranks."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    rest = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path != here]
+    rest = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path != _here()]
     if any(rest):
         os.environ["PYTHONPATH"] = os.pathsep.join(rest)
     else:

@@ -26,6 +26,13 @@ class Remains(Protocol):
             before: when the job was told to end; what the ranks wrote later does not count.
         """
 
+    def alone(self, python: str) -> bool:
+        """Whether it is known that no rank of the job has joined a process group.
+
+        Args:
+            python: the directory of `master_python_files`, on node 0.
+        """
+
     def rank_log(self, ranks: str, local_rank: int, stream: str) -> str | None:
         """The file with a rank's `stdout` or `stderr`; None while it does not exist."""
 

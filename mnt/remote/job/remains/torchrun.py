@@ -15,14 +15,15 @@ from dataclasses import dataclass
 
 from mnt.remote.common.files import entries, parse_json, whole_number
 from mnt.remote.job.failures import (
-    LINE_PREFIX,
     Failure,
     failure_of_program,
     last_exception,
+    last_words,
     make_failure,
     signal_of,
     tail,
 )
+from mnt.remote.torchrun.rendezvous import ALONE
 
 _WRONG = (ValueError, KeyError, TypeError, OverflowError, RecursionError)  # of an error.json that is none
 _REPORT = re.compile(r"^\[\d+\]:$")
@@ -144,10 +145,9 @@ def _of_rank(
 def _last_words(rank: int, code: int, stderr: str) -> str:
     name = signal_of(code)
     how = f"exited with code {code}" if name is None else f"was killed by {name}"
-    lines = [line for line in stderr.splitlines() if line.strip()]
     # Other signals come from outside: the process's output does not explain them.
-    last_line = f": {LINE_PREFIX.sub('', lines[-1])}" if lines and name in (None, "SIGABRT") else ""
-    return f"rank {rank} {how}{last_line}"
+    words = last_words(stderr) if name in (None, "SIGABRT") else ""
+    return f"rank {rank} {how}: {words}" if words else f"rank {rank} {how}"
 
 
 def _until(file: Written | None, before: float | None) -> Written | None:
@@ -187,6 +187,9 @@ class TorchrunRemains:
         self, output: str, ranks: str, first_rank: int, code: int, before: float | None = None
     ) -> Failure:
         return find_failure(output, read_ranks(ranks), first_rank, code, before)
+
+    def alone(self, python: str) -> bool:
+        return os.path.exists(os.path.join(python, ALONE))
 
     def rank_log(self, ranks: str, local_rank: int, stream: str) -> str | None:
         attempt = last_attempt(ranks)

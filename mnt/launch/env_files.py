@@ -1,0 +1,54 @@
+"""The file with variables that an engine's own launcher reads on the head: DeepSpeed's `.deepspeed_env`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from mnt.errors import UsageError
+from mnt.launch.plan import LaunchOptions
+from mnt.launch.secret import Secret, read_env_file
+
+_SHELLS = re.compile(r"[\"'`$\\]")
+
+
+def with_engine_file(options: LaunchOptions, caller: Mapping[str, str], *, here: bool) -> LaunchOptions:
+    """The options with the variables of the engine's file in the home, then in the working directory.
+
+    The later one counts (DeepSpeed 0.19, `runner.py`), and `options` override both. Their values are not
+    shown. If there is no such file in the working directory, hosts must refuse a code tree that has one.
+
+    Args:
+        here: the code tree is the working directory.
+
+    Raises UsageError, which names the file: it cannot be read, or a value needs a shell.
+    """
+    name = options.engine.env_file(caller) if options.engine.env_file else ""
+    if not name:
+        return options
+    home, cwd = (os.path.join(place, name) for place in (os.path.expanduser("~"), os.getcwd()))
+    found: dict[str, Secret] = {}
+    notes = []
+    for file in filter(os.path.isfile, dict.fromkeys((home, cwd))):
+        variables = read_env_file(file, caller)
+        for variable, value in variables.items():
+            _refuse_shell(file, variable, value)
+        found |= variables
+        notes.append(f"{file} sets {', '.join(variables) or 'nothing'}")
+    return replace(
+        options,
+        secrets={**found, **options.secrets},
+        notes=(*options.notes, *notes),
+        unread=None if here or os.path.isabs(name) or os.path.isfile(cwd) else name,
+    )
+
+
+def _refuse_shell(file: str, variable: str, value: Secret) -> None:
+    """DeepSpeed lets a shell read the values; here each is used as written. Raises UsageError."""
+    if _SHELLS.search(value.reveal()):
+        raise UsageError(
+            f"{file}: the value of {variable} has a quote, $, ` or \\, which only a shell would interpret",
+            fix="write the value itself there, without quotes; or move the line to a file for --env-file",
+        )

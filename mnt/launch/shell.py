@@ -1,0 +1,44 @@
+"""The command that opens a shell on a host where, and with what, a job would run there. Pure."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+from collections.abc import Mapping, Sequence
+
+from mnt.launch.plan import NodePlan
+
+
+def shell_of(node: NodePlan) -> str:
+    """For the login shell of a node: a shell in its code tree, with the variables of a job but no secret."""
+    env = dict(node.env)
+    python_path = [*node.python_path, *filter(None, [env.get("PYTHONPATH")])]
+    if python_path:
+        env["PYTHONPATH"] = ":".join(python_path)
+    return _command([node.cwd], env, node.path_prepend)
+
+
+def shell_without_plan(workdir: str, env: Mapping[str, str], path_prepend: Sequence[str]) -> str:
+    """The same for a host of which no job can be planned: in the current release, the workdir or the home.
+
+    Args:
+        workdir: may begin with `~`, as may the directories in `path_prepend`.
+    """
+    return _command([f"{workdir}/current", workdir], env, path_prepend)
+
+
+def _command(places: Sequence[str], env: Mapping[str, str], path_prepend: Sequence[str]) -> str:
+    """What any login shell passes on to sh: only letters, digits and `+/=` between its quotes vary."""
+    lines = [" || ".join(f"cd -- {_path(place)} 2>/dev/null" for place in places) + " || cd"]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
+    lines += [f'PATH={_path(directory)}:"$PATH"' for directory in path_prepend]
+    lines.append('export PATH; exec "${SHELL:-/bin/sh}" -i')
+    script = base64.b64encode("\n".join(lines).encode("utf-8", "surrogateescape")).decode("ascii")
+    return f"exec sh -c 'eval \"$(echo {script} | base64 -d)\"'"
+
+
+def _path(path: str) -> str:
+    """A path for sh; `~` is the home of the host."""
+    if path == "~" or path.startswith("~/"):
+        return f'"$HOME"{shlex.quote(path[1:]) if path[1:] else ""}'
+    return shlex.quote(path)

@@ -1,0 +1,87 @@
+"""Progress bars as torchrun passes them on: one line each, live on a terminal, and nothing else is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from mnt.launch.bars import Bars
+
+TRAIN = "[rank0] Train:  {0}%|##   | {0}/99 [00:01<00:09,  {1}]"
+
+
+def shown(*pieces: str) -> tuple[list[str], list[str]]:
+    """The lines of one node's output that are shown, and the live lines."""
+    said: list[str] = []
+    live: list[str] = []
+    bars = Bars(lambda host, text: said.append(text), lambda host, text: live.append(text))
+    for piece in pieces:
+        bars.feed("node1", piece)
+    bars.close()
+    return "".join(said).splitlines(), live
+
+
+@pytest.mark.parametrize("size", [1, 5, 10_000])
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        # Slower than torchrun looks: each state is without an end until the next one comes.
+        ("[rank0] \n[rank0] 1%[rank0] \n[rank0] 2%[rank0] \n[rank0] 3%[rank0] \n", ["[rank0] 3%"]),
+        # Faster: some states come as lines.
+        (
+            "".join(TRAIN.format(i, "1.0it/s") + ("[rank0] \n" if i % 3 else "\n") for i in range(9)),
+            [TRAIN.format(8, "1.0it/s")],
+        ),
+        # A line of the other stream in between, and the end of the bar's own line after it.
+        (
+            "[rank0] 1%[rank0] begin\n[rank0] \n[rank0] 2%[rank0] \n",
+            ["[rank0] 1%", "[rank0] begin", "[rank0] 2%"],
+        ),
+        # Another engine leaves the carriage returns.
+        ("[rank0] \r1%\r2%\r3%\n1%\r2%\nx\r\n", ["[rank0] 3%", "2%", "x"]),
+        # Its rate is below one a second.
+        (TRAIN.format(1, "1.5it/s") + "\n" + TRAIN.format(2, "1.5s/it") + "\n", [TRAIN.format(2, "1.5s/it")]),
+        # Two bars, and the lines around them.
+        (
+            "[rank0] go\n[rank0] load 1%[rank0] \n[rank0] load 2%[rank0] \n"
+            "[rank0] save 1%[rank0] \n[rank0] end\n",
+            ["[rank0] go", "[rank0] load 2%", "[rank0] save 1%", "[rank0] end"],
+        ),
+        # Two ranks at once.
+        (
+            "[rank0] 1%[rank0] \n[rank1] 5%[rank1] \n[rank0] 2%[rank0] \n[rank1] 6%[rank1] \n",
+            ["[rank0] 2%", "[rank1] 6%"],
+        ),
+    ],
+)
+def test_the_last_state_of_a_bar_is_one_line(text: str, lines: list[str], size: int) -> None:
+    pieces = [text[start : start + size] for start in range(0, len(text), size)]
+    assert [line.rstrip("\r") for line in shown(*pieces)[0]] == lines
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[rank0] loss 1\n[rank0] loss 2\n",
+        "[rank0] 10%\n[rank0] 20%\n",
+        "[rank0] \n[rank0] \n[rank0] x\n",
+        "[rank0] [rank0] my own prefix 1\n[rank0] [rank0] my own prefix 2\n",
+        "no prefix\n\n10%|##| 1/2\n",
+        "[rank0] of [rank1] x\n",
+        "[rank0] no end",
+        "[rank0] " + "x" * 100_000,
+    ],
+)
+def test_other_lines_stay_as_they_are(text: str) -> None:
+    lines, live = shown(text)
+    assert ("\n".join(lines), live) == (text.removesuffix("\n"), [])
+
+
+def test_a_late_rest_of_a_line_is_no_second_line_with_two_prefixes() -> None:
+    assert shown("[rank0] a[rank0] b\n[rank0] c\n")[0] == ["[rank0] a", "[rank0] b", "[rank0] c"]
+
+
+def test_each_state_is_live_at_once() -> None:
+    first, second = TRAIN.format(1, "1.0it/s"), TRAIN.format(2, "1.0it/s")
+    assert shown(first)[1] == [first]
+    assert shown(f"{first}[rank0] \n", second)[1] == [first, second]

@@ -1,0 +1,92 @@
+"""`.deepspeed_env`, as DeepSpeed's launcher finds it: read with that engine, or refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mnt.errors import UsageError
+from mnt.launch.engines import ENGINES
+from mnt.launch.env_files import with_engine_file
+from mnt.launch.plan import LaunchOptions
+from mnt.launch.secret import Secret
+
+DEEPSPEED = LaunchOptions(engine=ENGINES["deepspeed"])
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """The home and the working directory."""
+    home, cwd = tmp_path / "home", tmp_path / "tree"
+    home.mkdir()
+    cwd.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(cwd)
+    return home, cwd
+
+
+def values(options: LaunchOptions) -> dict[str, str]:
+    return {name: secret.reveal() for name, secret in options.secrets.items()}
+
+
+def test_the_tree_overrides_the_home_and_the_command_line_both(places: tuple[Path, Path]) -> None:
+    home, cwd = places
+    (home / ".deepspeed_env").write_text("# mine\nA=home\nB=home\nC=home\n\n")
+    (cwd / ".deepspeed_env").write_text("B=tree\nC=tree\nMINE\n")
+    given = LaunchOptions(engine=ENGINES["deepspeed"], secrets={"C": Secret("file")})
+    got = with_engine_file(given, {"MINE": "own"}, here=False)
+    assert values(got) == {"A": "home", "B": "tree", "C": "file", "MINE": "own"}
+    assert got.notes == (f"{home}/.deepspeed_env sets A, B, C", f"{cwd}/.deepspeed_env sets B, C, MINE")
+    assert got.unread is None
+
+
+def test_only_deepspeed_reads_it(places: tuple[Path, Path]) -> None:
+    (places[1] / ".deepspeed_env").write_text("A=1\n")
+    options = LaunchOptions()
+    assert with_engine_file(options, {}, here=False) is options
+
+
+@pytest.mark.parametrize(
+    ("name", "here", "unread"),
+    [
+        (None, False, ".deepspeed_env"),
+        (None, True, None),
+        ("ds.env", False, "ds.env"),
+        ("/etc/ds.env", False, None),
+        ("", False, None),
+    ],
+)
+def test_a_file_of_the_tree_that_was_not_read_is_the_hosts_to_refuse(
+    places: tuple[Path, Path], name: str | None, here: bool, unread: str | None
+) -> None:
+    caller = {} if name is None else {"DS_ENV_FILE": name}
+    got = with_engine_file(DEEPSPEED, caller, here=here)
+    assert (got.unread, values(got)) == (unread, {})
+
+
+def test_another_name(places: tuple[Path, Path]) -> None:
+    (places[1] / "ds.env").write_text("A=1\n")
+    (places[1] / ".deepspeed_env").write_text("A=2\n")
+    assert values(with_engine_file(DEEPSPEED, {"DS_ENV_FILE": "ds.env"}, here=False)) == {"A": "1"}
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('A="a b"', "the value of A has a quote"),
+        ("A='x'", "the value of A has a quote"),
+        ("A=$HOME/x", "the value of A has a quote"),
+        ("A=`hostname`", "the value of A has a quote"),
+        ("A=a\\\\b", "the value of A has a quote"),
+        ("export A=1", ".deepspeed_env:1: not a variable"),
+        ("A", ".deepspeed_env:1: not NAME=VALUE"),
+    ],
+)
+def test_what_needs_a_shell_is_refused_by_name(places: tuple[Path, Path], line: str, problem: str) -> None:
+    (places[1] / ".deepspeed_env").write_text(f"{line}\n")
+    with pytest.raises(UsageError) as caught:
+        with_engine_file(DEEPSPEED, {}, here=True)
+    assert problem in caught.value.message
+    assert str(places[1]) in caught.value.message
+    assert caught.value.fix
