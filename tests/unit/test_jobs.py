@@ -152,11 +152,29 @@ def lost(host: str, by: str, **reason: Any) -> Any:
     return entry(by, "failed", reason={"lost": host, **reason}, failure=failure(None, None))
 
 
+def ranked(entry: Any) -> Any:
+    """With the host's own rank."""
+    return {**entry, "node_rank": int(entry["host"][4:]) - 1}
+
+
+@pytest.mark.parametrize("accused", ["node1", "node3"])
+def test_a_node_cannot_blame_another_one_for_its_own_failure(accused: str) -> None:
+    """node2 fails, which node 0 has heard, and says that it lost contact with another node."""
+    heard = {"peer": "node2", "failure": failure(1, 7)}
+    for others in (heard, {"request": True}):
+        if accused == "node1" and "request" in others:
+            continue  # then nobody contradicts it
+        nodes = (entry("node1", "stopped", reason=others), lost(accused, "node2"))
+        culprit = merged(*map(ranked, (*nodes, entry("node3", "stopped", reason=others)))).culprit
+        assert culprit is not None
+        assert culprit.host == "node2"
+
+
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 3, 1)])
 def test_who_is_lost_is_decided_by_the_votes(order: tuple[int, ...]) -> None:
     """The master's NIC is down: it misses one of the others, and all others miss it."""
     says = {1: lost("node2", "node1"), 2: lost("node1", "node2"), 3: lost("node1", "node3")}
-    culprit = merged(*(says[each] for each in order)).culprit
+    culprit = merged(*(ranked(says[each]) for each in order)).culprit
     assert culprit is not None
     assert culprit.host == "node1"
     assert "lost contact with it" in culprit.message
