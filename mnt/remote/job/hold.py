@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 
 from mnt.remote.job.stop import stop_node
 
+_WHY = {"message": "mnt launch was cut off before it had started all nodes", "lost": None}
 PATIENCE = 20  # seconds without a sign of life of the head, which sends one every 2 s
 
 
@@ -22,9 +23,13 @@ def hold_node(
         while stdin.read1():  # type: ignore[attr-defined]  # it is buffered
             signal.alarm(PATIENCE)
     except (ConnectionError, SystemExit):
-        why = {"message": "mnt launch was cut off before it had started all nodes", "lost": None}
-        stop_node({**args, "why": why})
+        end_without_head(args)
         raise
     finally:
         signal.alarm(0)
     return {}
+
+
+def end_without_head(args: dict[str, Any]) -> None:
+    """End this node's part of a job that was not started everywhere: what is staged, or runs already."""
+    stop_node({**args, "grace": args.get("grace", 0.0), "why": _WHY})
