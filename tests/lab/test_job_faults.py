@@ -107,3 +107,26 @@ def test_a_host_dies_before_the_first_contact_of_the_supervisors(
     assert launch.returncode == 1, said
     assert f" {lost}: " in said.splitlines()[-1], said
     nothing_is_left(lab)
+
+
+def test_dead_hosts_are_named_beside_the_job_that_was_stopped(
+    run_mnt: Mnt, make_lab: Callable[..., Lab], tree: Path
+) -> None:
+    lab = make_lab(count=4)
+    assert run_mnt("push", str(tree), lab=lab).returncode == 0
+    job = run_mnt(
+        "launch", "-n", "node[1-2]", "--detach", "--grace", "1", "sleeper.py", lab=lab
+    ).stdout.strip()
+    for name in ("node3", "node4"):
+        power_off(lab.host(name))
+    done = run_mnt("stop", job, "--grace", "1", "--json", lab=lab)
+    assert done.returncode == 1, done.stderr
+    (document,) = json.loads(done.stdout)["jobs"]
+    assert {host: each["status"] for host, each in document["hosts"].items()} == {
+        "node1": "stopped",
+        "node2": "stopped",
+        "node3": "unreachable",
+        "node4": "unreachable",
+    }
+    assert done.stderr.count("no answer from") == 2
+    nothing_is_left(lab)
