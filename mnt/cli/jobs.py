@@ -33,15 +33,19 @@ class FoundJobs:
 
 
 @contextmanager
-def found_jobs(
-    selection: Selection, wanted: str | None = None, *, all_of_them: bool = False
-) -> Iterator[FoundJobs]:
-    """Ask the hosts for jobs, with a warning for each that does not answer.
+def found_jobs(selection: Selection, wanted: str | None = None) -> Iterator[FoundJobs]:
+    """Ask the hosts for jobs, as `look_for_jobs`."""
+    with job_hosts(selection) as (hosts, decided):
+        yield look_for_jobs(hosts, wanted, decided=decided)
 
-    Where no inventory is named and none can be chosen, only this machine is asked.
+
+@contextmanager
+def job_hosts(selection: Selection, *, all_of_them: bool = False) -> Iterator[tuple[JobHosts, bool]]:
+    """The hosts that may have jobs; and whether they could be chosen.
+
+    Where no inventory is named and none can be chosen, only this machine may have jobs.
 
     Args:
-        wanted: the job that is named on the command line, if any.
         all_of_them: raise UsageError if several labs run and none is named, instead of a warning.
     """
     hosts: tuple[Host, ...] = ()
@@ -54,16 +58,26 @@ def found_jobs(
             raise
         if undecided:
             ui.warn(f"{error.message}, and none of them was asked for jobs; {error.fix}")
-    with JobHosts(hosts) as job_hosts:
-        jobs, errors = job_hosts.jobs(wanted)
-        for problem in errors.values():
-            ui.warn(problem.message)
-            if problem.advice:
-                ui.info(f"  fix: {problem.advice}")
-        if job_hosts.cut:
-            ui.note(f"{brief(job_hosts.cut)}: too many jobs: the oldest that have ended are not listed")
-        disputed = [job for job in jobs if job.disagreeing]
-        for job in disputed:
-            other = "disagrees with most hosts" if job.agreed else "these hosts do not agree"
-            ui.warn(f"{brief(job.disagreeing)}: {other} about job {job.job}")
-        yield FoundJobs(job_hosts, jobs, not (errors or disputed or undecided))
+    with JobHosts(hosts) as found:
+        yield found, not undecided
+
+
+def look_for_jobs(hosts: JobHosts, wanted: str | None, *, decided: bool) -> FoundJobs:
+    """Ask the hosts for jobs, with a warning for each that does not answer.
+
+    Args:
+        wanted: the job that is named on the command line, if any.
+        decided: they are all hosts that there are.
+    """
+    jobs, errors = hosts.jobs(wanted)
+    for problem in errors.values():
+        ui.warn(problem.message)
+        if problem.advice:
+            ui.info(f"  fix: {problem.advice}")
+    if hosts.cut:
+        ui.note(f"{brief(hosts.cut)}: too many jobs: the oldest that have ended are not listed")
+    disputed = [job for job in jobs if job.disagreeing]
+    for job in disputed:
+        other = "disagrees with most hosts" if job.agreed else "these hosts do not agree"
+        ui.warn(f"{brief(job.disagreeing)}: {other} about job {job.job}")
+    return FoundJobs(hosts, jobs, decided and not (errors or disputed))

@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from mnt import ui
-from mnt.cli.jobs import found_jobs
+from mnt.cli.jobs import job_hosts, look_for_jobs
 from mnt.cli.options import Selection, grace_option, json_option, selection_options
 from mnt.errors import UsageError
 from mnt.launch.jobs import jobs_to_stop
-from mnt.launch.stop import stop_jobs, stop_unlisted
+from mnt.launch.stop import NamedStop, stop_jobs
 
 
 @click.command()
@@ -28,13 +28,13 @@ def stop(selection: Selection, as_json: bool, everything: bool, grace: float, jo
     """
     if job is not None and everything:
         raise UsageError("--all and JOB exclude each other", fix="mnt stop JOB, or mnt stop --all")
-    with found_jobs(selection, job, all_of_them=job is None) as found:
-        document = None
-        if job is not None and job not in {each.job for each in found.jobs}:
-            document = stop_unlisted(found.hosts, job, grace=grace)
+    with job_hosts(selection, all_of_them=job is None) as (hosts, decided):
+        named = None if job is None else NamedStop(hosts, job, grace=grace)
+        found = look_for_jobs(hosts, job, decided=decided)
+        document = named.document(found.jobs) if named else None
         if document is None:
             wanted = jobs_to_stop(found.jobs, everything=everything) if job is None else [found.named(job)]
-            document = stop_jobs(found.hosts, wanted, grace=grace)
+            document = stop_jobs(hosts, wanted, grace=grace)
     document["ok"] = document["ok"] and found.complete
     if as_json:
         ui.document(document)

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mnt.errors import UsageError
+from mnt.inventory.hostlist import fold
 
 if TYPE_CHECKING:
     from mnt.tasks.job import Failure, JobEntry, Jobs, Reason
@@ -300,21 +301,33 @@ _DISAGREES = "it disagrees with most hosts about the job"
 _GONE = {"lost": "its supervisor was killed", "unreachable": "it cannot be reached"}
 
 
+def why_lost(entry: JobEntry) -> str:
+    """Why a node is lost that answers: nobody there cares for the job any more."""
+    return entry["failure"]["message"] if entry["failure"] else _GONE["lost"]
+
+
 def find_culprit(nodes: Sequence[Node]) -> Culprit | None:
     """The first failure that is no consequence of another; else a lost host; else the first failure.
 
-    That a node has lost another one is no witness against a host that says itself that it has finished, or
-    that is no node of the job: then it counts against the one that says it.
+    Of lost hosts, one counts that says that its own NIC is down; else the one that most nodes have lost, as a
+    node that is cut off has lost another one too. A loss that does not count (`_votes`) counts against the
+    one that says it.
     """
     failures = sorted(_failures(nodes), key=lambda found: found[0])
     lost = [(host, node.host) for node in nodes if (host := node.reason.get("lost"))]
-    may_be_lost = {node.host for node in nodes if node.state != "finished"}
+    states = {node.host: node.state for node in nodes}
     candidates = (
         *(_culprit(host, failure) for _, host, failure in failures if not failure["victim"]),
         *(
-            Culprit(host, None, None, f"{witness} lost contact with it")
-            for host, witness in lost
-            if host in may_be_lost
+            Culprit(node.host, None, None, f"its training NIC {nic} is down")
+            for node in nodes
+            if (nic := node.reason.get("nic"))
+        ),
+        *(
+            Culprit(
+                host, None, None, _GONE.get(states.get(host, ""), f"{fold(witnesses)} lost contact with it")
+            )
+            for host, witnesses in sorted(_votes(nodes).items(), key=lambda vote: -len(vote[1]))
         ),
         *(Culprit(node.host, None, None, _GONE[node.state]) for node in nodes if node.state in _GONE),
         *(_culprit(host, failure) for _, host, failure in failures),
@@ -324,6 +337,27 @@ def find_culprit(nodes: Sequence[Node]) -> Culprit | None:
         ),
     )
     return next(iter(candidates), None)
+
+
+def _votes(nodes: Sequence[Node]) -> dict[str, list[str]]:
+    """The hosts that others have lost, each with those that say so.
+
+    Node 0 decides which other node is lost, and each other node only that node 0 is (`mnt.remote.job.peers`).
+    The others repeat what node 0 has told them: their word counts if it cannot be asked. A host is not lost
+    that says itself that it has finished, or that is no node of the job; and no word counts of a node that,
+    as others say, was the first to end.
+    """
+    heard = {node.host for node in nodes if node.entry is not None}
+    master = next((node.host for node in nodes if node.node_rank == 0), None)
+    may_be_lost = {node.host for node in nodes if node.state != "finished"}
+    votes: dict[str, list[str]] = {}
+    for node in nodes:
+        host = node.reason.get("lost")
+        ended_first = any(other.reason.get("peer") == node.host for other in nodes if other is not node)
+        decides = master in (host, node.host) or master not in heard
+        if host in may_be_lost and decides and not ended_first:
+            votes.setdefault(host, []).append(node.host)
+    return votes
 
 
 def _culprit(host: str, failure: Failure) -> Culprit:

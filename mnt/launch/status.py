@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mnt.errors import HostError
+from mnt.fleet import Outcome, Results
 from mnt.launch.backends import DEFAULT, backend_named
 from mnt.launch.backends.api import BackendState
 from mnt.launch.backends.local import LocalBackend, this_machine
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from mnt.fleet import Fleet, HostConnection
     from mnt.inventory.model import Host
     from mnt.tasks.shape import Refusal
+
+T = TypeVar("T")
+
+_AFTER_LOGIN = ("command", "answer", "channel")  # phases of a HostError
 
 _MOST_UNENDED = 64  # jobs of a host that run, are staged or are lost
 
@@ -36,6 +41,7 @@ class JobHosts(ExitStack):
         super().__init__()
         self._hosts = tuple(hosts)
         self._fleets: dict[str, Fleet] = {}  # by backend
+        self._dead: dict[str, HostError] = {}  # to which no login was possible
         self.cut: tuple[str, ...] = ()  # the hosts that have more jobs than they listed
 
     def fleet_of(self, job: Job) -> Fleet:
@@ -55,6 +61,22 @@ class JobHosts(ExitStack):
             self._fleets[backend_name] = self.enter_context(backend.open_fleet(hosts))
         return self._fleets[backend_name]
 
+    def ask(
+        self, fleet: Fleet, task: Callable[..., T], args: Callable[[Host], tuple[Any, ...]]
+    ) -> Results[T]:
+        """Run a task on each host of a fleet, but on none to which no login was possible before.
+
+        Args:
+            args: of the task, for each host.
+        """
+        targets = {host.name: args(host) for host in fleet.hosts if host.name not in self._dead}
+        results = fleet.run_each(task, targets)
+        for name, error in results.errors().items():
+            if error.phase not in _AFTER_LOGIN:
+                self._dead[name] = error
+        dead = {name: Outcome[T](name, None, error, 0.0) for name, error in self._dead.items()}
+        return Results({host.name: results.get(host.name) or dead[host.name] for host in fleet.hosts})
+
     def jobs(self, wanted: str | None = None) -> tuple[list[Job], dict[str, HostError]]:
         """All jobs, newest first, and the hosts that could not be asked, or do not show everything.
 
@@ -63,7 +85,8 @@ class JobHosts(ExitStack):
         jobs: list[Job] = []
         errors: dict[str, HostError] = {}
         if self._hosts:
-            results = self._fleet(DEFAULT).run(_list_with_clock, wanted, list_share(len(self._hosts)))
+            share = list_share(len(self._hosts))
+            results = self.ask(self._fleet(DEFAULT), _list_with_clock, lambda host: (wanted, share))
             errors = results.errors()
             answers = results.values_by_host()
             jobs = merge_jobs(answers, unreachable=errors)

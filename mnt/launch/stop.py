@@ -37,40 +37,58 @@ def stop_jobs(hosts: JobHosts, jobs: Sequence[Job], *, grace: float) -> dict[str
     for job in jobs:
         cancel_pending(backend_named(job.record.backend), job.record)
         by_backend.setdefault(job.record.backend, []).append(job)
-    documents: dict[str, dict[str, Any]] = {}
-    for backend, some in by_backend.items():
-        outcomes = _stop_everywhere(hosts.fleet_of(some[0]), [job.job for job in some], grace)
-        for job in some:
-            documents[job.job] = {
-                "job": job.job,
-                "backend": backend,
-                "hosts": _of_hosts(job, outcomes[job.job]),
-            }
-    document = _document([documents[job.job] for job in jobs])
-    return {**document, "ok": document["ok"] and not any(job.disagreeing for job in jobs)}
+    outcomes: dict[str, dict[str, Outcome[Stopped]]] = {}
+    for some in by_backend.values():
+        outcomes |= _stop_everywhere(hosts, hosts.fleet_of(some[0]), [job.job for job in some], grace)
+    return _document([_of_job(job, outcomes[job.job]) for job in jobs], jobs)
 
 
-def stop_unlisted(hosts: JobHosts, job: str, *, grace: float) -> dict[str, Any] | None:
-    """Stop a job that no host lists, because someone has deleted its directory: ask every host to stop it.
+class NamedStop:
+    """The stop of one job by its name, before it is known which hosts have it: no host waits for another one.
 
-    Returns the document of `mnt stop --json`, with the hosts on which it ran, and those that could not be
-    asked. None: it ran on no host that answered.
+    Args:
+        grace: seconds between TERM and KILL.
     """
-    for backend, fleet in hosts.fleets():
-        outcomes = _stop_everywhere(fleet, [job], grace)[job]
-        if any(outcome.value and outcome.value["status"] != "none" for outcome in outcomes.values()):
-            found = {host: stop_document(outcome) for host, outcome in outcomes.items() if _tells(outcome)}
-            return _document([{"job": job, "backend": backend, "hosts": found}])
-    return None
+
+    def __init__(self, hosts: JobHosts, job: str, *, grace: float) -> None:
+        self._job = job
+        self._outcomes = {
+            backend: _stop_everywhere(hosts, fleet, [job], grace)[job] for backend, fleet in hosts.fleets()
+        }
+
+    def document(self, jobs: Sequence[Job]) -> dict[str, Any] | None:
+        """The document of `mnt stop --json`.
+
+        None: no host lists the job, nor did it run on one that answered. If no host lists it, because someone
+        has deleted its directory, the hosts are those on which it ran, or that could not be asked.
+
+        Args:
+            jobs: those that the hosts list.
+        """
+        for job in jobs:
+            if job.job == self._job:
+                here = backend_named(job.record.backend).here
+                cancel_pending(backend_named(job.record.backend), job.record)
+                outcomes = next(
+                    each for name, each in self._outcomes.items() if backend_named(name).here == here
+                )
+                return _document([_of_job(job, outcomes)], [job])
+        for backend, outcomes in self._outcomes.items():
+            if any(outcome.value and outcome.value["status"] != "none" for outcome in outcomes.values()):
+                found = {
+                    host: stop_document(outcome) for host, outcome in outcomes.items() if _tells(outcome)
+                }
+                return _document([{"job": self._job, "backend": backend, "hosts": found}])
+        return None
 
 
 def _stop_everywhere(
-    fleet: Fleet, jobs: Sequence[str], grace: float
+    hosts: JobHosts, fleet: Fleet, jobs: Sequence[str], grace: float
 ) -> dict[str, dict[str, Outcome[Stopped]]]:
     """Stop the jobs on all hosts of the fleet, with one trip to each. The outcomes, by job and host."""
-    targets = {host.name: (host.jobs_dir, jobs, host.name) for host in fleet.hosts}
     found: dict[str, dict[str, Outcome[Stopped]]] = {job: {} for job in jobs}
-    for host, outcome in fleet.run_each(partial(stop_nodes, grace=grace), targets).items():
+    stop = partial(stop_nodes, grace=grace)
+    for host, outcome in hosts.ask(fleet, stop, lambda host: (host.jobs_dir, jobs, host.name)).items():
         for job in jobs:
             found[job][host] = _of_one(outcome, job)
     return found
@@ -83,16 +101,17 @@ def _of_one(outcome: Outcome[dict[str, Stopped | HostError]], job: str) -> Outco
     return Outcome(outcome.host, answer, None, outcome.seconds)
 
 
-def _of_hosts(job: Job, outcomes: Mapping[str, Outcome[Stopped]]) -> dict[str, dict[str, Any]]:
+def _of_job(job: Job, outcomes: Mapping[str, Outcome[Stopped]]) -> dict[str, Any]:
     """The results on the job's nodes, in rank order, and on the other hosts that have something to tell."""
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for node in job.nodes:
         outcome = outcomes.get(node.host)
         found[node.host] = stop_document(outcome)
         if node.state in _UNCLEAR and outcome and outcome.value and outcome.value["status"] == "none":
             found[node.host]["message"] = "nothing of the job was found here"
     others = {host: each for host, each in outcomes.items() if host not in found and _tells(each)}
-    return found | {host: stop_document(outcome) for host, outcome in others.items()}
+    found |= {host: stop_document(outcome) for host, outcome in others.items()}
+    return {"job": job.job, "backend": job.record.backend, "hosts": found}
 
 
 def _tells(outcome: Outcome[Stopped]) -> bool:
@@ -100,9 +119,10 @@ def _tells(outcome: Outcome[Stopped]) -> bool:
     return outcome.value is None or outcome.value["status"] != "none"
 
 
-def _document(jobs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    ok = all(host["status"] == "stopped" for job in jobs for host in job["hosts"].values())
-    return {"ok": ok, "jobs": jobs}
+def _document(stopped: Sequence[dict[str, Any]], jobs: Sequence[Job] = ()) -> dict[str, Any]:
+    """The whole document; it is no success if hosts disagree about one of the listed `jobs`."""
+    ok = all(host["status"] == "stopped" for job in stopped for host in job["hosts"].values())
+    return {"ok": ok and not any(job.disagreeing for job in jobs), "jobs": stopped}
 
 
 def stop_document(outcome: Outcome[Stopped] | None) -> dict[str, Any]:

@@ -8,17 +8,19 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mnt.errors import HostError
-from mnt.launch.jobs import ACTIVE, Job, merge_job
+from mnt.launch.jobs import ACTIVE, Job, merge_job, why_lost
 from mnt.tasks.job import check_about, list_jobs, read_logs, stop_node
 
 if TYPE_CHECKING:
     from mnt.fleet import Fleet, HostConnection, Outcome
     from mnt.launch.plan import LaunchPlan
-    from mnt.tasks.job import JobEntry
+    from mnt.tasks.job import JobEntry, Why
 
 RETRY_EVERY = 2.0  # seconds between attempts to reach a node again
 GIVE_UP_AFTER = 10.0  # seconds that a node may be unreachable after all others have ended
 GIVE_UP_ALONE = 600.0  # the same if no other node can be reached: the head's network may be down
+# The same for a node that no other node's supervisor has heard, while others run: none of them can lose it.
+GIVE_UP_UNLINKED = 15.0
 PEERS_FIRST = 3.0  # seconds that the nodes' supervisors have to report a failure to each other
 
 
@@ -43,7 +45,10 @@ class Watch:
         self._entries: dict[str, JobEntry] = {}
         self._followed: set[str] = set()  # to the end of their part
         self._away: set[str] = set()
+        self._unlinked: str | None = None  # the host that is given up although the others run
+        self._requested = False  # the first part that ended was stopped
         self._without: set[str] = set()  # hosts that answered that they have no files of this job
+        self._close: Callable[[str], None] = lambda host: None
         self._failed = threading.Event()
         self._over = threading.Event()
         self._output_error: BaseException | None = None
@@ -59,6 +64,7 @@ class Watch:
             HostError: no node could be followed to its end.
             Any exception of `output`. The job goes on.
         """
+        self._close = lambda host: fleet.connection(host).close()
         ender = threading.Thread(target=self._end_others, args=(fleet,), daemon=True)
         ender.start()
         try:
@@ -135,6 +141,8 @@ class Watch:
                 self._reach_again(connection, error)
             else:
                 self._changed(host, last)
+                if last["state"] == "lost":
+                    self._end(connection, last)
                 self._followed.add(host)
                 return
 
@@ -169,6 +177,8 @@ class Watch:
                 told = True
             self._changed(connection.target.name, entry)
             if entry["state"] not in ACTIVE:
+                if entry["state"] == "lost":
+                    self._end(connection, entry)
                 return
             if self._over.wait(RETRY_EVERY):
                 raise error
@@ -185,29 +195,44 @@ class Watch:
     def _changed(self, host: str, entry: JobEntry) -> None:
         self._entries[host] = entry
         if entry["state"] not in ACTIVE and entry["state"] != "finished":
+            self._requested = self._requested or (entry["state"] == "stopped" and not self._failed.is_set())
             self._failed.set()
+        # Whoever waits for a host that the others have lost need not wait for its answer any more.
+        for lost in filter(self._abandoned, list(self._away)):
+            self._close(lost)
 
     def _end_others(self, fleet: Fleet) -> None:
-        """After a node has failed, end the nodes that their own supervisors do not end in time."""
+        """After a node has ended the job, end the nodes that their own supervisors do not end in time."""
         self._failed.wait()
-        if self._over.wait(PEERS_FIRST):
-            return
         # All at once: one that is frozen, or lies, answers only at the limit of `stop_node`, if at all.
-        enders = [
-            threading.Thread(target=self._end, args=(fleet, host), daemon=True)
-            for host, entry in list(self._entries.items())
-            if entry["state"] in ACTIVE and host not in self._away
-        ]
-        for ender in enders:
-            ender.start()
-        for ender in enders:
+        enders: dict[str, threading.Thread] = {}
+        pause = PEERS_FIRST
+        while not self._over.wait(pause):
+            pause = RETRY_EVERY
+            for host, entry in list(self._entries.items()):
+                if entry["state"] in ACTIVE and host not in self._away and host not in enders:
+                    of_host = (fleet.connection(host), entry)
+                    enders[host] = threading.Thread(target=self._end, args=of_host, daemon=True)
+                    enders[host].start()
+        for ender in enders.values():
             ender.join()
 
-    def _end(self, fleet: Fleet, host: str) -> None:
-        """End one node's part."""
-        self._tell(f"{host}: ending because another node failed")
+    def _end(self, connection: HostConnection, entry: JobEntry) -> None:
+        """End one node's part, or what is left of it."""
+        host = connection.target.name
+        why: Why | None = None
+        if entry["state"] == "lost":
+            why = {"message": why_lost(entry), "lost": None}
+            self._tell(f"{host}: {why['message']}; ending what is left there")
+        elif self._unlinked is not None:
+            why = {"message": f"{self._unlinked} cannot be reached", "lost": self._unlinked}
+            self._tell(f"{host}: ending, because {why['message']}")
+        elif self._requested:
+            self._tell(f"{host}: ending, because the job was stopped")
+        else:
+            self._tell(f"{host}: ending, because the job has failed")
         try:
-            stop_node(fleet.connection(host), self._jobs_dirs[host], self._job, host, grace=self._grace)
+            stop_node(connection, self._jobs_dirs[host], self._job, host, grace=self._grace, why=why)
         except HostError as error:
             self._tell(error.message)
 
@@ -221,13 +246,24 @@ class Watch:
             raise error
         self._tell(f"{error.message}; the job goes on there, reconnecting")
         while True:
+            if self._abandoned(host):
+                raise error
             now = time.monotonic()
-            in_reach = [other for other in self._jobs_dirs if other not in self._away]
+            in_reach = self._in_reach()
             if any(self._runs(other) for other in in_reach):
                 alone_since = None
             elif in_reach:
                 alone_since = alone_since or now
             if now - away_since > GIVE_UP_ALONE or (alone_since and now - alone_since > GIVE_UP_AFTER):
+                raise error
+            if (
+                alone_since is None
+                and in_reach
+                and now - away_since > GIVE_UP_UNLINKED
+                and not self._linked(host)
+            ):
+                self._unlinked = host
+                self._failed.set()
                 raise error
             try:
                 connection.close()
@@ -240,6 +276,21 @@ class Watch:
                 return
             if self._over.wait(RETRY_EVERY):
                 raise error
+
+    def _in_reach(self) -> list[str]:
+        return [host for host in self._jobs_dirs if host not in self._away]
+
+    def _abandoned(self, host: str) -> bool:
+        """Whether all nodes in reach have ended, and one of them because it had lost this host."""
+        if any(self._runs(other) for other in self._in_reach()):
+            return False
+        return any((entry["reason"] or {}).get("lost") == host for entry in list(self._entries.values()))
+
+    def _linked(self, host: str) -> bool:
+        """Whether the supervisors hear each other, so that they notice if this node is lost."""
+        master, *others = self._jobs_dirs
+        asked = others if host == master else [host]
+        return any(entry["peer"] == "connected" for each in asked if (entry := self._entries.get(each)))
 
     def _runs(self, host: str) -> bool:
         entry = self._entries.get(host)

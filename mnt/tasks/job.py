@@ -7,7 +7,9 @@ unknown keys, so that a newer `mnt` can stop jobs of an older one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -19,7 +21,7 @@ from mnt.remote.job.entry import MOST_NODES
 from mnt.remote.job.list import answer_of
 from mnt.tasks.bounds import MOST, bound_of, list_share
 from mnt.tasks.bundle import script_source
-from mnt.tasks.program import run_program
+from mnt.tasks.program import held, run_program
 from mnt.tasks.shape import (
     Address,
     Count,
@@ -112,6 +114,7 @@ class Reason(TypedDict, total=False):
     lost: HostName | None  # the host with which it lost contact, with `message` and `time`
     message: Long | None
     time: Moment | None
+    nic: Short | None  # the host's own training NIC, if it was down then
 
 
 class Doubts(TypedDict, total=False):
@@ -156,6 +159,13 @@ class Started(TypedDict):
     listening: bool
     peer: SocketAddress | None  # node 0 of several: where the supervisors of the other nodes connect to
     node: JobEntry  # at the time of the answer: the job may have ended already
+
+
+class Why(TypedDict):
+    """Why a part of a job is ended that should go on: it has failed then, and is not `stopped`."""
+
+    message: str
+    lost: str | None  # the node that cannot be reached, if that is why
 
 
 class Stopped(TypedDict):
@@ -240,15 +250,45 @@ def spawn_node(
     return shaped(connection.target.name, answer, Started)
 
 
-def stop_node(
+@contextlib.contextmanager
+def held_start(
     connection: HostConnection, jobs_dir: str, job: str, host: str, *, grace: float = 10.0
+) -> Iterator[None]:
+    """While the block runs, a program on the host ends the node's part of the job if we are gone.
+
+    It is started in the background: nothing waits for it, and nothing is raised if it fails.
+    """
+    args = {"action": "hold", "jobs_dir": jobs_dir, "job": job, "host": host, "grace": grace}
+    over = threading.Event()
+
+    def hold() -> None:
+        with contextlib.suppress(HostError), held(connection, "job.jobctl", args):
+            over.wait()
+
+    holder = threading.Thread(target=hold, daemon=True)
+    holder.start()
+    try:
+        yield
+    finally:
+        over.set()
+        holder.join()  # it must know that all is well before the connection is closed
+
+
+def stop_node(
+    connection: HostConnection,
+    jobs_dir: str,
+    job: str,
+    host: str,
+    *,
+    grace: float = 10.0,
+    why: Why | None = None,
 ) -> Stopped:
     """End one node's part of a job: TERM, then KILL after `grace` seconds; and verify that nothing is left.
 
     Works whether the supervisor is alive, dead or stopped. Touches no process of anything else. If the job
     was only staged, its files are removed, and the status is "none".
     """
-    args = {"action": "stop", "jobs_dir": jobs_dir, "job": job, "host": host, "grace": grace}
+    args = {"action": "stop", "jobs_dir": jobs_dir, "job": job, "host": host, "grace": grace, "why": why}
     return shaped(connection.target.name, _ask(connection, args, timeout=grace + 60), Stopped)
 
 

@@ -22,6 +22,8 @@ from mnt.tasks.shape import shaped, wrong_answer
 
 OnFrame = Callable[[dict[str, Any]], None]
 
+BEAT = 2.0  # seconds between two signs of life for a program that is `held`
+
 _LINE_SHOWN, _ERROR_SHOWN = 500, 2000  # characters of a line or an error of the host in a message
 _MOST_REMARKS = 100  # frames of boot.sh, which sends about 15
 
@@ -123,8 +125,8 @@ def held(
 ) -> Iterator[dict[str, Any]]:
     """Run a program of `mnt/remote/` while the block runs; yields the first frame that it emits.
 
-    The program ends with its standard input: at the end of the block, or if the connection is lost.
-    Further frames are ignored.
+    The program ends with its standard input: at the end of the block, or if the connection is lost. Until
+    then it gets a line every `BEAT` seconds. Further frames are ignored.
 
     Args:
         patience: seconds that it may take to emit the frame, and again to end. If it does not end, the
@@ -164,9 +166,9 @@ def held(
 
 
 def _until(done: threading.Event) -> Iterator[bytes]:
-    """An empty stream that ends when `done` is set."""
-    done.wait()
-    yield from ()
+    """A stream that ends when `done` is set, with a sign of life every now and then."""
+    while not done.wait(BEAT):
+        yield b"\n"
 
 
 class _Error(TypedDict):

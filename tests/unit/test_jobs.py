@@ -161,6 +161,52 @@ def test_a_pulled_cable_the_lost_host_is_the_culprit_not_the_nodes_that_missed_i
     assert [node.state for node in job.nodes] == ["failed", "stopped", "unreachable"]
 
 
+def lost(host: str, by: str, **reason: Any) -> Any:
+    return entry(by, "failed", reason={"lost": host, **reason}, failure=failure(None, None))
+
+
+def ranked(entry: Any) -> Any:
+    """With the host's own rank."""
+    return {**entry, "node_rank": int(entry["host"][4:]) - 1}
+
+
+@pytest.mark.parametrize("accused", ["node1", "node3"])
+def test_a_node_cannot_blame_another_one_for_its_own_failure(accused: str) -> None:
+    """node2 fails, which node 0 has heard, and says that it lost contact with another node."""
+    heard = {"peer": "node2", "failure": failure(1, 7)}
+    for others in (heard, {"request": True}):
+        if accused == "node1" and "request" in others:
+            continue  # then nobody contradicts it
+        nodes = (entry("node1", "stopped", reason=others), lost(accused, "node2"))
+        culprit = merged(*map(ranked, (*nodes, entry("node3", "stopped", reason=others)))).culprit
+        assert culprit is not None
+        assert culprit.host == "node2"
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 3, 1)])
+def test_who_is_lost_is_decided_by_the_votes(order: tuple[int, ...]) -> None:
+    """The master's NIC is down: it misses one of the others, and all others miss it."""
+    says = {1: lost("node2", "node1"), 2: lost("node1", "node2"), 3: lost("node1", "node3")}
+    culprit = merged(*(ranked(says[each]) for each in order)).culprit
+    assert culprit is not None
+    assert culprit.host == "node1"
+    assert "lost contact with it" in culprit.message
+
+
+def test_of_two_that_miss_each_other_the_one_whose_nic_is_down_is_the_culprit() -> None:
+    for own in ("node1", "node2"):
+        other = "node2" if own == "node1" else "node1"
+        culprit = merged(lost(other, own, nic="ens3f0"), lost(own, other, nic=None)).culprit
+        assert culprit is not None
+        assert (culprit.host, culprit.message) == (own, "its training NIC ens3f0 is down")
+
+
+def test_a_lost_host_that_answers_says_itself_why() -> None:
+    culprit = merged(lost("node2", "node1"), entry("node2", "lost")).culprit
+    assert culprit is not None
+    assert (culprit.host, culprit.message) == ("node2", "its supervisor was killed")
+
+
 def test_what_a_peer_heard_speaks_for_a_host_that_cannot() -> None:
     heard = {"peer": "node3", "failure": failure(4, 11)}
     job = merged(entry("node1", "stopped", reason=heard), entry("node2", "stopped"), unreachable=("node3",))

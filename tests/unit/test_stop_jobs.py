@@ -10,10 +10,12 @@ from typing import IO, Any, cast
 import pytest
 from lying_hosts import WatchedFleet
 
+from mnt.errors import HostError
+from mnt.fleet import Fleet
 from mnt.inventory.model import Host
 from mnt.launch.jobs import Job, merge_jobs
 from mnt.launch.status import _MOST_UNENDED, JobHosts, _list_with_clock
-from mnt.launch.stop import stop_jobs, stop_unlisted
+from mnt.launch.stop import NamedStop, stop_jobs
 from mnt.remote.job import jobctl
 
 Frames = Iterator[tuple[str, Any]]
@@ -22,10 +24,11 @@ NONE = {"status": "none", "killed": 0, "left": [], "port_free": True}
 STOPPED = {"status": "stopped", "killed": 3, "left": [], "port_free": True}
 
 
-class Hosts:
-    """As `JobHosts`: three hosts, of which each runs some jobs, and counts its trips."""
+class Hosts(JobHosts):
+    """Three hosts, of which each runs some jobs; it counts the trips to them."""
 
     def __init__(self, running: dict[str, set[str]], answers: dict[str, Any] | None = None) -> None:
+        super().__init__(())
         self.trips: list[str] = []
         self._running, self._answers = running, answers or {}
         self.fleet = WatchedFleet(tuple(Host(n, n) for n in HOSTS), dict.fromkeys(HOSTS, self._speak))
@@ -36,10 +39,10 @@ class Hosts:
         honest = {"stopped": {job: STOPPED if job in runs else NONE for job in args["jobs"]}}
         yield "answer", self._answers.get(host, honest)
 
-    def fleet_of(self, job: Job) -> WatchedFleet:
+    def fleet_of(self, job: Job) -> Fleet:
         return self.fleet
 
-    def fleets(self) -> Iterator[tuple[str, WatchedFleet]]:
+    def fleets(self) -> Iterator[tuple[str, Fleet]]:
         yield "ssh", self.fleet
 
 
@@ -68,7 +71,7 @@ def found(*entries: Any) -> list[Job]:
 
 def stop(hosts: Hosts, *jobs: Job) -> dict[str, Any]:
     with hosts.fleet:
-        return stop_jobs(cast(JobHosts, hosts), jobs, grace=0.1)
+        return stop_jobs(hosts, jobs, grace=0.1)
 
 
 @pytest.mark.parametrize("state", ["running", "lost", "finished"])
@@ -136,8 +139,30 @@ def test_a_job_that_no_host_lists() -> None:
     for running, listed in (({"node3": {"j"}}, ["node3"]), ({}, None)):
         hosts = Hosts(running)
         with hosts.fleet:
-            document = stop_unlisted(cast(JobHosts, hosts), "j", grace=0.1)
+            document = NamedStop(hosts, "j", grace=0.1).document([])
         assert (document and list(document["jobs"][0]["hosts"])) == listed
+
+
+def test_a_host_to_which_no_login_is_possible_is_tried_once() -> None:
+    hosts = Hosts({"node1": {"j"}})
+    tried = []
+
+    def task(connection: Any) -> str:
+        tried.append(connection.target.name)
+        phase = {"node2": "connect", "node3": "command"}.get(connection.target.name)
+        if phase is not None:
+            raise HostError(connection.target.name, phase, "no")
+        return "yes"
+
+    with hosts.fleet:
+        for _ in range(2):
+            results = hosts.ask(hosts.fleet, task, lambda host: ())
+            assert list(results) == list(HOSTS)
+            assert {host: error.phase for host, error in results.errors().items()} == {
+                "node2": "connect",
+                "node3": "command",
+            }
+    assert sorted(tried) == ["node1", "node1", "node2", "node3", "node3"]
 
 
 def test_the_jobs_that_a_host_can_invent_are_bounded() -> None:

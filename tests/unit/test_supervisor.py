@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from job_host import JobHost
 from waiting import PATIENCE, alive, at_most, wait_for
 
+from mnt.remote.job.entry import FROZEN_AFTER
 from mnt.remote.job.procs import all_pids
 from mnt.remote.job.spec import job_environment
 
@@ -290,6 +292,35 @@ def test_stop_works_without_the_supervisors_help(host: JobHost, signum: signal.S
     assert not _running(scrubbed)
     assert host.entry(spec["job"])["state"] == "stopped"
     assert not host.local(spec["job"]).exists()
+
+
+def test_a_stopped_supervisor_is_lost_once_it_has_given_no_sign_of_life(host: JobHost) -> None:
+    host.script(script("note('main'); time.sleep(600)"))
+    spec = host.spec()
+    supervisor = host.start(spec)["pid"]
+    host.word("main")
+    os.kill(supervisor, signal.SIGSTOP)
+    assert host.entry(spec["job"])["state"] == "starting"  # someone may only look at it
+    os.utime(host.local(spec["job"]) / "processes.json", (0, time.time() - FROZEN_AFTER - 1))
+    entry = host.entry(spec["job"])
+    assert (entry["state"], entry["failure"]["message"]) == ("lost", "its supervisor is stopped (SIGSTOP)")
+    os.kill(supervisor, signal.SIGCONT)
+    wait_for(lambda: host.entry(spec["job"])["state"] == "starting")
+
+
+@pytest.mark.parametrize("signum", [None, signal.SIGKILL, signal.SIGSTOP])
+def test_a_part_that_is_ended_for_a_reason_has_failed(host: JobHost, signum: signal.Signals | None) -> None:
+    host.script(script("note('main'); time.sleep(600)"))
+    spec = host.spec()
+    supervisor = host.start(spec)["pid"]
+    host.word("main")
+    if signum is not None:
+        os.kill(supervisor, signum)
+    why = {"message": "node2 cannot be reached", "lost": "node2"}
+    assert host.call("stop", job=spec["job"], grace=0.3, why=why)["status"] == "stopped"
+    entry = host.entry(spec["job"])
+    assert (entry["state"], entry["failure"]["message"]) == ("failed", why["message"])
+    assert entry["reason"]["lost"] == "node2"
 
 
 def _running(code: str) -> bool:

@@ -163,6 +163,31 @@ def test_a_job_goes_on_without_the_link(two: TwoNodes) -> None:
     assert second.entry(spec["job"])["state"] == "running"
 
 
+@pytest.mark.parametrize("answers", [True, False])
+def test_without_the_link_a_job_goes_on_as_long_as_the_rendezvous_answers(
+    two: TwoNodes, answers: bool
+) -> None:
+    """The master's host died before the first contact, or a firewall closes the link only."""
+    second = two.hosts[1]
+    second.script(SLEEPER)
+    nodes = [{"host": host.name, "node_rank": rank, "nproc": 1} for rank, host in enumerate(two.hosts)]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        rendezvous = {"addr": "127.0.0.1", "port": server.getsockname()[1]}
+        if not answers:
+            server.close()
+        link = {"addr": "127.0.0.1", "port": free_port()}
+        spec = second.spec(nodes=nodes, node_rank=1, peer=link, master=rendezvous)
+        quicker = {"FIRST_CONTACT = 30.0": "FIRST_CONTACT = 1.0", "EVERY = 5.0": "EVERY = 0.2"}
+        second.start(spec, changes={**IMPATIENT, **quicker})
+        if answers:
+            wait_for(lambda: second.entry(spec["job"])["peer"].startswith("unreachable"))
+            time.sleep(3)  # longer than IMPATIENT's patience
+            assert second.entry(spec["job"])["state"] == "running"
+        else:
+            state = second.ended(spec["job"])
+            assert (state["state"], state["reason"]["lost"]) == ("failed", two.hosts[0].name)
+
+
 def test_a_master_address_that_is_not_of_this_host_ends_nothing(two: TwoNodes) -> None:
     """A public address behind NAT: torchrun manages, the link does not."""
     first = two.hosts[0]
@@ -192,6 +217,7 @@ class Loop:
         spoke = Spoke(
             self.selector,
             "node1",
+            self.hub.endpoint,
             self.hub.endpoint,
             job,
             node_secret("secret", host) if secret is None else secret,

@@ -72,5 +72,5 @@ def test_a_node_that_never_answers_a_stop_does_not_delay_that_of_others(
         job = watch.Watch(plan, output=lambda *_: None, tell=told.append).follow(fleet, {})
     assert not all_asked.broken
     assert job.state == "failed"
-    assert sorted(told) == [f"{name}: ending because another node failed" for name in others]
+    assert sorted(told) == [f"{name}: ending, because the job has failed" for name in others]
     assert time.monotonic() - started < PATIENCE

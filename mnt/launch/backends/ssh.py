@@ -12,7 +12,7 @@ from mnt.inventory.model import Host
 from mnt.launch.backends.api import BackendState, Request, Reservation, Tell
 from mnt.launch.jobs import ACTIVE, JobRecord
 from mnt.launch.staging import all_of, stage, take_back
-from mnt.tasks.job import spawn_node
+from mnt.tasks.job import held_start, spawn_node
 
 if TYPE_CHECKING:
     from mnt.launch.plan import LaunchPlan
@@ -33,7 +33,10 @@ class SshBackend:
     def start(self, fleet: Fleet, plan: LaunchPlan, tell: Tell) -> None:
         try:
             stage(fleet, plan)
-            self._spawn(fleet, plan, tell)
+            master = plan.nodes[0]
+            at_master = fleet.connection(master.host)
+            with held_start(at_master, master.jobs_dir, plan.job, master.host, grace=plan.grace):
+                self._spawn(fleet, plan, tell)
         except Exception:  # of `tell`, too
             take_back(fleet, plan)
             raise

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from mnt.remote.common.forms import ADDRESS, CALENDAR_END, HOST_NAME, JOB_NAME, MOST_PID
 from mnt.remote.common.owners import check_owners
 from mnt.remote.common.refusal import Refused
+from mnt.remote.job.failures import make_failure
 from mnt.remote.job.files import FINAL_STATES, JobPaths, job_names, read_state, user_directory
 from mnt.remote.job.procs import Process, boot_id, find, pids_with_environment
 from mnt.remote.job.spec import job_variables
 
 MOST_NODES = 16384  # of a job
+FROZEN_AFTER = 20.0  # seconds, as for a node that its peers do not hear
 
 # The shapes of about.json and state.json, as `_take` reads them. Together they are `mnt.tasks.job.JobEntry`.
 _COUNT, _PORT, _PID = range(2**63), range(1, 65536), range(1, MOST_PID + 1)
@@ -34,6 +37,7 @@ _REASON = {
     "request": (bool, None),
     **dict.fromkeys(("peer", "lost"), (_HOST, None)),
     "message": (_LONG, None),
+    "nic": _TEXT,
     "failure": (_FAILURE, None),
     "time": _TIME,
 }
@@ -64,8 +68,8 @@ _STATE = {
 def describe(paths: JobPaths, *, local: bool = True) -> dict[str, Any] | None:
     """The node's entry (`mnt.tasks.job.JobEntry`). None: there is no such job here.
 
-    A job that is staged but not started is "pending"; one that should run but has no supervisor is "lost".
-    Files whose contents are no job's count as missing.
+    A job that is staged but not started is "pending"; one that should run is "lost" if it has no supervisor,
+    or one that has been stopped (SIGSTOP) for some time. Files whose contents are no job's count as missing.
 
     Args:
         local: look into the node-local directory too.
@@ -86,15 +90,29 @@ def describe(paths: JobPaths, *, local: bool = True) -> dict[str, Any] | None:
         starting = any(True for _ in pids_with_environment(job_variables(paths.job, paths.host)))
         state = dict.fromkeys(_STATE)
         state["state"] = "starting" if starting else "pending" if local and is_staged(paths) else "lost"
-    elif state["state"] not in FINAL_STATES and living_supervisor(state) is None:
-        # It may have written its final state after we read it.
-        state = stored() or state
-        if state["state"] not in FINAL_STATES:
-            state["state"] = "lost"
+    elif state["state"] not in FINAL_STATES:
+        supervisor = living_supervisor(state)
+        if supervisor is None:
+            # It may have written its final state after we read it.
+            state = stored() or state
+            if state["state"] not in FINAL_STATES:
+                state["state"] = "lost"
+        elif local and supervisor.state in "Tt" and (since := _last_sign(paths)) is not None:
+            stopped = make_failure("its supervisor is stopped (SIGSTOP)", time=since)
+            state = {**state, "state": "lost", "failure": stopped}
     del state["supervisor"]
     if not state["alone"]:
         del state["alone"]
     return {**about, **state, "listening": bool(state["listening"])}
+
+
+def _last_sign(paths: JobPaths) -> float | None:
+    """When the supervisor gave its last sign of life, if that is too long ago (epoch seconds); else None."""
+    try:
+        last = os.stat(paths.processes).st_mtime
+    except OSError:
+        return None
+    return last if time.time() - last > FROZEN_AFTER else None
 
 
 def as_failure(value: Any) -> Any:

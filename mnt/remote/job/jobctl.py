@@ -1,4 +1,4 @@
-"""Stage, start and stop one host's part of a job, and read its logs. Called through `mnt.tasks.job`.
+"""Stage, hold, start and stop one host's part of a job, and read its logs. Called through `mnt.tasks.job`.
 
 Arguments: `action` and the arguments of that action, as `mnt.tasks.job` sends them. The answer to an action
 that is not possible is `{"refused": {"message", "fix"}}`.
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from mnt.remote.common.refusal import Refused
+from mnt.remote.job.hold import hold_node
 from mnt.remote.job.logs import read_logs
 from mnt.remote.job.start import check_node, spawn_node, stage_node
 from mnt.remote.job.stop import stop_node, stop_nodes
@@ -28,6 +29,8 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
     try:
         if args["action"] == "logs":
             return read_logs(args, emit)
+        if args["action"] == "hold":
+            return hold_node(args, emit, stdin)
         return _ACTIONS[args["action"]](args)
     except Refused as refusal:
         return {"refused": refusal.document()}

@@ -2,7 +2,8 @@
 
 Node 0 is the hub; the other nodes are spokes that connect to it over the training network. Both sides send a
 beat every `BEAT` seconds. A node that is silent for `LOST_AFTER` seconds after it was heard is lost, which
-also ends the job.
+also ends the job. A spoke that never reaches the hub may be behind a firewall: then the job goes on as long
+as the rendezvous on node 0 can be reached; without it, no job can.
 
     hub    {"mnt": 1, "nonce": N1}                       the only line without a signature
     spoke  {"host": H, "nonce": N2}
@@ -17,7 +18,6 @@ a spoke is lost, and a spoke, for itself, that the hub is. What the hub passes o
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import selectors
@@ -27,6 +27,7 @@ from typing import Any
 
 from mnt.remote.common.files import strerror
 from mnt.remote.job.channel import Broken, Channel, Event, node_secret, parse_line
+from mnt.remote.job.knock import Knock, begin_connection
 
 BEAT = 2.0
 LOST_AFTER = 20.0
@@ -208,6 +209,7 @@ class Spoke:
         selector: selectors.BaseSelector,
         hub_host: str,
         endpoint: dict[str, Any],
+        rendezvous: dict[str, Any],
         job: str,
         secret: str,
         host: str,
@@ -218,12 +220,14 @@ class Spoke:
         """Connect to the hub, which is node 0, at `endpoint`.
 
         Args:
+            rendezvous: the job's master address and port.
             secret: the `node_secret` of `host`, which is this node.
             others: the hosts of all other nodes of which the hub may pass on the end.
         """
         self._selector, self._hub_host, self._endpoint = selector, hub_host, endpoint
         self._job, self._secret, self._host, self._on_event = job, secret, host, on_event
         self._hosts = {hub_host, host, *others}
+        self._knock = Knock(selector, rendezvous, now)
         self._channel: Channel | None = None
         self._welcome = False  # the hub is authenticated
         self._started = self._attempt = self._retry_at = now
@@ -264,13 +268,22 @@ class Spoke:
         if self._welcome and now >= self._next_beat:
             self._next_beat = now + BEAT
             self._send({"beat": True}, now)
-        if self._contact is not None and not self._over and now - self._contact > LOST_AFTER:
+        if self._contact is None:
+            self._knock.tick(now)
+        else:
+            self._knock.close()
+        heard = self._knock.heard if self._contact is None else self._contact
+        if not self._over and now - heard > LOST_AFTER:
             self._over = True
             self._on_event(
                 Event(self._hub_host, "lost", message=lost(self._hub_host, self._endpoint["addr"]))
             )
 
     def close(self) -> None:
+        self._knock.close()
+        self._hang_up()
+
+    def _hang_up(self) -> None:
         if self._channel is not None:
             _forget(self._selector, self._channel)
             self._channel = None
@@ -284,17 +297,7 @@ class Spoke:
 
     def _dial(self) -> None:
         """Raises OSError, ValueError and others, for an address that cannot be used."""
-        family, kind, _, _, where = socket.getaddrinfo(
-            self._endpoint["addr"],
-            self._endpoint["port"],
-            type=socket.SOCK_STREAM,
-            flags=socket.AI_NUMERICHOST,  # no question to a name server, which could take long
-        )[0]
-        channel = Channel(socket.socket(family, kind), hub=False)
-        self._channel = channel
-        problem = channel.socket.connect_ex(where)
-        if problem not in (0, errno.EINPROGRESS):
-            raise OSError(problem, os.strerror(problem))
+        self._channel = channel = Channel(begin_connection(self._endpoint), hub=False)
         self._selector.register(channel.socket, selectors.EVENT_WRITE, self._connected)
 
     def _connected(self, now: float) -> None:
@@ -363,7 +366,7 @@ class Spoke:
         self._reason = reason
         self._welcome = False
         self._retry_at = now + RETRY
-        self.close()
+        self._hang_up()
 
 
 def _only(message: dict[str, Any]) -> tuple[str, Any]:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import socket
+import struct
 from collections.abc import Mapping
 from typing import Any
 
 from mnt.remote.common.files import read
 from mnt.remote.job.files import JobPaths
+
+_SIOCGIFFLAGS = 0x8913  # netdevice(7)
+_IFF_RUNNING = 0x40  # it is up, and has a link
 
 SESSION_VARIABLES = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG")
 
@@ -46,6 +52,17 @@ def job_environment(
     environment["MNT_NODE_RANK"] = str(spec["node_rank"])
     environment.update(job_variables(spec["job"], spec["host"]))
     return {encode(name): encode(value) for name, value in environment.items()}
+
+
+def training_nic_down(spec: Mapping[str, Any]) -> str | None:
+    """The name of the node's training NIC if it is down or has no link; None: it has one, or is not known."""
+    nic = spec["env"].get("GLOO_SOCKET_IFNAME", "")
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+            found = fcntl.ioctl(any_socket, _SIOCGIFFLAGS, struct.pack("16sh14x", encode(nic), 0))
+    except (OSError, struct.error):
+        return None
+    return None if struct.unpack("16sh14x", found)[1] & _IFF_RUNNING else nic
 
 
 def encode(text: str) -> bytes:

@@ -20,6 +20,7 @@ from mnt.remote.common.sockets import listeners
 from mnt.remote.job.entry import about, describe, is_staged, living_supervisor
 from mnt.remote.job.files import FINAL_STATES, JobPaths, open_log, read_spec, read_state, remove_files
 from mnt.remote.job.gpus import check_gpus
+from mnt.remote.job.hold import end_without_head
 from mnt.remote.job.secret import put_secrets
 from mnt.remote.job.spec import SESSION_VARIABLES, job_of, job_variables
 from mnt.remote.job.stop import stop_node
@@ -59,7 +60,11 @@ def spawn_node(args: dict[str, Any]) -> dict[str, Any]:
         paths.write(paths.spec, spec)
         started = _spawn(paths, args["jobs_dir"], _session_environment())
     if args["wait_for_port"]:
-        _await_port(paths, deadline)
+        try:
+            _await_port(paths, deadline)
+        except SystemExit:  # the head is gone
+            end_without_head(args)
+            raise
     entry = describe(paths)
     if entry is None:
         raise Refused(f"{paths.directory} has been removed")

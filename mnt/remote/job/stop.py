@@ -36,6 +36,7 @@ from mnt.remote.job.procs import (
     send_signal,
 )
 from mnt.remote.job.spec import job_variables
+from mnt.remote.job.verdict import verdict
 
 SUPERVISOR_EXTRA = 5.0  # seconds that a supervisor gets to end, in addition to its own deadlines
 LOOK_EVERY = 0.05
@@ -58,7 +59,7 @@ def stop_node(args: dict[str, Any]) -> dict[str, Any]:
     ran = before.get("state") not in FINAL_STATES if before else started
     if supervisor is not None:
         recorded += [identify(process) for process in members(read_processes(), root=supervisor.pid)]
-        by_supervisor = _ask(paths, supervisor, grace)
+        by_supervisor = _ask(paths, supervisor, {"grace": grace, "why": args.get("why")})
     ending = _end_rest(args["job"], args["host"], recorded, grace)
     port = _master_port(about, record)
     state = read_state(paths) or {}
@@ -70,7 +71,7 @@ def stop_node(args: dict[str, Any]) -> dict[str, Any]:
         paths.remove_local()
 
     if ran and state.get("state") not in FINAL_STATES:
-        _write_end(paths, state, ending)
+        _write_end(paths, state, ending, args.get("why"))
     elif unsaved:
         _write_state(paths, state)
     killed = by_supervisor + ending.ended
@@ -104,13 +105,13 @@ def _recorded(record: dict[str, Any]) -> list[dict[str, int]]:
     return [each for each in processes if is_identity(each)] if isinstance(processes, list) else []
 
 
-def _ask(paths: JobPaths, supervisor: Process, grace: float) -> int:
+def _ask(paths: JobPaths, supervisor: Process, request: dict[str, Any]) -> int:
     """Let the supervisor end the job, and kill it if it does not. Returns the number of ended processes."""
     with contextlib.suppress(OSError):  # without the file it uses the job's own grace
-        paths.write(paths.stop_request, {"grace": grace})
+        paths.write(paths.stop_request, request)
     send_signal(supervisor, signal.SIGTERM)
     send_signal(supervisor, signal.SIGCONT)  # it may have been stopped
-    deadline = time.monotonic() + grace + Ending.PATIENCE + SUPERVISOR_EXTRA
+    deadline = time.monotonic() + request["grace"] + Ending.PATIENCE + SUPERVISOR_EXTRA
     while find(identify(supervisor)) is not None:
         if time.monotonic() > deadline:
             send_signal(supervisor, signal.SIGKILL)
@@ -148,12 +149,14 @@ def _end_rest(job: str, host: str, recorded: list[dict[str, int]], grace: float)
     return ending
 
 
-def _write_end(paths: JobPaths, state: dict[str, Any], ending: Ending) -> None:
+def _write_end(paths: JobPaths, state: dict[str, Any], ending: Ending, why: dict[str, Any] | None) -> None:
     """Write the final state for a supervisor that is dead."""
+    now = time.time()
+    reason = {"request": True, **({**why, "time": now} if why else {})}
     last = {
-        "state": "stopped",
-        "reason": {"request": True},
-        "ended": time.time(),
+        **verdict(0, reason, None),
+        "reason": reason,
+        "ended": now,
         "killed": ending.ended,
         "left": ending.left,
     }

@@ -41,7 +41,14 @@ from mnt.remote.job.procs import (
 )
 from mnt.remote.job.remains.readers import remains_of
 from mnt.remote.job.secret import take_secrets
-from mnt.remote.job.spec import encode, first_rank, job_environment, job_variables, world_size
+from mnt.remote.job.spec import (
+    encode,
+    first_rank,
+    job_environment,
+    job_variables,
+    training_nic_down,
+    world_size,
+)
 from mnt.remote.job.state import NodeState, log
 from mnt.remote.job.verdict import reason_of, verdict
 
@@ -199,14 +206,16 @@ class Supervisor:
         if self._ending is not None:
             self._ending.hurry(now + grace)
             return
-        self._end_because({"request": True}, now, grace)
+        why = request.get("why")
+        self._end_because({"request": True, **({**why, "time": time.time()} if why else {})}, now, grace)
         self._tell(now)
 
     def _hear(self, event: Event) -> None:
         """Take in that another node's part has ended, or is lost."""
         now = time.monotonic()
         if self._ending is None and self._code is None:
-            self._end_because(reason_of(event, time.time()), now, self._grace)
+            own_nic = training_nic_down(self._spec) if event.kind == "lost" else None
+            self._end_because(reason_of(event, time.time(), own_nic), now, self._grace)
             self._tell(now)
 
     def _end_because(self, reason: dict[str, Any], now: float, grace: float) -> None:
@@ -234,7 +243,10 @@ class Supervisor:
             return
         recorded = [identify(process) for process in self._descendants()]
         self._next_record = now + max(_RECORD_EVERY, (time.monotonic() - now) / _RECORD_COST)
-        if recorded != self._recorded:
+        if recorded == self._recorded:
+            with contextlib.suppress(OSError):
+                os.utime(self._paths.processes)  # a sign of life
+        else:
             self._recorded = recorded
             try:
                 record = {
@@ -279,12 +291,16 @@ class Supervisor:
         """Tell the other nodes that this one's part ends."""
         if self._link is None:
             return
+        failure = self._failure
         if self._reason is None:
             kind = "finished" if self._code == 0 else "failed"
+        elif "peer" in self._reason or "request" not in self._reason:
+            kind = "ended"
+        elif "message" in self._reason:
+            kind, failure = "failed", make_failure(self._reason["message"], time=self._reason["time"])
         else:
-            kind = "stopped" if "request" in self._reason and "peer" not in self._reason else "ended"
-        failure = dict(self._failure) if self._failure else None
-        self._link.report(Event(self._spec["host"], kind, failure), now)
+            kind = "stopped"
+        self._link.report(Event(self._spec["host"], kind, dict(failure) if failure else None), now)
 
     # --- helpers
 
@@ -310,7 +326,9 @@ class Supervisor:
                 return None
             hub_host = next(node["host"] for node in spec["nodes"] if node["node_rank"] == 0)
             job, secret, host = spec["job"], spec["secret"], spec["host"]
-            return Spoke(self._selector, hub_host, peer, job, secret, host, self._hear, now, others)
+            return Spoke(
+                self._selector, hub_host, peer, spec["master"], job, secret, host, self._hear, now, others
+            )
         address = spec["master"]["addr"]
         try:
             return Hub(self._selector, address, spec["job"], spec["secret"], others, self._hear)

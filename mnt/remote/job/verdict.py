@@ -28,16 +28,20 @@ def verdict(code: int, reason: Mapping[str, Any] | None, failure: Failure | None
             "signal": failure["signal"],
             "failure": failure,
         }
-    if reason is not None and "lost" in reason:
-        lost = make_failure(str(reason["message"]), time=reason["time"])
-        return {"state": "failed", "exit_code": None, "signal": None, "failure": lost}
+    if reason is not None and reason.get("message"):
+        ended = make_failure(str(reason["message"]), time=reason["time"])
+        return {"state": "failed", "exit_code": None, "signal": None, "failure": ended}
     return {"state": "stopped", "exit_code": None, "signal": None, "failure": None}
 
 
-def reason_of(event: Event, now: float) -> dict[str, Any]:
-    """Why this node's part ends after another's has: the `reason` of `mnt.tasks.job.JobEntry`."""
+def reason_of(event: Event, now: float, nic_down: str | None = None) -> dict[str, Any]:
+    """Why this node's part ends after another's has: the `reason` of `mnt.tasks.job.JobEntry`.
+
+    Args:
+        nic_down: this node's training NIC, if that is why it hears nobody.
+    """
     if event.kind == "lost":
-        return {"lost": event.host, "message": event.message, "time": now}
+        return {"lost": event.host, "message": event.message, "time": now, "nic": nic_down}
     if event.kind == "stopped":
         return {"request": True, "peer": event.host}
     return {"peer": event.host, "failure": as_failure(event.failure)}
