@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,3 +44,19 @@ def alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:  # it may end while it is looked at
         return False
+
+
+def rest_of(process: subprocess.Popen[str]) -> str:
+    """What a process still prints to its stdout, which is a pipe, until it ends; it is killed if it does not.
+
+    After lines of it have been read, `communicate` leaves out what was read ahead.
+    """
+    assert process.stdout is not None
+    late = threading.Timer(PATIENCE, process.kill)
+    late.start()
+    try:
+        rest = process.stdout.read()
+        process.wait()
+    finally:
+        late.cancel()
+    return rest

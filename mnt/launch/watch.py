@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -142,7 +143,7 @@ class Watch:
             else:
                 self._changed(host, last)
                 if last["state"] == "lost":
-                    self._end(connection, last)
+                    self._end_lost(connection, last)
                 self._followed.add(host)
                 return
 
@@ -178,7 +179,7 @@ class Watch:
             self._changed(connection.target.name, entry)
             if entry["state"] not in ACTIVE:
                 if entry["state"] == "lost":
-                    self._end(connection, entry)
+                    self._end_lost(connection, entry)
                 return
             if self._over.wait(RETRY_EVERY):
                 raise error
@@ -216,6 +217,12 @@ class Watch:
                     enders[host].start()
         for ender in enders.values():
             ender.join()
+
+    def _end_lost(self, connection: HostConnection, entry: JobEntry) -> None:
+        """End what is left of a node's part of which nobody there takes care."""
+        self._end(connection, entry)
+        with contextlib.suppress(HostError):  # it stays lost
+            self._changed(connection.target.name, self._entry(connection) or entry)
 
     def _end(self, connection: HostConnection, entry: JobEntry) -> None:
         """End one node's part, or what is left of it."""

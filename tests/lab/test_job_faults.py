@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from faults import firewall, nic_down, power_off
 from launches import SLEEP, nothing_is_left, read_until, start_attached
-from waiting import PATIENCE, at_most
+from waiting import PATIENCE, at_most, rest_of
 
 from mnt.lab.lab import Lab, LabHost
 
@@ -59,7 +59,7 @@ def test_the_supervisor_of_the_only_node_says_no_more(pushed: Mnt, lab: Lab, sig
     read_until(launch, "sleeping")
     signal_programs(lab.host("node2"), signum, *words)
     with at_most(60):
-        said, _ = launch.communicate(timeout=PATIENCE)
+        said = rest_of(launch)
     assert launch.returncode == 1, said
     why = "is stopped (SIGSTOP)" if signum == signal.SIGSTOP else "was killed"
     assert f"node2: its supervisor {why}" in said.splitlines()[-1]
@@ -87,7 +87,7 @@ def test_the_training_nic_of_a_host_goes_down(pushed: Mnt, lab: Lab, on: str) ->
     launch = start_attached(lab, "--grace", "1", "sleeper.py")
     read_until(launch, "sleeping", 4)
     with nic_down(lab.host(on)), at_most(60):
-        said, _ = launch.communicate(timeout=PATIENCE)
+        said = rest_of(launch)
     assert launch.returncode == 1, said
     assert f"failed: {on}: its training NIC" in said.splitlines()[-1]
 
@@ -103,7 +103,7 @@ def test_a_host_dies_before_the_first_contact_of_the_supervisors(
     read_until(launch, "sleeping", 3)
     power_off(lab.host(lost))
     with at_most(90):
-        said, _ = launch.communicate(timeout=PATIENCE)
+        said = rest_of(launch)
     assert launch.returncode == 1, said
     assert f" {lost}: " in said.splitlines()[-1], said
     nothing_is_left(lab)

@@ -17,7 +17,7 @@ import yaml
 from faults import port_taken, power_off, write_file
 from launches import SLEEP, nothing_is_left, processes_of_jobs, read_until, start_attached
 from terminals import on_a_terminal
-from waiting import PATIENCE, wait_for
+from waiting import PATIENCE, rest_of, wait_for
 
 from mnt.errors import HostError
 from mnt.inventory import loader
@@ -270,7 +270,7 @@ def test_ctrl_c_stops_the_job_everywhere(pushed: Mnt, lab: Lab) -> None:
     launch = start_attached(lab, "-n", "node[1-2]", "--grace", "1", "sleeper.py")
     read_until(launch, "sleeping", 2)
     launch.send_signal(signal.SIGINT)
-    said, _ = launch.communicate(timeout=PATIENCE)
+    said = rest_of(launch)
     assert launch.returncode == 130, said
     assert "node1: stopped" in said
     assert "node2: stopped" in said
@@ -281,12 +281,12 @@ def test_a_frozen_supervisor_is_named_and_its_node_ended(pushed: Mnt, lab: Lab) 
     read_until(launch, "sleeping", 2)
     frozen = lab.host("node2").exec(["pkill", "-STOP", "-f", "[s]upervisor.py"])
     assert frozen.returncode == 0, frozen.stderr
-    said, _ = launch.communicate(timeout=PATIENCE)
+    said = rest_of(launch)
     assert launch.returncode == 1, said
-    assert "failed: node2: node1 lost contact with it" in said.splitlines()[-1]
+    assert "failed: node2: its supervisor is stopped (SIGSTOP)" in said.splitlines()[-1]
     job = json.loads(pushed("status", "--json").stdout)["jobs"][0]
     assert (job["state"], job["culprit"]["host"]) == ("failed", "node2")
-    assert [node["state"] for node in job["nodes"]] == ["failed", "stopped"]
+    assert [node["state"] for node in job["nodes"]] == ["stopped", "failed"]
 
 
 def test_a_master_that_ends_at_once_is_the_culprit_not_the_node_that_never_started(
@@ -398,7 +398,7 @@ def test_a_dropped_connection_does_not_end_an_attached_job(pushed: Mnt, lab: Lab
     launch = start_attached(lab, "-n", "node1", "count.py")
     read_until(launch, "tick 3")
     lab.host("node1").exec(["sh", "-c", "pkill -KILL -f '^sshd: mnt'"])
-    rest, _ = launch.communicate(timeout=PATIENCE)
+    rest = rest_of(launch)
     assert launch.returncode == 0, rest
     ticks = [line.split("tick ")[1] for line in rest.splitlines() if "tick " in line]
     assert ticks == [str(i) for i in range(4, 40)]
@@ -509,7 +509,7 @@ def test_a_host_that_dies_in_mid_job_is_named_and_the_others_end(
     launch = start_attached(lab, "--grace", "1", "sleeper.py")
     read_until(launch, "sleeping", 3)
     power_off(lab.host("node3"))
-    said, _ = launch.communicate(timeout=PATIENCE)
+    said = rest_of(launch)
     assert launch.returncode == 1, said
     assert "failed: node3: " in said.splitlines()[-1]
     nothing_is_left(lab)

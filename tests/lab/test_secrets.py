@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from waiting import PATIENCE, wait_for
+from waiting import rest_of, wait_for
 
 from mnt.inventory import loader
 from mnt.inventory.model import Inventory
@@ -167,7 +167,7 @@ def test_secrets_of_a_job_are_in_its_environment_alone(
         ask("status", *more)
     ask("logs")
     ask("stop", "--grace", "0", "--json")
-    said["end"], _ = launch.communicate(timeout=PATIENCE)
+    said["end"] = rest_of(launch)
     assert launch.returncode == 143, said["end"]
 
     # A launch that is refused by a host, and one that is refused before.

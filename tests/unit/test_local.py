@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from local_jobs import LocalMnt, make_python
 from ports import free_port
-from waiting import PATIENCE, alive, wait_for
+from waiting import PATIENCE, alive, rest_of, wait_for
 
 HERE = socket.gethostname()
 
@@ -267,7 +267,7 @@ def test_ctrl_c_ends_the_job(mnt: LocalMnt) -> None:
     launch = mnt.attached("--nproc", "2", "--grace", "0.5", "train.py")
     read_until(launch, "sleeping", 2)
     os.killpg(launch.pid, signal.SIGINT)  # as a terminal does: to all of its foreground processes
-    said, _ = launch.communicate(timeout=PATIENCE)
+    said = rest_of(launch)
     assert launch.returncode == 130, said
     assert f"{HERE}: stopped" in said
     wait_for(lambda: not mnt.processes())  # a supervisor ends soon after its job
@@ -313,7 +313,7 @@ def test_a_job_whose_files_are_deleted_while_it_is_watched_is_no_success(mnt: Lo
     read_until(launch, "sleeping")
     (job,) = os.listdir(mnt.home / ".mnt" / "jobs")
     shutil.rmtree(mnt.home / ".mnt" / "jobs")
-    said, _ = launch.communicate(timeout=PATIENCE)
+    said = rest_of(launch)
     assert launch.returncode == 1, said
     assert f"fix: its processes may still run: mnt stop {job} ends them" in said
     assert mnt("stop", job, "--grace", "0.5").returncode == 0
@@ -347,7 +347,7 @@ def test_detached_jobs_are_followed_and_told_apart(mnt: LocalMnt) -> None:
     follow = mnt.popen("logs", "-f", first)
     read_until(follow, "waiting")
     (mnt.cwd / "go").touch()
-    rest, _ = follow.communicate(timeout=PATIENCE)
+    rest = rest_of(follow)
     assert follow.returncode == 0
     assert "gone" in rest
     states = {job["job"]: job["state"] for job in mnt.jobs()}
@@ -548,7 +548,7 @@ def test_a_python_script_that_is_terminated_stops_its_job(mnt: LocalMnt) -> None
     )
     read_until(launch, "sleeping")
     launch.terminate()
-    rest, _ = launch.communicate(timeout=PATIENCE)
+    rest = rest_of(launch)
     assert launch.returncode != 0, rest
     assert [job["state"] for job in mnt.jobs()] == ["stopped"]
 

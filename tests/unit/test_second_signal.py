@@ -12,7 +12,7 @@ import time
 import pytest
 from job_host import JobHost
 from local_jobs import LocalMnt
-from waiting import PATIENCE, wait_for
+from waiting import PATIENCE, rest_of, wait_for
 
 from mnt.launch import signals
 
@@ -44,7 +44,7 @@ def test_soon_after_the_first_it_means_the_same(mnt: LocalMnt, delay: float) -> 
     time.sleep(delay)
     launch.send_signal(signal.SIGTERM)
     launch.send_signal(signal.SIGINT)
-    said, _ = launch.communicate(timeout=PATIENCE)
+    said = rest_of(launch)
     assert launch.returncode == 130, said
     assert ": stopped" in said
     assert "Traceback" not in said
@@ -57,7 +57,7 @@ def test_while_it_starts(mnt: LocalMnt) -> None:
     wait_for(lambda: mnt.processes() or launch.poll() is not None)
     launch.send_signal(signal.SIGTERM)
     launch.send_signal(signal.SIGTERM)
-    said, _ = launch.communicate(timeout=PATIENCE)
+    said = rest_of(launch)
     assert launch.returncode != 0, said
     assert "Traceback" not in said
     wait_for(lambda: not mnt.processes())
@@ -72,7 +72,7 @@ def test_much_later_it_leaves_the_stop_and_says_how_to_go_on(mnt: LocalMnt) -> N
     again = threading.Event()
     again.wait(2.5)
     launch.send_signal(signal.SIGTERM)
-    said, _ = launch.communicate(timeout=PATIENCE)
+    said = rest_of(launch)
     (job,) = mnt.jobs()
     assert launch.returncode == 130
     assert f"{job['job']} may still run; mnt stop {job['job']} ends it" in said

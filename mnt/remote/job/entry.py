@@ -17,7 +17,7 @@ from mnt.remote.job.procs import Process, boot_id, find, pids_with_environment
 from mnt.remote.job.spec import job_variables
 
 MOST_NODES = 16384  # of a job
-FROZEN_AFTER = 20.0  # seconds, as for a node that its peers do not hear
+FROZEN_AFTER = 10.0  # seconds; sooner than its peers lose a node that they do not hear
 
 # The shapes of about.json and state.json, as `_take` reads them. Together they are `mnt.tasks.job.JobEntry`.
 _COUNT, _PORT, _PID = range(2**63), range(1, 65536), range(1, MOST_PID + 1)
