@@ -74,12 +74,12 @@ class NodePlan:
     cwd: str
     env: dict[str, str]  # without the secrets
     argv: tuple[str, ...]
-    python: tuple[str, ...]  # the words that start the interpreter
-    gpus: int  # promised by the inventory to the processes of this node, at most one each
     path_prepend: tuple[str, ...]  # directories put first on the session's own PATH
-    python_path: tuple[str, ...]  # directories put first on PYTHONPATH: the root of the code tree
     jobs_dir: str
     workdir_group: str | None  # the Unix group that shares the release
+    python_path: tuple[str, ...] = ()  # directories put first on PYTHONPATH: the root of the code tree
+    python: tuple[str, ...] = ()  # the words that start the interpreter
+    gpus: int = 0  # promised by the inventory to the processes of this node, at most one each
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,10 @@ class LaunchPlan:
     master_addr: str
     master_port: int
     nodes: tuple[NodePlan, ...]
-    unread: str | None  # see LaunchOptions
     script: str | None  # a file that must exist, relative to each node's `cwd`; None: a module is run
     grace: float
     start_timeout: float
+    unread: str | None = None  # see LaunchOptions
     warnings: tuple[str, ...] = ()
     secrets: Mapping[str, Secret] = field(default_factory=dict)  # further variables, on every node
     # Those that a launch has to read yet (`mnt.launch.secret`), and the file of the inventory that has them.

@@ -97,7 +97,7 @@ def test_a_staged_job_that_is_stopped_leaves_nothing(host: JobHost) -> None:
     ("changes", "message"),
     [
         ({"script": "no.py"}, "script missing: no.py"),
-        ({"unread": "train.py"}, "has variables, and was not read"),
+        ({"unread": "train.py"}, "train.py in /"),
         ({"cwd": "/nonexistent/release"}, "working directory missing: /nonexistent/release"),
         ({"argv": ["/opt/no/bin/python", "x.py"]}, "interpreter missing: /opt/no/bin/python"),
         ({"argv": ["no-such-python", "x.py"]}, "interpreter missing: no-such-python"),

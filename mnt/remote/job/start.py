@@ -101,7 +101,7 @@ def _check(spec: Mapping[str, Any], environment: Mapping[str, str]) -> None:
     if unread is not None and os.path.exists(os.path.join(cwd, unread)):
         raise Refused(
             f"{unread} in {cwd} has variables, and was not read: mnt launch was started elsewhere",
-            f"start it in the directory that has {unread}, or give the file's lines with --env-file",
+            f"start it in the directory that was pushed, which has {unread}",
         )
     path = [*spec.get("path_prepend", ()), spec["env"].get("PATH", environment.get("PATH", os.defpath))]
     named = os.path.join(cwd, program) if "/" in program else program
