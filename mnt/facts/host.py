@@ -126,6 +126,17 @@ class PathFacts:
 
 
 @dataclass(frozen=True)
+class WriteTest:
+    """The attempt to make a file where a push, a job or its end will write."""
+
+    path: str  # what will be written or made there
+    directory: str  # where it was tried: the path, or the directory above it that exists
+    result: Short  # `ok`, the name of the error, or `hung`
+    space: Space | None = None
+    mount: str | None = None  # the mount point of its file system
+
+
+@dataclass(frozen=True)
 class Memory:
     """All values are in bytes. None: the kernel does not report it."""
 
@@ -168,6 +179,7 @@ class HostFacts:
     interfaces: tuple[Interface, ...] = ()  # including `lo`; empty: a sandbox hides them
     paths: Mapping[str, PathFacts] = field(default_factory=dict)  # required paths and mount points
     mounts: Mapping[str, MountPoint] = field(default_factory=dict)
+    writes: tuple[WriteTest, ...] = ()  # none where another user could interfere
     gpus: Gpus | None = None
     listeners: tuple[Listener, ...] | None = None  # on the master port
     noise: str = ""  # the end of what the shell's start-up files printed to standard output

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import faults
@@ -99,3 +100,113 @@ def test_a_host_called_localhost(hosts: Lab, preflight: Callable[[], Findings]) 
             assert host.exec(["getent", "hosts", "localhost"]).stdout.startswith(("127.0.0.1", "::1"))
         finally:
             host.exec(["hostname", "node2"])
+
+
+# --- writing ---------------------------------------------------------------------------------------------
+
+
+def on_node2(*commands: str) -> Callable[[LabHost], None]:
+    """Commands of root, for which `~` is the ordinary user's home."""
+
+    def run(host: LabHost) -> None:
+        home = host.exec(["sh", "-c", "echo ~mnt"]).stdout.strip()
+        for command in commands:
+            done = host.exec(["sh", "-c", command.replace("~", home)])
+            assert done.returncode == 0, (command, done.stderr)
+
+    return run
+
+
+READ_ONLY, DENIED, NO_SPACE = "read-only file system", "permission denied", "no space left on device"
+TO_READ_ONLY = "mount --bind ~ ~ && mount -o remount,ro,bind ~"
+LAY_OUT = "install -d -o mnt ~/project ~/project/releases ~/project/shared ~/project/shared/outputs"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "heal", "reason", "places"),
+    [
+        (TO_READ_ONLY, "umount ~", READ_ONLY, "~/project, ~/.mnt/jobs"),
+        (f"{LAY_OUT} && {TO_READ_ONLY}", "umount ~", READ_ONLY, "~/project"),
+        (
+            "mount -t tmpfs -o ro,mode=755 x ~/.mnt/jobs -o uid=$(id -u mnt)",
+            "umount ~/.mnt/jobs",
+            READ_ONLY,
+            "~/.mnt/jobs",
+        ),
+        ("chmod 755 /tmp", "chmod 1777 /tmp", DENIED, "/tmp"),
+        ("chmod 755 /dev/shm", "chmod 1777 /dev/shm", DENIED, "/dev/shm"),
+        ("mount -o remount,ro /tmp", "mount -o remount,rw /tmp", READ_ONLY, "/tmp"),
+        (f"{LAY_OUT} && chown root ~/project/releases", "true", DENIED, "~/project/releases"),
+        (f"{LAY_OUT} && chmod 555 ~/project/shared/outputs", "true", DENIED, "~/project/shared/outputs"),
+        ("chown root ~ && chmod 755 ~", "chown mnt ~", DENIED, "~/project"),
+        ("rm -rf ~/.mnt && touch ~/.mnt", "rm -rf ~/.mnt ~/.mnt.old", "not a directory", "~/.mnt/jobs"),
+    ],
+)
+def test_a_place_that_cannot_be_written_to(
+    hosts: Lab, preflight: Callable[[], Findings], spoil: str, heal: str, reason: str, places: str
+) -> None:
+    host = hosts.host("node2")
+    on_node2("install -d -o mnt ~/.mnt ~/.mnt/jobs")(host)
+    home = host.exec(["sh", "-c", "echo ~mnt"]).stdout.strip()
+    on_node2(spoil)(host)
+    try:
+        findings = preflight()
+        assert {(each["check"], each["severity"], *each["hosts"]) for each in findings} == {
+            ("writable", "fail", "node2")
+        }, findings
+        assert findings[0]["message"].startswith(f"cannot write to {places.replace('~', home)}"), findings
+        assert findings[0]["message"].endswith(reason), findings
+        for finding in findings:
+            follow(host, finding["fix"])
+        assert preflight() == []
+    finally:
+        on_node2(heal, "rm -rf ~/project ~/.mnt")(host)
+
+
+FILL = "head -c 1G /dev/zero > {0}/fill 2>/dev/null; true"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "heal", "reason"),
+    [
+        (
+            "mount -t tmpfs -o size=1m,mode=1777 x /tmp; " + FILL.format("/tmp"),
+            "umount /tmp",
+            NO_SPACE,
+        ),
+        (
+            "mount -t tmpfs -o nr_inodes=1,mode=1777 x /tmp",
+            "umount /tmp",
+            "no inode left (1 in use)",
+        ),
+        (
+            "mount -t tmpfs -o size=1m,mode=1777 x /dev/shm; " + FILL.format("/dev/shm"),
+            "umount /dev/shm",
+            NO_SPACE,
+        ),
+    ],
+)
+def test_a_full_disk_is_one_finding(
+    hosts: Lab, preflight: Callable[[], Findings], spoil: str, heal: str, reason: str
+) -> None:
+    host = hosts.host("node2")
+    on_node2(spoil)(host)
+    try:
+        (finding,) = preflight()
+    finally:
+        on_node2(heal)(host)
+    assert (finding["check"], finding["severity"], finding["hosts"]) == ("writable", "fail", ["node2"])
+    assert finding["message"].endswith(reason), finding
+    assert preflight() == []
+
+
+def test_a_push_names_the_reason(hosts: Lab, run_mnt: RunMnt, tmp_path: Path) -> None:
+    host = hosts.host("node2")
+    (tmp_path / "train.py").write_text("print(1)")
+    on_node2(f"{LAY_OUT} && chown root ~/project && {TO_READ_ONLY}")(host)
+    try:
+        done = run_mnt("push", str(tmp_path), lab=hosts)
+    finally:
+        on_node2("umount ~", "rm -rf ~/project")(host)
+    assert done.returncode == 1
+    assert READ_ONLY in done.stderr.lower(), done.stderr

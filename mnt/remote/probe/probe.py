@@ -1,8 +1,8 @@
 """Gather all facts that preflight and launch use, in one run, as one JSON document.
 
-Runs on a host: standard library only, Python 3.8 and newer. It imports nothing that it measures, and writes
-only the files of `write`. Operations that may hang (a dead file server, nvidia-smi on a broken GPU) have
-their own deadlines.
+Runs on a host: standard library only, Python 3.8 and newer. It imports nothing that it measures, and removes
+at once what it writes: a file in each place of `write`, and wherever a push or a job will write. Operations
+that may hang (a dead file server, nvidia-smi on a broken GPU) have their own deadlines.
 
 Arguments, all optional:
     packages: [name, ..]   distributions to look up, besides every nvidia-nccl-*
@@ -44,6 +44,7 @@ from mnt.remote.probe.memory import memory
 from mnt.remote.probe.nvidia import gpus
 from mnt.remote.probe.session import session
 from mnt.remote.probe.settings import conf_files, logind
+from mnt.remote.probe.writes import collect, trials
 
 EXTENSIONS = "~/.cache/torch_extensions"  # torch's default
 
@@ -56,16 +57,13 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
         emit({"time": time.time()})
     deadline = float(args.get("deadline", 5.0))
     paths, mounts = args.get("paths", []), args.get("mounts", [])
-    slow = {
-        "artifacts": partial(
-            artifacts,
-            args.get("workdir", "~/mnt"),
-            args.get("keep", ()),
-            args.get("workdir_group"),
-            args.get("jobs_dir", "~/.mnt/jobs"),
-            args.get("extensions", EXTENSIONS),
-        ),
+    workdir, jobs_dir = args.get("workdir", "~/mnt"), args.get("jobs_dir", "~/.mnt/jobs")
+    ours = (workdir, args.get("keep", ()), args.get("workdir_group"), jobs_dir)
+    writes = trials(*ours)
+    slow: dict[str, Callable[[], Any]] = {
+        "artifacts": partial(artifacts, *ours, args.get("extensions", EXTENSIONS)),
         "resolved": partial(resolve, os.uname().nodename),
+        **writes,
     }
     # First, because it triggers automounts, which are then among the mounts.
     looked_at, answers = look_at([*paths, *mounts], deadline, args.get("write", []), slow)
@@ -92,7 +90,9 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
         "listeners": listeners(args["port"]) if "port" in args else None,
         "memory": memory(),
         "processes": own_processes(),
-        **answers,
+        "artifacts": answers["artifacts"],
+        "resolved": answers["resolved"],
+        "writes": collect({name: answers[name] for name in writes}, workdir, jobs_dir),
     }
 
 
