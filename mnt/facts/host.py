@@ -65,6 +65,17 @@ class OsRelease:
 
 
 @dataclass(frozen=True)
+class Machine:
+    """What tells a host from others: random(4)'s id of this boot, and the network namespace in it.
+
+    Containers on one machine have one boot id, and are different hosts if each has a network of its own.
+    """
+
+    boot_id: Short
+    network: Count  # inode of the namespace
+
+
+@dataclass(frozen=True)
 class Account:
     """The user of the SSH session. None: the host's user database has no such entry."""
 
@@ -168,6 +179,7 @@ class HostFacts:
 
     hostname: Short
     kernel: Short | None = None
+    machine: Machine | None = None
     os: OsRelease | None = None
     clock_offset: Duration = 0.0  # seconds by which the host's clock is ahead of the head's
     clock_uncertainty: Duration | None = None  # possible error of it, in seconds; None: not measured

@@ -6,6 +6,7 @@ nodes, because all nodes of a job must use the same transport.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -57,8 +58,13 @@ class NetworkDecision:
 
 
 def decide(fleet: FleetFacts) -> NetworkDecision:
-    """Decide for the hosts of one job; hosts that did not report their interfaces are left out."""
-    nics = choose(fleet.inventory, fleet.hosts, fleet.interfaces())
+    """Decide for the hosts of one job; hosts that did not report their interfaces are left out.
+
+    A machine that has several entries in the inventory gets a network as the first of them.
+    """
+    twins = {twin: _twin(twin, first) for twin, first in fleet.twins().items()}
+    interfaces = {name: nics for name, nics in fleet.interfaces().items() if name not in twins}
+    nics = {**choose(fleet.inventory, fleet.hosts, interfaces), **twins}
     chosen = {name: nic for name, nic in nics.items() if isinstance(nic, NicChoice)}
     ports = _of_one_kind(_ports(fleet, chosen))
     gids = gid_variables(_roce_ports(fleet, chosen, ports), fleet.inventory.network.subnet)
@@ -79,6 +85,15 @@ def decide(fleet: FleetFacts) -> NetworkDecision:
             variables = environment(nic, host, mode, reason, hcas or (), gid_settings)
             nodes[host.name] = NodeNetwork(nic, hcas or (), tuple(variables))
     return NetworkDecision(mode, reason, nodes)
+
+
+def _twin(twin: str, first: str) -> NicProblem:
+    return NicProblem(
+        f"it is the same machine as {first}",
+        (),
+        f"exclude it: -x {shlex.quote(twin)}; or correct its `address` in the inventory",
+        twin_of=first,
+    )
 
 
 def decide_mode(configured: str, ports: Mapping[str, Ports]) -> tuple[str, str]:

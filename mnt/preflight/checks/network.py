@@ -13,7 +13,7 @@ from mnt.facts.host import HostFacts, Interface, Traffic
 from mnt.facts.system import Resolved
 from mnt.inventory.model import Host
 from mnt.network.decision import NetworkDecision
-from mnt.network.nic import NicChoice
+from mnt.network.nic import NicChoice, NicProblem
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.parity import Subject, by_majority
 from mnt.preflight.registry import host_check, network_check
@@ -50,13 +50,35 @@ def nic(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
                     expected=f"{chosen.name} up, with a link ({choice.reason})",
                     fix=fix,
                 )
-        elif choice.waits_for is None:
+        elif choice.waits_for is None and choice.twin_of is None:
             yield Problem(
                 hosts=(name,),
                 message=choice.message,
                 found=", ".join(choice.candidates) or _listed(interfaces[name]),
                 expected="one NIC for the training traffic",
                 fix=choice.fix,
+            )
+
+
+@network_check("duplicate-host")
+def duplicate_host(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
+    """No machine is in the selection twice: under two names, or two addresses or ports of SSH.
+
+    Two hosts are one machine if they have the same boot id, network namespace and host name. Containers and
+    other namespaces of one kernel are different hosts if each has a network of its own. Ranks on one machine
+    would share its GPUs and ports, and NCCL refuses two ranks on one GPU. The later entry has the finding,
+    and takes no part in the checks of the network.
+    """
+    for name, node in network.nodes.items():
+        if isinstance(node.nic, NicProblem) and node.nic.twin_of is not None:
+            facts = fleet.facts[name]
+            boot_id = facts.machine.boot_id if facts.machine else "unknown"
+            yield Problem(
+                hosts=(name,),
+                message=node.nic.message,
+                found=f"{facts.hostname} with boot id {boot_id}, as {node.nic.twin_of}",
+                expected="another machine",
+                fix=node.nic.fix,
             )
 
 

@@ -71,6 +71,7 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
     return {
         "hostname": os.uname().nodename,
         "kernel": os.uname().release,
+        "machine": machine(),
         "os": os_release(read("/etc/os-release") or read("/usr/lib/os-release")),
         "login": user,
         "session": own_session,
@@ -94,6 +95,15 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
         "resolved": answers["resolved"],
         "writes": collect({name: answers[name] for name in writes}, workdir, jobs_dir),
     }
+
+
+def machine() -> dict[str, object] | None:
+    """What tells this host from all others, as `mnt.facts.host.Machine`; None without /proc."""
+    boot = read("/proc/sys/kernel/random/boot_id").strip()
+    try:
+        return {"boot_id": boot, "network": os.stat("/proc/self/ns/net").st_ino} if boot else None
+    except OSError:
+        return None
 
 
 def os_release(text: str) -> dict[str, str | None]:
