@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import HostFacts
+from mnt.facts.system import Gpus, failure_of
 from mnt.inventory.model import Host
 from mnt.preflight import nvidia
 from mnt.preflight.findings import Problem, Severity
@@ -25,12 +26,12 @@ _MUCH = 1024.0  # MiB; older drivers count some of their own memory as used
 
 
 def _rows(facts: HostFacts) -> Sequence[Row]:
-    """The GPUs that nvidia-smi shows on a host."""
-    return facts.gpus.found if facts.gpus else ()
+    """The GPUs of a host that answer."""
+    return facts.gpus.usable if facts.gpus else ()
 
 
 def _all_gpus(fleet: FleetFacts) -> Iterator[tuple[str, Row]]:
-    """(host, row) of all GPUs that nvidia-smi shows."""
+    """(host, row) of all GPUs that answer."""
     return ((host.name, row) for host, facts in fleet.answers() for row in _rows(facts))
 
 
@@ -57,25 +58,26 @@ def gpu_count(host: Host, facts: HostFacts) -> Iterator[Problem]:
 
     Fewer GPUs than in the inventory are a failure. If the inventory requires GPUs, an nvidia-smi that fails
     or hangs is a failure too. More GPUs are a warning, because jobs would not use them. A GPU that is on the
-    PCI bus but not in nvidia-smi is a warning. A host with `gpus: 0` and no GPU passes. If the inventory's
-    `env` sets CUDA_VISIBLE_DEVICES, it must name as many GPUs as `gpus`.
+    PCI bus but not in nvidia-smi is a warning. What nvidia-smi lists counts, even if it warns and exits with
+    an error; a GPU that it lists as lost does not count. A host with `gpus: 0` and no GPU passes. If the
+    inventory's `env` sets CUDA_VISIBLE_DEVICES, it must name as many GPUs as `gpus`.
     """
     gpus = facts.gpus
     if gpus is None:
         return
-    count, on_bus = len(gpus.found), len(gpus.on_bus)
+    count, on_bus = len(gpus.usable), len(gpus.on_bus)
     devices = host.env.get("CUDA_VISIBLE_DEVICES")
     shown = count if devices is None else nvidia.visible(devices, count)
     bus = f"; {on_bus} on the PCI bus" if on_bus > count else ""
     severity, expected = Severity.WARN, f"{host.gpus} (inventory: gpus)"
     if count < host.gpus:
-        reason = f": {gpus.error}" if gpus.error else "" if gpus.tool else ": there is no nvidia-smi"
-        repair = (
-            "check nvidia-smi and `sudo dmesg | grep -i nvrm`" if gpus.tool else "install the NVIDIA driver"
-        )
+        reason, repair = _why_so_few(gpus)
         message = f"only {count} of {host.gpus} GPUs are available{reason}{bus}"
         found = f"{count}{reason}{bus}"
-        fix, severity = f"{repair}; or set `gpus` in the inventory to {count}", Severity.FAIL
+        fix, severity = (
+            f"{repair}; or, if there are no more, set `gpus` in the inventory to {count}",
+            Severity.FAIL,
+        )
     elif devices is not None and shown != host.gpus:
         message = f"CUDA_VISIBLE_DEVICES shows {shown} GPUs to jobs, but they would use {host.slots}"
         found = f"CUDA_VISIBLE_DEVICES={devices} (inventory: env), {count} GPUs"
@@ -91,6 +93,32 @@ def gpu_count(host: Host, facts: HostFacts) -> Iterator[Problem]:
     else:
         return
     yield Problem(message, found, expected, fix, severity)
+
+
+def _why_so_few(gpus: Gpus) -> tuple[str, str]:
+    """Why nvidia-smi shows fewer GPUs than wanted, `: ..` or nothing, and the repair."""
+    if gpus.tool is None:
+        return ": there is no nvidia-smi", "install the NVIDIA driver"
+    lost = [f"{label(row)}: {failure}" for row in gpus.found if (failure := failure_of(row))]
+    said = "; ".join([*lost, *filter(None, (gpus.error, gpus.warning))])
+    return f": {said}" if said else "", "check nvidia-smi and `sudo dmesg | grep -i nvrm`"
+
+
+@host_check("gpu-warning", severity=Severity.WARN)
+def gpu_warning(host: Host, facts: HostFacts) -> Iterator[Problem]:
+    """nvidia-smi lists the GPUs without a warning, and exits with 0.
+
+    A corrupted infoROM is a typical warning; the GPU works, but may have lost its settings and its record of
+    errors. If GPUs are missing too, `gpu-count` has nvidia-smi's words.
+    """
+    gpus = facts.gpus
+    if gpus is not None and gpus.warning and len(gpus.usable) >= host.gpus:
+        yield Problem(
+            message=f"nvidia-smi warns: {gpus.warning}",
+            found=gpus.warning,
+            expected="no warning, and exit status 0",
+            fix="check each GPU, and report it to the vendor: nvidia-smi -q; sudo nvidia-bug-report.sh",
+        )
 
 
 @check("gpu-model", severity=Severity.WARN)
