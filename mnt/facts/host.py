@@ -12,7 +12,17 @@ from mnt import typed
 from mnt.facts.nccl import ConfFile
 from mnt.facts.rdma import RdmaFacts
 from mnt.facts.system import Artifacts, Gpus, Logind, Ofed, OwnProcesses, Resolved, Session
-from mnt.tasks.shape import Count, DeviceName, Duration, Pid, Short, converted, described, wrong_answer
+from mnt.tasks.shape import (
+    Count,
+    DeviceName,
+    Duration,
+    JobName,
+    Pid,
+    Short,
+    converted,
+    described,
+    wrong_answer,
+)
 
 
 @dataclass(frozen=True)
@@ -167,6 +177,8 @@ class Listener:
     user: str | None = None
     pid: Pid | None = None
     command: str | None = None
+    job: JobName | None = None  # of this user
+    job_state: Short | None = None  # None: unknown
 
 
 @dataclass(frozen=True)

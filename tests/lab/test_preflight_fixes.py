@@ -210,3 +210,28 @@ def test_a_push_names_the_reason(hosts: Lab, run_mnt: RunMnt, tmp_path: Path) ->
         on_node2("umount ~", "rm -rf ~/project")(host)
     assert done.returncode == 1
     assert READ_ONLY in done.stderr.lower(), done.stderr
+
+
+# --- ports -----------------------------------------------------------------------------------------------
+
+
+def test_a_port_that_an_own_job_holds(make_lab: Callable[..., Lab], run_mnt: RunMnt, tmp_path: Path) -> None:
+    """The finding and the refusal of a launch name the job, and what they say stops it."""
+    lab = make_lab(count=1)
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(600)\n")
+    assert run_mnt("push", str(tmp_path), lab=lab).returncode == 0
+    started = run_mnt("launch", "--detach", "--json", "train.py", lab=lab)
+    assert started.returncode == 0, started.stderr
+    job = json.loads(started.stdout)["job"]
+
+    only = ("preflight", "--json", "--only", "port-free")
+    (finding,) = json.loads(run_mnt(*only, lab=lab).stdout)["findings"]
+    assert finding["message"] == f"port 29500 is in use by job {job} (running)"
+    assert finding["fix"].startswith(f"mnt stop {job}, or ")
+    for options in ((), ("--no-preflight",)):
+        refused = run_mnt("launch", *options, "train.py", lab=lab)
+        assert refused.returncode == 125
+        assert f"mnt stop {job}, or " in refused.stderr, refused.stderr
+
+    assert run_mnt("stop", job, lab=lab).returncode == 0
+    assert json.loads(run_mnt(*only, lab=lab).stdout)["findings"] == []

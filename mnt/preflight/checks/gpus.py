@@ -84,7 +84,7 @@ def gpu_count(host: Host, facts: HostFacts) -> Iterator[Problem]:
         fix = f"set `gpus` in the inventory to {shown}, or name {host.gpus} GPUs in CUDA_VISIBLE_DEVICES"
         severity = Severity.FAIL if shown < host.gpus else Severity.WARN
     elif shown > host.gpus:
-        message, found = f"{count} GPUs are available, but jobs would use {host.slots}", str(count)
+        message, found = f"{count} GPUs are available, but the inventory has {host.gpus}", str(count)
         fix = f"set `gpus` in the inventory to {count} to use all of them"
     elif count < on_bus and host.gpus:
         message = f"nvidia-smi shows only {count} of the {on_bus} GPUs on the PCI bus"
@@ -197,12 +197,12 @@ def gpu_xid(host: Host, facts: HostFacts) -> Iterator[Problem]:
     An Xid after which the GPU must be reset is a failure if it is less than a day old. All other Xids are
     warnings, because the GPU may have been reset since. Xids that programs cause (13, 31, 43, 45) do not
     count. If the user may not read the kernel log (kernel.dmesg_restrict), the result is unknown: reading it
-    needs root or the group adm.
+    needs root or the group adm; where jobs use no GPU (`gpus: 0`), that is no finding.
     """
     log = facts.gpus.kernel_log if facts.gpus else None
     if log is None:
         return
-    if log.error is not None:
+    if log.error is not None and host.gpus:
         denied = log.error in (os.strerror(errno.EPERM), os.strerror(errno.EACCES))
         yield Problem(
             message="unknown: reading the Xids in the kernel log needs root"
@@ -364,15 +364,19 @@ def gpu_mig(fleet: FleetFacts) -> Iterator[Problem]:
 
 @host_check("gpu-busy", severity=Severity.WARN)
 def gpu_busy(host: Host, facts: HostFacts) -> Iterator[Problem]:
-    """No process uses the GPUs.
+    """No process uses the GPUs that jobs would use.
 
-    Processes are named with their PID on the host. Processes in containers may be invisible; then the check
-    only sees that memory is in use.
+    GPUs that CUDA_VISIBLE_DEVICES in the inventory's `env` hides are left out. Processes are named with their
+    PID on the host. Processes in containers may be invisible; then the check only sees that memory is in use.
     """
     if facts.gpus is None:
         return
+    shown = nvidia.visible_rows(host.env.get("CUDA_VISIBLE_DEVICES"), facts.gpus.usable)
+    hidden = {row.get("uuid") for row in facts.gpus.usable if row not in shown}
     named = {row["gpu_uuid"] for row in facts.gpus.processes}
     for row in facts.gpus.processes:
+        if row["gpu_uuid"] in hidden:
+            continue
         process = f"{row.get('process_name', '?')} (pid {row.get('pid', '?')})"
         yield Problem(
             message=f"{_label_of(facts, row)} is in use by {process}",
@@ -380,7 +384,7 @@ def gpu_busy(host: Host, facts: HostFacts) -> Iterator[Problem]:
             expected="no process on it",
             fix=f"find its owner: mnt status; ps -o user,lstart,args -p {shlex.quote(row.get('pid', 'PID'))}",
         )
-    for row in facts.gpus.found:
+    for row in shown:
         used = number(row, "memory.used")
         if used is not None and used > _MUCH and row.get("uuid") not in named:
             yield Problem(

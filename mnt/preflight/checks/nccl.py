@@ -83,7 +83,8 @@ def nccl_conf(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
     """Nothing conflicts with the network variables: ~/.nccl.conf, /etc/nccl.conf or the inventory's `env`.
 
     The environment of a job overrides the files, so the variables of `mnt` stay in force, and such a conflict
-    is information. But it is a warning if a file adds a variable that disables others, for example a GID
+    is information, as is a variable that concerns none of them: NCCL_NVLS_ENABLE in a file is the choice of
+    its administrator. But it is a warning if a file adds a variable that disables others, for example a GID
     index or NCCL_IB_DISABLE. If hosts share a home directory, one file cannot hold settings that differ per
     host.
     """

@@ -34,7 +34,7 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from mnt.remote.common.files import read, strerror
-from mnt.remote.common.sockets import listeners
+from mnt.remote.job.ports import holders
 from mnt.remote.probe import rdma
 from mnt.remote.probe.distributions import nccl_library, packages, torch_cuda
 from mnt.remote.probe.filesystems import describe_mounts, look_at, parse_mounts
@@ -65,6 +65,8 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
         "resolved": partial(resolve, os.uname().nodename),
         **writes,
     }
+    if "port" in args:
+        slow["listeners"] = partial(holders, args["port"], jobs_dir)
     # First, because it triggers automounts, which are then among the mounts.
     looked_at, answers = look_at([*paths, *mounts], deadline, args.get("write", []), slow)
     user = login()
@@ -88,7 +90,7 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
         "ofed": rdma.ofed(),
         # NCCL, too, asks the user database for the home, not $HOME.
         "nccl_conf": conf_files(user["home"] if user["user"] else None),
-        "listeners": listeners(args["port"]) if "port" in args else None,
+        "listeners": answers.get("listeners"),
         "memory": memory(),
         "processes": own_processes(),
         "artifacts": answers["artifacts"],
