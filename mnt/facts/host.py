@@ -11,7 +11,7 @@ from typing import Any, Literal
 from mnt import typed
 from mnt.facts.nccl import ConfFile
 from mnt.facts.rdma import RdmaFacts
-from mnt.facts.system import Artifacts, Gpus, Logind, Ofed, OwnProcesses, Resolved, Session
+from mnt.facts.system import Artifacts, Gpus, Logind, Neighbours, Ofed, OwnProcesses, Resolved, Session
 from mnt.tasks.shape import (
     Count,
     DeviceName,
@@ -201,6 +201,7 @@ class HostFacts:
     torch_cuda: Short | None = None  # "13.0"; "none": a CPU build
     nccl_library: Short | None = None  # version of the library file that torch loads
     interfaces: tuple[Interface, ...] = ()  # including `lo`; empty: a sandbox hides them
+    neighbours: Neighbours | None = None
     paths: Mapping[str, PathFacts] = field(default_factory=dict)  # required paths and mount points
     mounts: Mapping[str, MountPoint] = field(default_factory=dict)
     writes: tuple[WriteTest, ...] = ()  # none where another user could interfere

@@ -67,6 +67,15 @@ def failure_of(row: Row) -> str | None:
 
 
 @dataclass(frozen=True)
+class Neighbours:
+    """The kernel's table of IPv4 neighbours: arp(7). All network namespaces of a kernel share it."""
+
+    limit: Count  # entries that it can hold: gc_thresh3
+    entries: Count  # now
+    overflows: Count | None = None  # since boot; None: an old kernel does not count them
+
+
+@dataclass(frozen=True)
 class Session:
     """The kind of session in which jobs are started. None: unknown; for the two limits: unlimited."""
 

@@ -41,6 +41,7 @@ from mnt.remote.probe.filesystems import describe_mounts, look_at, parse_mounts
 from mnt.remote.probe.interfaces import interfaces
 from mnt.remote.probe.leftovers import artifacts, own_processes
 from mnt.remote.probe.memory import memory
+from mnt.remote.probe.neighbours import neighbours
 from mnt.remote.probe.nvidia import gpus
 from mnt.remote.probe.session import session
 from mnt.remote.probe.settings import conf_files, logind
@@ -83,6 +84,7 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
         "torch_cuda": torch_cuda(sys.path),
         "nccl_library": nccl_library(sys.path),
         "interfaces": interfaces(),
+        "neighbours": neighbours(),
         "paths": looked_at,
         "mounts": describe_mounts(mounts, looked_at, parse_mounts(read("/proc/self/mounts"))),
         "gpus": gpus(float(args.get("gpu_deadline", 10.0))),
