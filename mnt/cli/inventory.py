@@ -10,7 +10,7 @@ from msgspec import to_builtins
 
 from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
-from mnt.errors import InventoryError, UsageError
+from mnt.errors import InventoryError, UsageError, counted
 from mnt.inventory import find, loader
 from mnt.inventory.model import Host
 
@@ -47,7 +47,7 @@ def show(selection: Selection, as_json: bool) -> None:
         document = to_builtins(asdict(replace(cluster, hosts=hosts)))
         ui.document({**document, "secrets": {name: each.kind for name, each in cluster.secrets.items()}})
         return
-    ui.info(f"{cluster.cluster}: {len(hosts)} of {len(cluster.hosts)} hosts, {cluster.file}")
+    ui.info(f"{cluster.cluster}: {len(hosts)} of {counted(len(cluster.hosts), 'host')}, {cluster.file}")
     ui.table(
         ["HOST", "ADDRESS", "USER", "PYTHON", "GPUS", "NIC", "GROUPS"],
         [_host_row(host, cluster.groups_of(host.name)) for host in hosts],

@@ -13,7 +13,7 @@ import click
 from mnt import ui
 from mnt.cli.options import Selection, grace_option, json_option, selection_options
 from mnt.cli.stop import show_stopped
-from mnt.errors import OutputError, UsageError
+from mnt.errors import OutputError, UsageError, counted
 from mnt.fleet import Fleet
 from mnt.inventory.model import Inventory
 from mnt.launch import backends, engines, run
@@ -268,4 +268,4 @@ def _show_end(job: Job, as_json: bool) -> None:
 
 
 def _nodes(count: int) -> str:
-    return f"{count} node{'s' * (count != 1)}"
+    return counted(count, "node")

@@ -110,7 +110,11 @@ class Reason(TypedDict, total=False):
     time: Moment | None
 
 
-class JobEntry(TypedDict):
+class _Lost(TypedDict, total=False):
+    rebooted: bool  # of a node that is lost: the host has been booted since it was started
+
+
+class JobEntry(_Lost):
     """One node's part of one job."""
 
     job: JobName

@@ -11,6 +11,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 
+from mnt.errors import counted
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import HostFacts
 from mnt.facts.system import Gpus, failure_of
@@ -72,27 +73,29 @@ def gpu_count(host: Host, facts: HostFacts) -> Iterator[Problem]:
     severity, expected = Severity.WARN, f"{host.gpus} (inventory: gpus)"
     if count < host.gpus:
         reason, repair = _why_so_few(gpus)
-        message = f"only {count} of {host.gpus} GPUs are available{reason}{bus}"
-        found = f"{count}{reason}{bus}"
-        fix, severity = (
-            f"{repair}; or, if there are no more, set `gpus` in the inventory to {count}",
-            Severity.FAIL,
-        )
+        message = f"only {count} of {_available(host.gpus)}{reason}{bus}"
+        found, severity = f"{count}{reason}{bus}", Severity.FAIL
+        fix = f"{repair}; or, if there are no more, set `gpus` in the inventory to {count}"
     elif devices is not None and shown != host.gpus:
         message = f"CUDA_VISIBLE_DEVICES shows {shown} GPUs to jobs, but they would use {host.slots}"
-        found = f"CUDA_VISIBLE_DEVICES={devices} (inventory: env), {count} GPUs"
-        fix = f"set `gpus` in the inventory to {shown}, or name {host.gpus} GPUs in CUDA_VISIBLE_DEVICES"
+        found = f"CUDA_VISIBLE_DEVICES={devices} (inventory: env), {counted(count, 'GPU')}"
+        named = counted(host.gpus, "GPU")
+        fix = f"set `gpus` in the inventory to {shown}, or name {named} in CUDA_VISIBLE_DEVICES"
         severity = Severity.FAIL if shown < host.gpus else Severity.WARN
     elif shown > host.gpus:
-        message, found = f"{count} GPUs are available, but the inventory has {host.gpus}", str(count)
+        message, found = f"{_available(count)}, but the inventory has {host.gpus}", str(count)
         fix = f"set `gpus` in the inventory to {count} to use all of them"
     elif count < on_bus and host.gpus:
-        message = f"nvidia-smi shows only {count} of the {on_bus} GPUs on the PCI bus"
+        message = f"nvidia-smi shows only {count} of the {counted(on_bus, 'GPU')} on the PCI bus"
         found, expected = f"{count}{bus}", f"all {on_bus} in nvidia-smi"
         fix = "find the driver's messages about the others: sudo dmesg | grep -i nvrm"
     else:
         return
     yield Problem(message, found, expected, fix, severity)
+
+
+def _available(count: int) -> str:
+    return f"{counted(count, 'GPU')} {'is' if count == 1 else 'are'} available"
 
 
 def _why_so_few(gpus: Gpus) -> tuple[str, str]:

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
+from mnt.errors import counted
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import HostFacts, Interface, Traffic
 from mnt.facts.system import Resolved
@@ -172,7 +173,7 @@ def nic_errors(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]
             if count > least and count > rate * packets:
                 yield Problem(
                     hosts=(host,),
-                    message=f"{name} has {count} {what} in {packets} packets",
+                    message=f"{name} has {count} {what} in {counted(packets, 'packet')}",
                     found=f"{count} {what}",
                     expected="almost none",
                     fix=f"find the counters that increase: ethtool -S {pasted} | grep -iE 'err|drop|crc'; "

@@ -9,6 +9,7 @@ import posixpath
 import shlex
 from collections.abc import Iterator
 
+from mnt.errors import counted
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import HostFacts
 from mnt.facts.system import Logind
@@ -158,7 +159,7 @@ def nofile(fleet: FleetFacts) -> Iterator[Problem]:
         if limit < needed:
             yield Problem(
                 hosts=(name,),
-                message=f"a process may open only {limit} files; {ranks} ranks need {needed}",
+                message=f"a process may open only {limit} files; {counted(ranks, 'rank')} need {needed}",
                 found=str(limit),
                 expected=f"at least {needed}",
                 fix="echo '* - nofile 1048576' | sudo tee /etc/security/limits.d/nofile.conf",

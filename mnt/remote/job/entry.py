@@ -90,8 +90,10 @@ def describe(paths: JobPaths, *, local: bool = True) -> dict[str, Any] | None:
         state = stored() or state
         if state["state"] not in FINAL_STATES:
             state["state"] = "lost"
-    del state["supervisor"]
-    return {**about, **state, "listening": bool(state["listening"])}
+    supervisor = state.pop("supervisor")
+    booted = supervisor is not None and supervisor["boot_id"] != boot_id()
+    rebooted = {"rebooted": True} if state["state"] == "lost" and booted else {}
+    return {**about, **state, "listening": bool(state["listening"]), **rebooted}
 
 
 def as_failure(value: Any) -> Any:
