@@ -45,6 +45,7 @@ def show(selection: Selection, as_json: bool) -> None:
     cluster, hosts = selection.inventory, selection.hosts
     if as_json:
         document = to_builtins(asdict(replace(cluster, hosts=hosts)))
+        del document["network"]["mode_by_option"]  # no setting of the file
         ui.document({**document, "secrets": {name: each.kind for name, each in cluster.secrets.items()}})
         return
     ui.info(f"{cluster.cluster}: {len(hosts)} of {counted(len(cluster.hosts), 'host')}, {cluster.file}")

@@ -11,7 +11,7 @@ from functools import partial
 import click
 
 from mnt import ui
-from mnt.cli.options import Selection, grace_option, json_option, selection_options
+from mnt.cli.options import Selection, grace_option, json_option, mode_option, selection_options
 from mnt.cli.stop import show_stopped
 from mnt.errors import OutputError, UsageError, counted
 from mnt.fleet import Fleet
@@ -29,6 +29,7 @@ from mnt.launch.stop import stop_document
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @selection_options
+@mode_option
 @json_option
 @click.option(
     "--via",

@@ -69,7 +69,8 @@ def decide(fleet: FleetFacts) -> NetworkDecision:
     ports = _of_one_kind(_ports(fleet, chosen))
     gids = gid_variables(_roce_ports(fleet, chosen, ports), fleet.inventory.network.subnet)
     ports |= {name: problem for name, problem in gids.items() if isinstance(problem, RdmaProblem)}
-    mode, reason = decide_mode(fleet.inventory.network.mode, ports)
+    settings = fleet.inventory.network
+    mode, reason = decide_mode(settings.mode, ports, by_option=settings.mode_by_option)
     nodes = {}
     for host in (host for host in fleet.hosts if host.name in nics):
         nic, hcas, gid_settings = nics[host.name], ports.get(host.name), gids.get(host.name, [])
@@ -96,23 +97,25 @@ def _twin(twin: str, first: str) -> NicProblem:
     )
 
 
-def decide_mode(configured: str, ports: Mapping[str, Ports]) -> tuple[str, str]:
+def decide_mode(configured: str, ports: Mapping[str, Ports], *, by_option: bool = False) -> tuple[str, str]:
     """The mode (tcp or rdma), and the reason for it.
 
     Args:
-        configured: `network.mode` of the inventory.
+        configured: `network.mode` of the inventory, or `--mode`.
         ports: the RDMA ports of every host that has a training NIC.
+        by_option: whether it is `--mode`.
     """
     if configured != "auto":
-        return configured, f"network.mode is {configured}"
+        return configured, f"--mode {configured}" if by_option else f"network.mode is {configured}"
+    auto = "--mode auto" if by_option else "auto"
     for host, hcas in ports.items():
         if hcas is None:
-            return "tcp", f"auto: {host} did not report its RDMA devices"
+            return "tcp", f"{auto}: {host} did not report its RDMA devices"
         if isinstance(hcas, RdmaProblem):
-            return "tcp", f"auto: {host}: {hcas.message}"
+            return "tcp", f"{auto}: {host}: {hcas.message}"
     if not ports:
-        return "tcp", "auto: no host has a training NIC"
-    return "rdma", "auto: every node has an active RDMA port"
+        return "tcp", f"{auto}: no host has a training NIC"
+    return "rdma", f"{auto}: every node has an active RDMA port"
 
 
 def _ports(fleet: FleetFacts, nics: Mapping[str, NicChoice]) -> dict[str, Ports]:
