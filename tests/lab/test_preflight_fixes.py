@@ -235,3 +235,47 @@ def test_a_port_that_an_own_job_holds(make_lab: Callable[..., Lab], run_mnt: Run
 
     assert run_mnt("stop", job, lab=lab).returncode == 0
     assert json.loads(run_mnt(*only, lab=lab).stdout)["findings"] == []
+
+
+# --- other commands to paste -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spoil", "heal", "check"),
+    [
+        ("chmod 777 /tmp", "chmod 1777 /tmp", "file-owner"),
+        ("chmod 777 /home", "chmod 755 /home", "file-owner"),
+        ("chmod 777 ~", "chmod 755 ~", "file-owner"),
+        ("mount -t tmpfs -o size=16m,mode=1777 x /dev/shm", "umount /dev/shm", "shm"),
+        ("ip link set enp26s0np0 down", "ip link set enp26s0np0 up", "nic"),
+    ],
+)
+def test_a_command_to_paste(
+    hosts: Lab, preflight: Callable[[], Findings], spoil: str, heal: str, check: str
+) -> None:
+    host = hosts.host("node2")
+    on_node2(spoil)(host)
+    try:
+        findings = preflight()
+        assert {(each["check"], *each["hosts"]) for each in findings} == {(check, "node2")}, findings
+        for finding in findings:
+            follow(host, finding["fix"])
+        assert preflight() == []
+    finally:
+        on_node2(heal)(host)
+
+
+@pytest.mark.parametrize("setting", ["KillUserProcesses=yes", "KillOnlyUsers=mnt"])
+def test_logind_that_kills(hosts: Lab, preflight: Callable[[], Findings], setting: str) -> None:
+    """All of the command but the signal to logind, which does not run in a lab."""
+    host, directory = hosts.host("node2"), "/etc/systemd/logind.conf.d"
+    on_node2(f"mkdir -p {directory} && printf '[Login]\\n{setting}\\n' > {directory}/50-site.conf")(host)
+    try:
+        (finding,) = preflight()
+        assert (finding["check"], finding["hosts"]) == ("session-linger", ["node2"])
+        command, _, signal = finding["fix"].rpartition(" && ")
+        assert signal == "sudo systemctl kill -s HUP systemd-logind"
+        follow(host, command)
+        assert preflight() == []
+    finally:
+        on_node2(f"rm -f {directory}/50-site.conf {directory}/zz-mnt.conf")(host)
