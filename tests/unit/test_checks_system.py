@@ -183,7 +183,7 @@ def test_a_lock_on_shared_storage_is_one_finding_unless_a_host_builds() -> None:
 def test_a_problem_that_a_host_has_twice_names_it_once() -> None:
     """Of the workdir and of the directory of jobs, which are in the same one."""
     exposed = Exposed("all users can write to /home (mode 0777)", "sudo chmod o-w /home")
-    facts = {"artifacts": Artifacts(Release(), exposed=(exposed, exposed))}
+    facts = {"artifacts": Artifacts(Release("20260101-120000-0badcafe", whole=True), exposed=(exposed,) * 2)}
     assert only_finding(make_fleet({"node2": facts}), "file-owner", "node2").fix == "sudo chmod o-w /home"
 
 

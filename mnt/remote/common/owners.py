@@ -172,7 +172,8 @@ def _judge_mode(path: str, found: os.stat_result, acl: Acl, group: Group | None,
     if sticky and not last:
         return
     where = shlex.quote(path)
-    for who in _others(found, acl, group, _WRITE):
+    others = list(_others(found, acl, group, _WRITE))
+    for who in others:
         problem = f"{who} can write to {path} (mode {_octal(mode)})"
         if sticky:
             raise Refused(problem, "use a directory of your own below it")
@@ -182,7 +183,8 @@ def _judge_mode(path: str, found: os.stat_result, acl: Acl, group: Group | None,
         if who == _ALL and path in _TEMPORARY:
             raise Refused(problem, f"{sudo}chmod +t {where}")
         if who == _ALL:
-            raise Refused(problem, f"{sudo}chmod o-w {where}")
+            also_group = "g" if len(others) > 1 and not acl else ""
+            raise Refused(problem, f"{sudo}chmod {also_group}o-w {where}")
         hint = "(only a workdir may be shared with a group: workdir_group in the inventory)"
         raise Refused(problem, f"{sudo}chmod g-w {where} {hint}")
 
