@@ -114,6 +114,11 @@ class HostError(MntError):
         return said(self.host, self.fix) if self.said else self.fix
 
 
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """`1 host`, `3 hosts`: a number with its noun. `plural`: if that is not the noun with an s."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
 def said(host: str, fix: str | None) -> str | None:
     """A fix that a host names, as its own words: it may name any command to paste."""
     return fix and f"{host} says: {fix}"

@@ -6,6 +6,7 @@ import click
 
 from mnt import ui
 from mnt.cli.options import Selection, selection_options
+from mnt.errors import counted
 from mnt.inventory import hostlist
 from mnt.inventory.exchange.hostfile import render, write
 
@@ -21,7 +22,7 @@ def hostfile(selection: Selection, output: str | None, slots: int | None) -> Non
         ui.lines(text.removesuffix("\n"))
     else:
         write(output, text)
-        ui.info(f"{output}: {len(selection.hosts)} hosts")
+        ui.info(f"{output}: {counted(len(selection.hosts), 'host')}")
     elsewhere = [host.name for host in selection.hosts if host.address != host.name]
     if elsewhere:
         names = hostlist.fold(elsewhere)

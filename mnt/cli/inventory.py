@@ -11,7 +11,7 @@ from msgspec import to_builtins
 
 from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
-from mnt.errors import InventoryError, UsageError
+from mnt.errors import InventoryError, UsageError, counted
 from mnt.inventory import find, loader
 from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host
@@ -48,10 +48,11 @@ def show(selection: Selection, as_json: bool) -> None:
     cluster, hosts = selection.inventory, selection.hosts
     if as_json:
         document = to_builtins(asdict(replace(cluster, hosts=hosts)))
+        del document["network"]["mode_by_option"]  # no setting of the file
         ui.document({**document, "secrets": {name: each.kind for name, each in cluster.secrets.items()}})
         return
     _hint(hosts)
-    ui.info(f"{cluster.cluster}: {len(hosts)} of {len(cluster.hosts)} hosts, {cluster.file}")
+    ui.info(f"{cluster.cluster}: {len(hosts)} of {counted(len(cluster.hosts), 'host')}, {cluster.file}")
     ui.table(
         ["HOST", "ADDRESS", "USER", "PYTHON", "GPUS", "NIC", "GROUPS"],
         [_host_row(host, cluster.groups_of(host.name)) for host in hosts],

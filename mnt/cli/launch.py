@@ -11,9 +11,9 @@ from functools import partial
 import click
 
 from mnt import ui
-from mnt.cli.options import Selection, grace_option, json_option, selection_options
+from mnt.cli.options import Selection, grace_option, json_option, mode_option, selection_options
 from mnt.cli.stop import show_stopped
-from mnt.errors import OutputError, UsageError
+from mnt.errors import OutputError, UsageError, counted
 from mnt.fleet import Fleet
 from mnt.inventory.model import Inventory
 from mnt.launch import backends, engines, run
@@ -31,6 +31,7 @@ from mnt.launch.stop import stop_document
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @selection_options
+@mode_option
 @json_option
 @click.option(
     "--via",
@@ -289,4 +290,4 @@ def _show_end(job: Job, as_json: bool) -> None:
 
 
 def _nodes(count: int) -> str:
-    return f"{count} node{'s' * (count != 1)}"
+    return counted(count, "node")

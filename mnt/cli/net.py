@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from mnt import ui
-from mnt.cli.options import Selection, json_option, selection_options
+from mnt.cli.options import Selection, json_option, mode_option, selection_options
 from mnt.errors import MntError, UsageError
 from mnt.fleet import Fleet
 from mnt.inventory.hostlist import fold
@@ -17,6 +17,7 @@ from mnt.preflight.look import first_look
 
 @click.command()
 @selection_options
+@mode_option
 @json_option
 @click.option("--shell", "node", metavar="NODE", help="Print export lines for one host.")
 @click.option("--deep", is_flag=True, help="Also launch a short job, and show which network it used.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -24,16 +25,20 @@ class Selection:
 
     def __init__(self, inventory: str | None, nodes: str | None, exclude: str | None) -> None:
         self._name, self._nodes, self._exclude = inventory, nodes, exclude
+        self.mode: str | None = None  # `--mode`, of commands that have `mode_option`
 
     @property
     def options(self) -> list[str]:
-        """The given options: some of -i, -n and -x."""
-        given = {"-i": self._name, "-n": self._nodes, "-x": self._exclude}
+        """The given options: some of -i, -n, -x and --mode."""
+        given = {"-i": self._name, "-n": self._nodes, "-x": self._exclude, "--mode": self.mode}
         return [option for option, value in given.items() if value is not None]
 
     @cached_property
     def inventory(self) -> Inventory:
-        return loader.load(find.locate(self._name))
+        loaded = loader.load(find.locate(self._name))
+        if self.mode is None:
+            return loaded
+        return replace(loaded, network=replace(loaded.network, mode=self.mode, mode_by_option=True))
 
     @cached_property
     def hosts(self) -> tuple[Host, ...]:
@@ -61,6 +66,22 @@ def selection_options(command: F) -> F:
         *args: Any, inventory: str | None, nodes: str | None, exclude: str | None, **kwargs: Any
     ) -> Any:
         return command(*args, selection=Selection(inventory, nodes, exclude), **kwargs)
+
+    return wrapper  # type: ignore[return-value]
+
+
+def mode_option(command: F) -> F:
+    """Add --mode to a command that has `selection_options` above it: the selected inventory has this mode."""
+
+    @click.option(
+        "--mode",
+        type=click.Choice(["tcp", "rdma", "auto"]),
+        help="Network of the job, instead of network.mode of the inventory.",
+    )
+    @functools.wraps(command)
+    def wrapper(*args: Any, selection: Selection, mode: str | None, **kwargs: Any) -> Any:
+        selection.mode = mode
+        return command(*args, selection=selection, **kwargs)
 
     return wrapper  # type: ignore[return-value]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 from mnt import ui
-from mnt.cli.options import Selection, json_option, selection_options
+from mnt.cli.options import Selection, json_option, mode_option, selection_options
 from mnt.cli.preflight_view import show_changes, show_report
 from mnt.fleet import Fleet
 from mnt.preflight.output import listing
@@ -32,6 +32,7 @@ def _show_list(context: click.Context, parameter: click.Parameter, form: str | N
 
 @click.command()
 @selection_options
+@mode_option
 @json_option
 @click.option("--only", metavar="ID,ID", default="", help="Run only these checks, and those of the login.")
 @click.option("--skip", metavar="ID,ID", default="", help="Leave out these checks.")

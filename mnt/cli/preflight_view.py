@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from mnt import ui
+from mnt.errors import counted
 from mnt.facts.trial import Trial
 from mnt.inventory.hostlist import fold, group
 from mnt.preflight.findings import Finding, Severity
@@ -24,7 +25,7 @@ def show_report(report: Report, seconds: float) -> None:
     hosts = len(report.fleet.hosts)
     ui.plain(
         f"{_verdict(report)}; "
-        f"{len(report.checks)} checks on {hosts} host{'s' * (hosts != 1)} in {seconds:.1f} s",
+        f"{counted(len(report.checks), 'check')} on {counted(hosts, 'host')} in {seconds:.1f} s",
         _COLOURS[_worst(report)],
     )
 
@@ -60,7 +61,8 @@ def show_changes(changes: Changes, report: Report) -> None:
 
 def _verdict(report: Report) -> str:
     failed, warned = report.count(Severity.FAIL), report.count(Severity.WARN)
-    return f"{'fit to train' if report.ok else 'not fit to train'}: {failed} failed, {warned} warnings"
+    verdict = "fit to train" if report.ok else "not fit to train"
+    return f"{verdict}: {failed} failed, {counted(warned, 'warning')}"
 
 
 def _worst(report: Report) -> str:
@@ -74,7 +76,8 @@ def _show_trial(trial: Trial) -> None:
     ui.plain("")
     slowest = max(trial.import_seconds.values(), default=0.0)
     ui.plain(
-        f"all-reduce with {trial.backend}, {trial.world_size} ranks; import torch took up to {slowest:.1f} s"
+        f"all-reduce with {trial.backend}, {counted(trial.world_size, 'rank')}; "
+        f"import torch took up to {slowest:.1f} s"
     )
     for each in trial.measurements:
         ui.plain(

@@ -11,6 +11,7 @@ from rich import filesize
 
 from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
+from mnt.errors import counted
 from mnt.fleet import Fleet
 from mnt.push import manifest as manifests
 from mnt.push import transfer
@@ -79,7 +80,8 @@ def _show_tree(manifest: Manifest, hosts: list[str], as_json: bool) -> None:
         return
     for entry in entries:
         ui.plain(printable(entry.path) + ("/" if entry.kind == "dir" else ""))
-    ui.info(f"{manifest.files} files, {filesize.decimal(manifest.size)}, to {len(hosts)} hosts")
+    size = filesize.decimal(manifest.size)
+    ui.info(f"{counted(manifest.files, 'file')}, {size}, to {counted(len(hosts), 'host')}")
 
 
 def _show_result(result: PushResult) -> None:
@@ -101,7 +103,7 @@ def _show_result(result: PushResult) -> None:
             if host.fix:
                 ui.failure(f"  fix: {host.fix}")
     if result.ok:
-        ui.success(f"release {result.release} is current on {len(result.hosts)} hosts")
+        ui.success(f"release {result.release} is current on {counted(len(result.hosts), 'host')}")
         return
     for status in dict.fromkeys(host.status for host in result.hosts.values()):
         ui.info(f"{status}: {STATUSES[status]}")

@@ -9,7 +9,7 @@ import click
 
 from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
-from mnt.errors import MntError
+from mnt.errors import MntError, counted
 from mnt.fleet import Fleet, HostConnection, Timeouts
 from mnt.fleet.processes import OpenSshConnection
 from mnt.inventory.hostlist import fold, group
@@ -189,7 +189,7 @@ def _show_end(summary: RunSummary) -> None:
     if summary.missing:
         ui.failure(f"not done: {fold(summary.missing)}")
     if summary.failed:
-        count = f"{len(summary.failed)} of {len(summary.runs)} hosts failed"
+        count = f"{len(summary.failed)} of {counted(len(summary.runs), 'host')} failed"
         ui.failure(f"{count}: -n {shlex.quote(fold(summary.failed))}, or -n @failed")
 
 

@@ -8,6 +8,7 @@ import click
 
 from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
+from mnt.errors import counted
 from mnt.fleet.login.terminal import ask_secret
 from mnt.inventory.hostlist import fold
 from mnt.trust import identity as identities
@@ -68,5 +69,7 @@ def _show(done: Setup, identity: Identity, dry_run: bool) -> None:
         if not login["ok"]:
             ui.failure(f"{one} cannot log in to {other}: {login['error']}")
     if done.ok and not dry_run:
-        between = f", and {len(done.mesh)} logins between hosts work" if done.mesh else ""
-        ui.success(f"{len(done.changes)} hosts accept {identity.path}{between}")
+        works = f"{counted(len(done.mesh), 'login')} between hosts work{'s' * (len(done.mesh) == 1)}"
+        between = f", and {works}" if done.mesh else ""
+        accept = f"{counted(len(done.changes), 'host')} accept{'s' * (len(done.changes) == 1)}"
+        ui.success(f"{accept} {identity.path}{between}")

@@ -66,6 +66,21 @@ class FleetFacts:
         found = ((host.name, read(facts)) for host, facts in self.answers())
         return {name: value for name, value in found if value is not None}
 
+    def twins(self) -> dict[str, str]:
+        """The hosts that are the same machine as an earlier host, in rank order, with the first such host.
+
+        These agree in the boot id, the network namespace and the host name. So namespaces of one kernel are
+        different hosts, and so are two machines that were restored from one snapshot of a running machine.
+        """
+        first: dict[tuple[object, str], str] = {}
+        found = {}
+        for host, facts in self.answers():
+            if facts.machine is not None:
+                known = first.setdefault((facts.machine, facts.hostname), host.name)
+                if known != host.name:
+                    found[host.name] = known
+        return found
+
     def interfaces(self) -> dict[str, tuple[Interface, ...]]:
         """The interfaces by host, for `mnt.network.nic.choose`; hosts that reported none are left out."""
         return self.reported(lambda facts: facts.interfaces or None)

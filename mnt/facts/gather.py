@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from mnt.errors import HostError
+from mnt.errors import HostError, counted
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import HostFacts
 from mnt.fleet import Fleet, HostConnection, Outcome
@@ -47,7 +47,7 @@ def gather_facts(
             facts[outcome.host] = _facts(outcome)
         except HostError as error:
             errors[outcome.host] = error
-        progress(f"{len(facts) + len(errors)} of {len(tasks)} hosts have answered")
+        progress(f"{len(facts) + len(errors)} of {counted(len(tasks), 'host')} answered")
 
     fleet.run_each(_probe, tasks, on_result=take)
     return FleetFacts(

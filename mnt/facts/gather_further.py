@@ -84,8 +84,8 @@ def gather_further(
 
 def _gather_mesh(fleet: Fleet, facts: FleetFacts) -> dict[str, str | None]:
     """The results of the master's logins to the workers that answered; empty if it cannot be asked."""
-    master = facts.master
-    workers = [worker for worker, _ in facts.answers() if worker != master]
+    master, twins = facts.master, facts.twins()
+    workers = [worker for worker, _ in facts.answers() if worker != master and worker.name not in twins]
     if master.name not in facts.facts or facts.facts[master.name].python is None:
         return {}
     outcome = fleet.run_each(mesh, {master.name: (workers,)})[master.name]

@@ -11,8 +11,18 @@ from typing import Any, Literal
 from mnt import typed
 from mnt.facts.nccl import ConfFile
 from mnt.facts.rdma import RdmaFacts
-from mnt.facts.system import Artifacts, Gpus, Logind, Ofed, OwnProcesses, Resolved, Session
-from mnt.tasks.shape import Count, DeviceName, Duration, Pid, Short, converted, described, wrong_answer
+from mnt.facts.system import Artifacts, Gpus, Logind, Neighbours, Ofed, OwnProcesses, Resolved, Session
+from mnt.tasks.shape import (
+    Count,
+    DeviceName,
+    Duration,
+    JobName,
+    Pid,
+    Short,
+    converted,
+    described,
+    wrong_answer,
+)
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,17 @@ class OsRelease:
 
     id: Short
     version: Short | None = None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What tells a host from others: random(4)'s id of this boot, and the network namespace in it.
+
+    Containers on one machine have one boot id, and are different hosts if each has a network of its own.
+    """
+
+    boot_id: Short
+    network: Count  # inode of the namespace
 
 
 @dataclass(frozen=True)
@@ -126,6 +147,17 @@ class PathFacts:
 
 
 @dataclass(frozen=True)
+class WriteTest:
+    """The attempt to make a file where a push, a job or its end will write."""
+
+    path: str  # what will be written or made there
+    directory: str  # where it was tried: the path, or the directory above it that exists
+    result: Short  # `ok`, the name of the error, or `hung`
+    space: Space | None = None
+    mount: str | None = None  # the mount point of its file system
+
+
+@dataclass(frozen=True)
 class Memory:
     """All values are in bytes. None: the kernel does not report it."""
 
@@ -145,6 +177,8 @@ class Listener:
     user: str | None = None
     pid: Pid | None = None
     command: str | None = None
+    job: JobName | None = None  # of this user
+    job_state: Short | None = None  # None: unknown
 
 
 @dataclass(frozen=True)
@@ -157,6 +191,7 @@ class HostFacts:
 
     hostname: Short
     kernel: Short | None = None
+    machine: Machine | None = None
     os: OsRelease | None = None
     clock_offset: Duration = 0.0  # seconds by which the host's clock is ahead of the head's
     clock_uncertainty: Duration | None = None  # possible error of it, in seconds; None: not measured
@@ -166,8 +201,10 @@ class HostFacts:
     torch_cuda: Short | None = None  # "13.0"; "none": a CPU build
     nccl_library: Short | None = None  # version of the library file that torch loads
     interfaces: tuple[Interface, ...] = ()  # including `lo`; empty: a sandbox hides them
+    neighbours: Neighbours | None = None
     paths: Mapping[str, PathFacts] = field(default_factory=dict)  # required paths and mount points
     mounts: Mapping[str, MountPoint] = field(default_factory=dict)
+    writes: tuple[WriteTest, ...] = ()  # none where another user could interfere
     gpus: Gpus | None = None
     listeners: tuple[Listener, ...] | None = None  # on the master port
     noise: str = ""  # the end of what the shell's start-up files printed to standard output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -12,6 +13,8 @@ from msgspec import Meta
 from mnt.tasks.shape import Count, Duration, Pid, Short
 
 Row = Annotated[Mapping[Short, Short], Meta(max_length=256)]
+_NO_ANSWER = re.compile(r"\blost\b|unknown error|\berr!|requires? reset|fallen off", re.IGNORECASE)
+
 Rows = Annotated[tuple[Row, ...], Meta(max_length=1024)]
 
 
@@ -41,7 +44,8 @@ class Gpus:
 
     tool: str | None = None  # path of nvidia-smi
     found: Rows = ()  # --query-gpu
-    error: str | None = None  # nvidia-smi failed
+    error: str | None = None  # nvidia-smi listed no GPU: its words
+    warning: str | None = None  # it listed GPUs: its words besides, or its exit status
     rows: Rows = ()  # --query-remapped-rows
     processes: Rows = ()  # --query-compute-apps
     links: str = ""  # nvlink -s
@@ -49,6 +53,26 @@ class Gpus:
     on_bus: Annotated[tuple[Short, ...], Meta(max_length=1024)] = ()
     fabric_manager: bool | None = None  # whether it runs; None: not needed here, or processes are hidden
     kernel_log: KernelLog | None = None
+
+    @property
+    def usable(self) -> tuple[Row, ...]:
+        """The GPUs that answer: of a lost one, nvidia-smi lists the error instead of its values."""
+        return tuple(row for row in self.found if failure_of(row) is None)
+
+
+def failure_of(row: Row) -> str | None:
+    """Why a GPU does not answer: `GPU is lost`, `ERR!`, from the texts of its name, UUID and memory."""
+    texts = (row.get(column, "").strip("[] ") for column in ("name", "uuid", "memory.total"))
+    return next((text for text in texts if _NO_ANSWER.search(text)), None)
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The kernel's table of IPv4 neighbours: arp(7). All network namespaces of a kernel share it."""
+
+    limit: Count  # entries that it can hold: gc_thresh3
+    entries: Count  # now
+    overflows: Count | None = None  # since boot; None: an old kernel does not count them
 
 
 @dataclass(frozen=True)

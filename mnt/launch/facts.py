@@ -70,7 +70,7 @@ def facts_here(
             facts.home,
             CodeTree(os.path.abspath(host.workdir)),
             facts.clock_offset,
-            gpus=len(facts.gpus.found) if facts.gpus else None,
+            gpus=len(facts.gpus.usable) if facts.gpus else None,
             binds_store=facts.binds_store,
         )
         for host, facts in found.answers()

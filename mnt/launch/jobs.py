@@ -6,6 +6,7 @@ clocks, shows which failure came first, and which ones were its consequences.
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections import Counter
@@ -53,9 +54,11 @@ class Culprit:
 
     def sentence(self) -> str:
         """The culprit in one line, for people."""
-        where = self.host if self.rank is None else f"{self.host}, rank {self.rank}"
-        code = "" if self.exit_code is None else f" (exit code {self.exit_code})"
-        return f"{where}: {self.message}{code}"
+        rank = f"rank {self.rank}"
+        named = self.rank is None or re.match(rf"{rank}\b", self.message)
+        where = self.host if named else f"{self.host}, {rank}"
+        told = self.exit_code is None or re.search(rf"\bcode {self.exit_code}\b", self.message)
+        return f"{where}: {self.message}" + ("" if told else f" (exit code {self.exit_code})")
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,11 @@ class Node:
     @property
     def exit_code(self) -> int | None:
         return None if self.entry is None else self.entry["exit_code"]
+
+    @property
+    def rebooted(self) -> bool:
+        """Whether it is lost because its host has been booted since the job was started."""
+        return self.state == "lost" and bool(self.entry and self.entry.get("rebooted"))
 
     @property
     def reason(self) -> Reason:
@@ -299,11 +307,14 @@ _ALONE = (
 )
 _DISAGREES = "it disagrees with most hosts about the job"
 _GONE = {"lost": "its supervisor was killed", "unreachable": "it cannot be reached"}
+_REBOOTED = "it was rebooted while the job ran"
 
 
 def why_lost(entry: JobEntry) -> str:
     """Why a node is lost that answers: nobody there cares for the job any more."""
-    return entry["failure"]["message"] if entry["failure"] else _GONE["lost"]
+    if entry["failure"]:
+        return entry["failure"]["message"]
+    return _REBOOTED if entry.get("rebooted") else _GONE["lost"]
 
 
 def find_culprit(nodes: Sequence[Node]) -> Culprit | None:
@@ -318,6 +329,7 @@ def find_culprit(nodes: Sequence[Node]) -> Culprit | None:
     states = {node.host: node.state for node in nodes}
     candidates = (
         *(_culprit(host, failure) for _, host, failure in failures if not failure["victim"]),
+        *(Culprit(node.host, None, None, _REBOOTED) for node in nodes if node.rebooted),
         *(
             Culprit(node.host, None, None, f"its training NIC {nic} is down")
             for node in nodes

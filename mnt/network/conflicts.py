@@ -64,7 +64,8 @@ def _of_files(mode: str, host: Host, node: NodeNetwork, facts: HostFacts) -> Ite
             yield Conflict(host.name, name, True, f"{where}: {effect}", found, f"no {name}", fix)
         else:
             message = f"{where} adds a variable to every job"
-            yield Conflict(host.name, name, False, message, found, f"no {name}, or in the inventory", fix)
+            fix = f"set {name} in `env` of the inventory to use another value: that overrides the file"
+            yield Conflict(host.name, name, False, message, found, "a choice of the administrator", fix)
 
 
 def _of_inventory(mode: str, host: Host, node: NodeNetwork) -> Iterator[Conflict]:

@@ -6,6 +6,7 @@ nodes, because all nodes of a job must use the same transport.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -57,13 +58,19 @@ class NetworkDecision:
 
 
 def decide(fleet: FleetFacts) -> NetworkDecision:
-    """Decide for the hosts of one job; hosts that did not report their interfaces are left out."""
-    nics = choose(fleet.inventory, fleet.hosts, fleet.interfaces())
+    """Decide for the hosts of one job; hosts that did not report their interfaces are left out.
+
+    A machine that has several entries in the inventory gets a network as the first of them.
+    """
+    twins = {twin: _twin(twin, first) for twin, first in fleet.twins().items()}
+    interfaces = {name: nics for name, nics in fleet.interfaces().items() if name not in twins}
+    nics = {**choose(fleet.inventory, fleet.hosts, interfaces), **twins}
     chosen = {name: nic for name, nic in nics.items() if isinstance(nic, NicChoice)}
     ports = _of_one_kind(_ports(fleet, chosen))
     gids = gid_variables(_roce_ports(fleet, chosen, ports), fleet.inventory.network.subnet)
     ports |= {name: problem for name, problem in gids.items() if isinstance(problem, RdmaProblem)}
-    mode, reason = decide_mode(fleet.inventory.network.mode, ports)
+    settings = fleet.inventory.network
+    mode, reason = decide_mode(settings.mode, ports, by_option=settings.mode_by_option)
     nodes = {}
     for host in (host for host in fleet.hosts if host.name in nics):
         nic, hcas, gid_settings = nics[host.name], ports.get(host.name), gids.get(host.name, [])
@@ -81,23 +88,34 @@ def decide(fleet: FleetFacts) -> NetworkDecision:
     return NetworkDecision(mode, reason, nodes)
 
 
-def decide_mode(configured: str, ports: Mapping[str, Ports]) -> tuple[str, str]:
+def _twin(twin: str, first: str) -> NicProblem:
+    return NicProblem(
+        f"it is the same machine as {first}",
+        (),
+        f"exclude it: -x {shlex.quote(twin)}; or correct its `address` in the inventory",
+        twin_of=first,
+    )
+
+
+def decide_mode(configured: str, ports: Mapping[str, Ports], *, by_option: bool = False) -> tuple[str, str]:
     """The mode (tcp or rdma), and the reason for it.
 
     Args:
-        configured: `network.mode` of the inventory.
+        configured: `network.mode` of the inventory, or `--mode`.
         ports: the RDMA ports of every host that has a training NIC.
+        by_option: whether it is `--mode`.
     """
     if configured != "auto":
-        return configured, f"network.mode is {configured}"
+        return configured, f"--mode {configured}" if by_option else f"network.mode is {configured}"
+    auto = "--mode auto" if by_option else "auto"
     for host, hcas in ports.items():
         if hcas is None:
-            return "tcp", f"auto: {host} did not report its RDMA devices"
+            return "tcp", f"{auto}: {host} did not report its RDMA devices"
         if isinstance(hcas, RdmaProblem):
-            return "tcp", f"auto: {host}: {hcas.message}"
+            return "tcp", f"{auto}: {host}: {hcas.message}"
     if not ports:
-        return "tcp", "auto: no host has a training NIC"
-    return "rdma", "auto: every node has an active RDMA port"
+        return "tcp", f"{auto}: no host has a training NIC"
+    return "rdma", f"{auto}: every node has an active RDMA port"
 
 
 def _ports(fleet: FleetFacts, nics: Mapping[str, NicChoice]) -> dict[str, Ports]:

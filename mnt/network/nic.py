@@ -75,6 +75,7 @@ class NicProblem(Obstacle):
 
     ambiguous: bool = False  # whether each of the candidates would work
     waits_for: str | None = None  # another host whose problem must be solved first
+    twin_of: str | None = None  # the host in the inventory that is the same machine
 
 
 def choose(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from mnt.facts.system import Gpus, LogLine
@@ -116,7 +116,29 @@ def fabric(row: Row) -> str | None:
 
 
 def visible(devices: str, count: int) -> int:
-    """How many of `count` GPUs CUDA_VISIBLE_DEVICES shows.
+    """How many of `count` GPUs CUDA_VISIBLE_DEVICES shows."""
+    return len(_shown(devices, count))
+
+
+def visible_rows(devices: str | None, rows: Sequence[Row]) -> list[Row]:
+    """Those of a host's GPUs that CUDA_VISIBLE_DEVICES shows: all if it is not set, or names MIG devices."""
+    words = None if devices is None else _shown(devices, len(rows))
+    if words is None or any(word.startswith("MIG-") for word in words):
+        return list(rows)
+    return [
+        row
+        for row in rows
+        if any(word == row.get("index") or _names(word, row.get("uuid", "")) for word in words)
+    ]
+
+
+def _names(word: str, uuid: str) -> bool:
+    """A UUID may be cut, `GPU-8932f937`."""
+    return word.startswith("GPU-") and uuid.startswith(word)
+
+
+def _shown(devices: str, count: int) -> list[str]:
+    """The entries of CUDA_VISIBLE_DEVICES that count on a host with so many GPUs.
 
     The first index that does not exist hides itself and all entries after it (CUDA C++ Programming Guide 13,
     CUDA Environment Variables). Names (GPU-.., MIG-..) are assumed to exist.
@@ -127,4 +149,4 @@ def visible(devices: str, count: int) -> int:
         index = whole_number(word)
         return not re.fullmatch("-?[0-9]+", word) if index is None else index < count
 
-    return sum(1 for _ in itertools.takewhile(exists, words))
+    return list(itertools.takewhile(exists, words))

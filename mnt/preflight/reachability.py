@@ -40,18 +40,22 @@ class Cause:
     sources: tuple[str, ...] = ()
 
 
-def problems(reach: Reach, hosts: Sequence[str], master: str, port: int) -> Iterator[Problem]:
+def problems(
+    reach: Reach, hosts: Sequence[str], master: str, port: int, explained: Collection[Pair] = ()
+) -> Iterator[Problem]:
     """The problems between the hosts, except for pairs that the check `route` explains.
 
     Args:
         hosts: all selected hosts, in rank order.
         master: the master of a job on these hosts.
         port: the master port.
+        explained: further pairs that something else explains.
     """
     rank = [host for host in hosts if host in reach.pairs]
     tried = {(host, other): reached for host in rank for other, reached in reach.pairs[host].items()}
     stray = {pair for pair in tried if strays(reach, pair)}
     tried = {(a, b): reached for (a, b), reached in tried.items() if not stray & {(a, b), (b, a)}}
+    tried = {pair: reached for pair, reached in tried.items() if pair not in explained}
     faults = {pair: grade(reached) for pair, reached in tried.items()}
     texts = _Texts(reach, tried, port, master)
     dead = {pair for pair, fault in faults.items() if fault == NOTHING}

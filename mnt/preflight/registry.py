@@ -85,7 +85,7 @@ class Check:
             Finding(
                 check=self.id,
                 severity=problem.severity or self.severity,
-                hosts=tuple(sorted(names, key=rank.__getitem__)),
+                hosts=tuple(sorted(set(names), key=rank.__getitem__)),
                 found=problem.found,
                 expected=problem.expected,
                 message=problem.message,

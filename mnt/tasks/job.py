@@ -117,13 +117,14 @@ class Reason(TypedDict, total=False):
     nic: Short | None  # the host's own training NIC, if it was down then
 
 
-class Doubts(TypedDict, total=False):
-    """What looks wrong in a node's part that has finished; what does not apply is missing."""
+class _Remarks(TypedDict, total=False):
+    """What a person should know; what does not apply is missing."""
 
-    alone: bool  # node 0: none of the job's ranks has joined a process group
+    alone: bool  # node 0, finished: none of the job's ranks has joined a process group
+    rebooted: bool  # of a node that is lost: the host has been booted since it was started
 
 
-class JobEntry(Doubts):
+class JobEntry(_Remarks):
     """One node's part of one job."""
 
     job: JobName

@@ -195,6 +195,7 @@ def test_a_lock_that_a_killed_build_has_left(
     assert finding["fix"].endswith(".cache/torch_extensions/py311_cpu/fused_adam/lock")
 
 
+_TOOL = "/usr/local/bin/nvidia-smi"
 _NVIDIA_SMI = """#!/bin/sh
 case $1 in
     --query-gpu=*) cat <<'END'
@@ -233,3 +234,27 @@ def test_a_gpu_that_is_ill(
             must(host, "rm", "-f", "/usr/local/bin/nvidia-smi")
     (finding,) = findings
     assert (finding["check"], finding["hosts"], finding["severity"]) == ("gpu-remap", ["node3"], "fail")
+
+
+def test_a_gpu_that_nvidia_smi_warns_of(
+    hosts: Lab, preflight: Callable[..., list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    """It answers in full, warns, and exits with 14: no GPU is missing."""
+    words = "WARNING: infoROM is corrupted at gpu 0000:00:06.0"
+    script = _NVIDIA_SMI.format(gpus=recorded("query-gpu.txt"), rows=recorded("query-remapped-rows.txt"))
+    inventory = tmp_path / "inventory.yaml"
+    document = yaml.safe_load(hosts.inventory_path.read_text())
+    document["defaults"]["gpus"] = 2
+    inventory.write_text(yaml.safe_dump(document, sort_keys=False))
+    try:
+        for host in hosts.hosts:
+            ill = script.replace(";;", f"echo '{words}' >&2; exit 14;;", 1)
+            faults.write_file(host, _TOOL, ill if host.name == "node2" else script)
+            must(host, "chmod", "+x", _TOOL)
+        findings = preflight("-i", str(inventory))
+    finally:
+        for host in hosts.hosts:
+            must(host, "rm", "-f", _TOOL)
+    (finding,) = findings
+    assert (finding["check"], finding["hosts"], finding["severity"]) == ("gpu-warning", ["node2"], "warn")
+    assert words in finding["message"]

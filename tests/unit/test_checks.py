@@ -171,6 +171,17 @@ def test_a_port_that_is_taken_names_its_holder(listener: Listener, found: str, f
     assert on_worker.severity is Severity.WARN
 
 
+@pytest.mark.parametrize(("state", "shown"), [("running", " (running)"), ("lost", " (lost)"), (None, "")])
+def test_a_port_that_a_job_of_the_users_holds(state: str | None, shown: str) -> None:
+    listener = Listener(
+        "10.0.0.1", 1000, "ubuntu", 45, "python -m torch..", job="20260101-x", job_state=state
+    )
+    finding = only_finding(make_fleet({"node1": {"listeners": (listener,)}}), "port-free", "node1")
+    assert finding.message == f"port 29500 is in use by job 20260101-x{shown}"
+    assert finding.fix.startswith("mnt stop 20260101-x, or wait for its end; or ")
+    assert "45" not in finding.fix
+
+
 def test_one_holder_that_listens_twice_is_two_findings_on_one_host() -> None:
     listeners = tuple(Listener(address, 0, "root", 7, "x") for address in ("0.0.0.0", "::"))
     assert texts(findings(make_fleet({"node1": {"listeners": listeners}}))) == ["port-free node1 fail"] * 2

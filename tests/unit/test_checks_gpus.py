@@ -330,3 +330,42 @@ def test_links_of_a_real_machine() -> None:
 
 def test_lines_that_are_no_xid() -> None:
     assert list(xids((LogLine(1, "NVRM: loading NVIDIA UNIX Open Kernel Module"),))) == []
+
+
+PROCESS = {"pid": "77", "used_gpu_memory": "900 MiB", "process_name": "python"}
+TWO = ({"index": "0", "uuid": "GPU-aaa0", "memory.used": "5000 MiB"}, {"index": "1", "uuid": "GPU-bbb1"})
+
+
+@pytest.mark.parametrize(
+    ("devices", "busy"),
+    [
+        (None, True),
+        ("0", True),
+        ("1", False),
+        ("GPU-b", False),
+        ("GPU-a,1", True),
+        ("MIG-x", True),
+        ("", False),
+    ],
+)
+def test_a_busy_gpu_that_jobs_do_not_see(devices: str | None, busy: bool) -> None:
+    env = {} if devices is None else {"CUDA_VISIBLE_DEVICES": devices}
+    for processes in ((), ({**PROCESS, "gpu_uuid": "GPU-aaa0"},)):
+        facts = {"gpus": Gpus("/usr/bin/nvidia-smi", TWO, processes=processes)}
+        found = findings(make_fleet({"node1": facts}, count=1, host={"env": env, "gpus": 1}))
+        assert bool([each for each in found if each.check == "gpu-busy"]) is busy, processes
+
+
+def test_gpus_that_the_inventory_does_not_want_contradict_nothing() -> None:
+    (finding,) = [
+        each for each in findings(make_fleet(everywhere=gpus(), count=1)) if each.check == "gpu-count"
+    ]
+    assert (finding.message, finding.expected) == (
+        "2 GPUs are available, but the inventory has 0",
+        "0 (inventory: gpus)",
+    )
+
+
+def test_no_kernel_log_where_jobs_use_no_gpu() -> None:
+    facts = gpus(kernel_log=KernelLog(error="No such file or directory"))
+    assert [each.check for each in findings(make_fleet(everywhere=facts, count=1))] == ["gpu-count"]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fleets import GIB, MEMORY, SHM, findings, make_fleet, only_finding, texts
 
+from mnt.facts.host import Interface
 from mnt.facts.system import Artifacts, BuildLock, Exposed, Leftover, OwnProcesses, Release, Resolved, Zombies
 from mnt.preflight.checks.system import HEAD, Offset, reference
 from mnt.preflight.findings import Severity
@@ -179,6 +180,13 @@ def test_a_lock_on_shared_storage_is_one_finding_unless_a_host_builds() -> None:
     assert findings(make_fleet({"node4": locks(4000, compiling=True)}, everywhere=locks(4000))) == []
 
 
+def test_a_problem_that_a_host_has_twice_names_it_once() -> None:
+    """Of the workdir and of the directory of jobs, which are in the same one."""
+    exposed = Exposed("all users can write to /home (mode 0777)", "sudo chmod o-w /home")
+    facts = {"artifacts": Artifacts(Release("20260101-120000-0badcafe", whole=True), exposed=(exposed,) * 2)}
+    assert only_finding(make_fleet({"node2": facts}), "file-owner", "node2").fix == "sudo chmod o-w /home"
+
+
 # --- the host's own name ---------------------------------------------------------------------------------
 
 
@@ -187,16 +195,44 @@ def test_a_lock_on_shared_storage_is_one_finding_unless_a_host_builds() -> None:
     [
         (Resolved(("127.0.1.1",)), "127.0.1.1"),
         (Resolved(("::1", "127.0.0.1")), "::1, 127.0.0.1"),
+        (Resolved(("127.0.1.1", "10.0.0.2")), "127.0.1.1, 10.0.0.2"),  # gloo takes the first
+        (Resolved(("::1", "10.0.0.2")), "::1, 10.0.0.2"),
+        (Resolved(("10.0.0.99", "127.0.0.1", "10.0.0.2")), "10.0.0.99, 127.0.0.1, 10.0.0.2"),  # not its own
+        (Resolved(("10.0.0.99",)), "10.0.0.99"),
         (Resolved((), "Name or service not known"), "Name or service not known"),
     ],
 )
 def test_a_name_that_leads_to_nobody_else(resolved: Resolved, found: str) -> None:
     finding = only_finding(make_fleet({"node2": {"resolved": resolved}}), "hostname-loopback", "node2")
     assert (finding.severity, finding.found) == (Severity.WARN, found)
+    assert finding.fix == "in /etc/hosts, remove node2 from all lines, and add the line: 10.0.0.2 node2"
+
+
+LINK_LOCAL = Interface("eth0", up=True, carrier=True, mtu=1500, ipv4=("10.0.0.2/24",), ipv6=("fe80::1/64",))
 
 
 @pytest.mark.parametrize(
-    "resolved", [Resolved(("127.0.1.1", "10.0.0.2")), Resolved(("fe80::1%eth0", "10.0.0.2")), None]
+    ("resolved", "interfaces"),
+    [
+        (Resolved(("10.0.0.2", "127.0.1.1")), {}),
+        (Resolved(("10.0.0.99", "10.0.0.2")), {}),  # gloo skips what the host does not have
+        (Resolved(("fe80::1%eth0", "10.0.0.2")), {}),
+        (Resolved(("fe80::1%eth0",)), {"interfaces": (LINK_LOCAL,)}),
+        (Resolved(("10.0.0.99",)), {"interfaces": ()}),  # unknown
+        (None, {}),
+    ],
 )
-def test_a_name_that_leads_to_the_host_or_is_not_known(resolved: Resolved | None) -> None:
-    assert findings(make_fleet({"node2": {"resolved": resolved}})) == []
+def test_a_name_that_leads_to_the_host_or_is_not_known(resolved: Resolved | None, interfaces: Any) -> None:
+    assert findings(make_fleet({"node2": {"resolved": resolved, **interfaces}})) == []
+
+
+@pytest.mark.parametrize("name", ["localhost", "localhost.localdomain", "Localhost4", "ip6-localhost"])
+def test_a_host_called_localhost_gets_a_name_of_its_own(name: str) -> None:
+    """`localhost` must stay 127.0.0.1."""
+    facts = {"hostname": name, "resolved": Resolved(("127.0.0.1",))}
+    finding = only_finding(make_fleet({"node2": facts}), "hostname-loopback", "node2")
+    assert finding.fix == (
+        "give the host a name of its own: echo node2 | sudo tee /etc/hostname && "
+        "sudo hostname -F /etc/hostname; then in /etc/hosts, remove node2 from all lines, "
+        "and add the line: 10.0.0.2 node2"
+    )

@@ -20,6 +20,7 @@ from pythons import interpreter
 from waiting import PATIENCE, alive, at_most, wait_for
 
 from mnt.remote.common.refusal import Refused
+from mnt.remote.job import ports
 from mnt.remote.job.files import JobPaths
 
 SLEEPER = "import time; time.sleep(600)"
@@ -149,7 +150,10 @@ def test_start_names_the_job_that_holds_the_master_port(host: JobHost) -> None:
     said = refusal(answer)
     assert said.startswith(f"master port {port} is taken by pid ")
     assert f", of job {first['job']}: {host.python} train.py {port}" in said
+    assert answer["refused"]["fix"].startswith(f"mnt stop {first['job']}, or ")
     assert os.listdir(host.jobs_dir) == [first["job"]]
+    (holder,) = ports.holders(port, str(host.jobs_dir))
+    assert holder["job"] == first["job"]
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to have a second user")

@@ -219,6 +219,17 @@ def test_a_node_that_was_never_started_is_absent() -> None:
     assert [node.state for node in job.nodes] == ["stopped", "absent", "absent"]
 
 
+def test_a_host_that_was_rebooted_is_the_culprit() -> None:
+    """Also if another node has lost contact with it."""
+    job = merged(
+        entry("node1", "failed", reason={"lost": "node2"}, failure=failure(None, None)),
+        entry("node2", "lost", rebooted=True),
+        entry("node3", "failed", reason={"lost": "node2"}, failure=failure(None, None)),
+    )
+    assert job.culprit is not None
+    assert job.culprit.sentence() == "node2: it was rebooted while the job ran"
+
+
 @pytest.mark.parametrize("state", ["finished", "running", "stopped", "lost"])
 def test_a_job_is_judged_by_the_hosts_that_were_asked(state: str) -> None:
     job = merged(entry("node1", state), unasked=("node2", "node3"))

@@ -76,6 +76,14 @@ def test_a_file_that_adds_what_nobody_set() -> None:
     ]
 
 
+@pytest.mark.parametrize("line", ["NCCL_NVLS_ENABLE=0", "NCCL_ALGO=Ring", "NCCL_IB_TC=106"])
+def test_an_administrators_choice_is_not_to_be_removed(line: str) -> None:
+    (only,) = found({"a": tcp_host(nccl_conf=conf(line, path=SYSTEM))})
+    name = line.split("=")[0]
+    assert only.fix == f"set {name} in `env` of the inventory to use another value: that overrides the file"
+    assert said(tcp_host(nccl_conf=conf(line, path=SYSTEM)), {name: line.split("=")[1]}) == []
+
+
 def test_of_two_files_only_the_first_counts() -> None:
     files = (*conf("NCCL_ALGO=Ring"), *conf("NCCL_ALGO=Tree", path=SYSTEM))
     assert [message for _, _, message in said(tcp_host(nccl_conf=files))] == [

@@ -19,7 +19,7 @@ from pythons import interpreter
 from waiting import HANG, PATIENCE, at_most
 
 from mnt.facts.host import HostFacts
-from mnt.remote.common import sockets
+from mnt.remote.common import files, sockets
 from mnt.remote.probe import distributions, filesystems, nvidia, probe
 
 ROOT = Path(__file__).parents[2]
@@ -472,3 +472,9 @@ def test_our_own_listener_is_named(family: socket.AddressFamily) -> None:
     assert (holder["pid"], holder["uid"]) == (os.getpid(), os.getuid())
     assert sys.executable in str(holder["command"]) or "pytest" in str(holder["command"])
     assert sockets.listeners(port) == []
+
+
+@pytest.mark.parametrize("name", ["net/ipv4/ip_local_port_range", "kernel/random/boot_id", "vm/swappiness"])
+def test_the_kernels_settings_can_be_read(name: str) -> None:
+    """The kernel refuses to read them into a buffer of many MiB."""
+    assert files.read(f"/proc/sys/{name}") == Path("/proc/sys", name).read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mnt.errors import counted
 from mnt.facts.fleet import FleetFacts
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.registry import Needs, check
@@ -47,7 +48,9 @@ def all_reduce(fleet: FleetFacts) -> Iterator[Problem]:
     trial = fleet.trial
     if trial is None:
         return
-    expected = f"all-reduce on {len(trial.hosts)} hosts, with every sum equal to the number of ranks"
+    expected = (
+        f"all-reduce on {counted(len(trial.hosts), 'host')}, with every sum equal to the number of ranks"
+    )
     if trial.obstacle is not None:
         yield Problem(
             hosts=trial.hosts,

@@ -11,8 +11,10 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 
+from mnt.errors import counted
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import HostFacts
+from mnt.facts.system import Gpus, failure_of
 from mnt.inventory.model import Host
 from mnt.preflight import nvidia
 from mnt.preflight.findings import Problem, Severity
@@ -25,12 +27,12 @@ _MUCH = 1024.0  # MiB; older drivers count some of their own memory as used
 
 
 def _rows(facts: HostFacts) -> Sequence[Row]:
-    """The GPUs that nvidia-smi shows on a host."""
-    return facts.gpus.found if facts.gpus else ()
+    """The GPUs of a host that answer."""
+    return facts.gpus.usable if facts.gpus else ()
 
 
 def _all_gpus(fleet: FleetFacts) -> Iterator[tuple[str, Row]]:
-    """(host, row) of all GPUs that nvidia-smi shows."""
+    """(host, row) of all GPUs that answer."""
     return ((host.name, row) for host, facts in fleet.answers() for row in _rows(facts))
 
 
@@ -57,40 +59,69 @@ def gpu_count(host: Host, facts: HostFacts) -> Iterator[Problem]:
 
     Fewer GPUs than in the inventory are a failure. If the inventory requires GPUs, an nvidia-smi that fails
     or hangs is a failure too. More GPUs are a warning, because jobs would not use them. A GPU that is on the
-    PCI bus but not in nvidia-smi is a warning. A host with `gpus: 0` and no GPU passes. If the inventory's
-    `env` sets CUDA_VISIBLE_DEVICES, it must name as many GPUs as `gpus`.
+    PCI bus but not in nvidia-smi is a warning. What nvidia-smi lists counts, even if it warns and exits with
+    an error; a GPU that it lists as lost does not count. A host with `gpus: 0` and no GPU passes. If the
+    inventory's `env` sets CUDA_VISIBLE_DEVICES, it must name as many GPUs as `gpus`.
     """
     gpus = facts.gpus
     if gpus is None:
         return
-    count, on_bus = len(gpus.found), len(gpus.on_bus)
+    count, on_bus = len(gpus.usable), len(gpus.on_bus)
     devices = host.env.get("CUDA_VISIBLE_DEVICES")
     shown = count if devices is None else nvidia.visible(devices, count)
     bus = f"; {on_bus} on the PCI bus" if on_bus > count else ""
     severity, expected = Severity.WARN, f"{host.gpus} (inventory: gpus)"
     if count < host.gpus:
-        reason = f": {gpus.error}" if gpus.error else "" if gpus.tool else ": there is no nvidia-smi"
-        repair = (
-            "check nvidia-smi and `sudo dmesg | grep -i nvrm`" if gpus.tool else "install the NVIDIA driver"
-        )
-        message = f"only {count} of {host.gpus} GPUs are available{reason}{bus}"
-        found = f"{count}{reason}{bus}"
-        fix, severity = f"{repair}; or set `gpus` in the inventory to {count}", Severity.FAIL
+        reason, repair = _why_so_few(gpus)
+        message = f"only {count} of {_available(host.gpus)}{reason}{bus}"
+        found, severity = f"{count}{reason}{bus}", Severity.FAIL
+        fix = f"{repair}; or, if there are no more, set `gpus` in the inventory to {count}"
     elif devices is not None and shown != host.gpus:
         message = f"CUDA_VISIBLE_DEVICES shows {shown} GPUs to jobs, but they would use {host.slots}"
-        found = f"CUDA_VISIBLE_DEVICES={devices} (inventory: env), {count} GPUs"
-        fix = f"set `gpus` in the inventory to {shown}, or name {host.gpus} GPUs in CUDA_VISIBLE_DEVICES"
+        found = f"CUDA_VISIBLE_DEVICES={devices} (inventory: env), {counted(count, 'GPU')}"
+        named = counted(host.gpus, "GPU")
+        fix = f"set `gpus` in the inventory to {shown}, or name {named} in CUDA_VISIBLE_DEVICES"
         severity = Severity.FAIL if shown < host.gpus else Severity.WARN
     elif shown > host.gpus:
-        message, found = f"{count} GPUs are available, but jobs would use {host.slots}", str(count)
+        message, found = f"{_available(count)}, but the inventory has {host.gpus}", str(count)
         fix = f"set `gpus` in the inventory to {count} to use all of them"
     elif count < on_bus and host.gpus:
-        message = f"nvidia-smi shows only {count} of the {on_bus} GPUs on the PCI bus"
+        message = f"nvidia-smi shows only {count} of the {counted(on_bus, 'GPU')} on the PCI bus"
         found, expected = f"{count}{bus}", f"all {on_bus} in nvidia-smi"
         fix = "find the driver's messages about the others: sudo dmesg | grep -i nvrm"
     else:
         return
     yield Problem(message, found, expected, fix, severity)
+
+
+def _available(count: int) -> str:
+    return f"{counted(count, 'GPU')} {'is' if count == 1 else 'are'} available"
+
+
+def _why_so_few(gpus: Gpus) -> tuple[str, str]:
+    """Why nvidia-smi shows fewer GPUs than wanted, `: ..` or nothing, and the repair."""
+    if gpus.tool is None:
+        return ": there is no nvidia-smi", "install the NVIDIA driver"
+    lost = [f"{label(row)}: {failure}" for row in gpus.found if (failure := failure_of(row))]
+    said = "; ".join([*lost, *filter(None, (gpus.error, gpus.warning))])
+    return f": {said}" if said else "", "check nvidia-smi and `sudo dmesg | grep -i nvrm`"
+
+
+@host_check("gpu-warning", severity=Severity.WARN)
+def gpu_warning(host: Host, facts: HostFacts) -> Iterator[Problem]:
+    """nvidia-smi lists the GPUs without a warning, and exits with 0.
+
+    A corrupted infoROM is a typical warning; the GPU works, but may have lost its settings and its record of
+    errors. If GPUs are missing too, `gpu-count` has nvidia-smi's words.
+    """
+    gpus = facts.gpus
+    if gpus is not None and gpus.warning and len(gpus.usable) >= host.gpus:
+        yield Problem(
+            message=f"nvidia-smi warns: {gpus.warning}",
+            found=gpus.warning,
+            expected="no warning, and exit status 0",
+            fix="check each GPU, and report it to the vendor: nvidia-smi -q; sudo nvidia-bug-report.sh",
+        )
 
 
 @check("gpu-model", severity=Severity.WARN)
@@ -169,12 +200,12 @@ def gpu_xid(host: Host, facts: HostFacts) -> Iterator[Problem]:
     An Xid after which the GPU must be reset is a failure if it is less than a day old. All other Xids are
     warnings, because the GPU may have been reset since. Xids that programs cause (13, 31, 43, 45) do not
     count. If the user may not read the kernel log (kernel.dmesg_restrict), the result is unknown: reading it
-    needs root or the group adm.
+    needs root or the group adm; where jobs use no GPU (`gpus: 0`), that is no finding.
     """
     log = facts.gpus.kernel_log if facts.gpus else None
     if log is None:
         return
-    if log.error is not None:
+    if log.error is not None and host.gpus:
         denied = log.error in (os.strerror(errno.EPERM), os.strerror(errno.EACCES))
         yield Problem(
             message="unknown: reading the Xids in the kernel log needs root"
@@ -336,15 +367,19 @@ def gpu_mig(fleet: FleetFacts) -> Iterator[Problem]:
 
 @host_check("gpu-busy", severity=Severity.WARN)
 def gpu_busy(host: Host, facts: HostFacts) -> Iterator[Problem]:
-    """No process uses the GPUs.
+    """No process uses the GPUs that jobs would use.
 
-    Processes are named with their PID on the host. Processes in containers may be invisible; then the check
-    only sees that memory is in use.
+    GPUs that CUDA_VISIBLE_DEVICES in the inventory's `env` hides are left out. Processes are named with their
+    PID on the host. Processes in containers may be invisible; then the check only sees that memory is in use.
     """
     if facts.gpus is None:
         return
+    shown = nvidia.visible_rows(host.env.get("CUDA_VISIBLE_DEVICES"), facts.gpus.usable)
+    hidden = {row.get("uuid") for row in facts.gpus.usable if row not in shown}
     named = {row["gpu_uuid"] for row in facts.gpus.processes}
     for row in facts.gpus.processes:
+        if row["gpu_uuid"] in hidden:
+            continue
         process = f"{row.get('process_name', '?')} (pid {row.get('pid', '?')})"
         yield Problem(
             message=f"{_label_of(facts, row)} is in use by {process}",
@@ -352,7 +387,7 @@ def gpu_busy(host: Host, facts: HostFacts) -> Iterator[Problem]:
             expected="no process on it",
             fix=f"find its owner: mnt status; ps -o user,lstart,args -p {shlex.quote(row.get('pid', 'PID'))}",
         )
-    for row in facts.gpus.found:
+    for row in shown:
         used = number(row, "memory.used")
         if used is not None and used > _MUCH and row.get("uuid") not in named:
             yield Problem(

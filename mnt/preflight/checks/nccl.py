@@ -20,10 +20,11 @@ _DMA_BUF_KERNEL = (5, 12)
 
 @network_check("rdma")
 def rdma(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
-    """Every host has what `network.mode` requires: in mode rdma an active port, and on RoCE a usable GID.
+    """Every host has what the mode requires: in mode rdma an active port, and on RoCE a usable GID.
 
-    In mode auto nothing fails, because the job falls back to TCP. If some hosts have RDMA, the fallback is a
-    warning, because it is rarely intended. `mnt net` shows the decision and its reason.
+    The mode is `network.mode`, or `--mode`. In mode auto nothing fails, because the job falls back to TCP. If
+    some hosts have RDMA, the fallback is a warning, because it is rarely intended. `mnt net` shows the
+    decision and its reason.
     """
     for host, node in network.nodes.items():
         if node.problem is not None:
@@ -31,7 +32,7 @@ def rdma(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
                 hosts=(host,),
                 message=f"the host cannot train over RDMA: {node.problem.message}",
                 found=", ".join(node.problem.candidates) or "nothing",
-                expected="an active RDMA port (inventory: network.mode is rdma)",
+                expected=f"an active RDMA port ({network.reason})",
                 fix=node.problem.fix,
             )
     if fleet.inventory.network.mode == "auto" and network.mode == "tcp":
@@ -83,7 +84,8 @@ def nccl_conf(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
     """Nothing conflicts with the network variables: ~/.nccl.conf, /etc/nccl.conf or the inventory's `env`.
 
     The environment of a job overrides the files, so the variables of `mnt` stay in force, and such a conflict
-    is information. But it is a warning if a file adds a variable that disables others, for example a GID
+    is information, as is a variable that concerns none of them: NCCL_NVLS_ENABLE in a file is the choice of
+    its administrator. But it is a warning if a file adds a variable that disables others, for example a GID
     index or NCCL_IB_DISABLE. If hosts share a home directory, one file cannot hold settings that differ per
     host.
     """

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import shlex
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
+from mnt.errors import counted
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import HostFacts, Interface, Traffic
+from mnt.facts.system import Resolved
 from mnt.inventory.model import Host
 from mnt.network.decision import NetworkDecision
-from mnt.network.nic import NicChoice
+from mnt.network.nic import NicChoice, NicProblem
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.parity import Subject, by_majority
 from mnt.preflight.registry import host_check, network_check
@@ -19,6 +23,9 @@ from mnt.preflight.registry import host_check, network_check
 # a replugged cable causes a few errors, and unwanted packets (LLDP, foreign VLANs) cause some drops.
 _ERRORS = (10, 1e-5)
 _DROPS = (1000, 1e-2)
+
+# Names that every host has for itself: hosts(5), and the lines of distributions for IPv6.
+_LOCALHOST = re.compile(r"(ip6-)?(localhost|loopback)[46]?(\..*)?", re.IGNORECASE)
 
 
 @network_check("nic")
@@ -44,13 +51,35 @@ def nic(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
                     expected=f"{chosen.name} up, with a link ({choice.reason})",
                     fix=fix,
                 )
-        elif choice.waits_for is None:
+        elif choice.waits_for is None and choice.twin_of is None:
             yield Problem(
                 hosts=(name,),
                 message=choice.message,
                 found=", ".join(choice.candidates) or _listed(interfaces[name]),
                 expected="one NIC for the training traffic",
                 fix=choice.fix,
+            )
+
+
+@network_check("duplicate-host")
+def duplicate_host(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
+    """No machine is in the selection twice: under two names, or two addresses or ports of SSH.
+
+    Two hosts are one machine if they have the same boot id, network namespace and host name. Containers and
+    other namespaces of one kernel are different hosts if each has a network of its own. Ranks on one machine
+    would share its GPUs and ports, and NCCL refuses two ranks on one GPU. The later entry has the finding,
+    and takes no part in the checks of the network.
+    """
+    for name, node in network.nodes.items():
+        if isinstance(node.nic, NicProblem) and node.nic.twin_of is not None:
+            facts = fleet.facts[name]
+            boot_id = facts.machine.boot_id if facts.machine else "unknown"
+            yield Problem(
+                hosts=(name,),
+                message=node.nic.message,
+                found=f"{facts.hostname} with boot id {boot_id}, as {node.nic.twin_of}",
+                expected="another machine",
+                fix=node.nic.fix,
             )
 
 
@@ -144,7 +173,7 @@ def nic_errors(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]
             if count > least and count > rate * packets:
                 yield Problem(
                     hosts=(host,),
-                    message=f"{name} has {count} {what} in {packets} packets",
+                    message=f"{name} has {count} {what} in {counted(packets, 'packet')}",
                     found=f"{count} {what}",
                     expected="almost none",
                     fix=f"find the counters that increase: ethtool -S {pasted} | grep -iE 'err|drop|crc'; "
@@ -152,26 +181,60 @@ def nic_errors(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]
                 )
 
 
-@host_check("hostname-loopback", severity=Severity.WARN)
-def hostname_loopback(host: Host, facts: HostFacts) -> Iterator[Problem]:
+@network_check("hostname-loopback", severity=Severity.WARN)
+def hostname_loopback(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
     """The host resolves its own name to an address by which other hosts can reach it.
 
-    Debian's installer writes 127.0.1.1 into /etc/hosts. If GLOO_SOCKET_IFNAME is not set, gloo resolves the
-    name and announces this address to its peers. `mnt` sets the variable, but other launchers may not.
+    The first address that the host's resolver returns counts, because gloo announces this one to its peers
+    if GLOO_SOCKET_IFNAME is not set. Addresses that the host does not have are skipped, as gloo skips them;
+    if it has none of them, gloo uses 127.0.0.1. Debian's installer writes 127.0.1.1 into /etc/hosts, and a
+    resolver returns loopback addresses before all others. `mnt` sets the variable, but other launchers may
+    not.
     """
-    if facts.resolved is None:
-        return
-    addresses = facts.resolved.addresses
-    if addresses and all(ipaddress.ip_address(address).is_loopback for address in addresses):
-        message, found = f"{facts.hostname} resolves to a loopback address", ", ".join(addresses)
-    elif not addresses:
-        message, found = f"{facts.hostname} does not resolve", facts.resolved.error or "no address"
+    for host, facts in fleet.answers():
+        if facts.resolved is not None and (problem := _misleading_name(facts.hostname, facts)):
+            message, found = problem
+            nic = network.nodes[host.name].nic if host.name in network.nodes else None
+            yield Problem(
+                hosts=(host.name,),
+                message=message,
+                found=found,
+                expected="first an address by which other hosts can reach it",
+                fix=_own_name(host, facts, nic.address if isinstance(nic, NicChoice) else None),
+            )
+
+
+def _misleading_name(name: str, facts: HostFacts) -> tuple[str, str] | None:
+    """What is wrong with the addresses to which the host resolves its own name, and what they are."""
+    resolved = facts.resolved or Resolved()
+    found = ", ".join(resolved.addresses)
+    if not resolved.addresses:
+        return f"{name} does not resolve", resolved.error or "no address"
+    first = next((each for each in resolved.addresses if _is_own(each, facts.interfaces)), None)
+    if first is None:
+        return f"{name} resolves to an address that this host does not have", found
+    return (f"{name} resolves to a loopback address", found) if _is_loopback(first) else None
+
+
+def _is_own(address: str, interfaces: Sequence[Interface]) -> bool:
+    """Whether the host has this address, as it has all of 127.0.0.0/8; also if its interfaces are unknown."""
+    plain = ipaddress.ip_address(address.partition("%")[0])
+    known = (*chain.from_iterable((*nic.ipv4, *nic.ipv6) for nic in interfaces),)
+    return not known or _is_loopback(address) or plain in (ipaddress.ip_interface(each).ip for each in known)
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address).is_loopback
+
+
+def _own_name(host: Host, facts: HostFacts, address: str | None) -> str:
+    """The fix for a name that does not lead to the host. Nobody can give `localhost` another address."""
+    name, before = facts.hostname, ""
+    if _LOCALHOST.fullmatch(name):
+        name = "NAME" if _LOCALHOST.fullmatch(host.name) else shlex.quote(host.name)
+        before = f"give the host a name of its own: echo {name} | sudo tee /etc/hostname && "
+        before += "sudo hostname -F /etc/hostname; then "
     else:
-        return
-    yield Problem(
-        message=message,
-        found=found,
-        expected="an address in the training network",
-        fix=f"in /etc/hosts, set {shlex.quote(facts.hostname)} to the address of the training NIC, "
-        "not to 127.0.1.1",
-    )
+        name = shlex.quote(name)
+    line = f"{address or 'ADDRESS'} {name}"
+    return f"{before}in /etc/hosts, remove {name} from all lines, and add the line: {line}"

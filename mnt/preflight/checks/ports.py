@@ -36,15 +36,18 @@ def port_free(fleet: FleetFacts) -> Iterator[Problem]:
 
     On the master this is a failure, because the rendezvous could not bind the port. On a worker it is a
     warning: only a job with this worker as its master would fail, but often the process is a leftover of an
-    earlier job. The finding names the process, or only the user if it belongs to another user. A connection
-    in TIME_WAIT does not occupy the port.
+    earlier job. The finding names the job or the process, or only the user if it belongs to another user. A
+    connection in TIME_WAIT does not occupy the port.
     """
     port = fleet.master_port
     for host, facts in fleet.answers():
         for listener in facts.listeners or ():
             user = listener.user or f"uid {listener.uid}"
             pasted = shlex.quote(listener.user) if listener.user else user
-            if listener.pid is None:
+            if listener.job is not None:
+                holder = f"job {listener.job}" + (f" ({listener.job_state})" if listener.job_state else "")
+                end = f"mnt stop {listener.job}, or wait for its end"
+            elif listener.pid is None:
                 holder, end = f"a process of {user}", f"ask {pasted} to end it"
             else:
                 command = listener.command or "a process without a command line"

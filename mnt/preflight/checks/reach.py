@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.reach import Reach
 from mnt.inventory.hostlist import fold
-from mnt.preflight import reachability
+from mnt.network.decision import NetworkDecision
+from mnt.preflight import neighbours, reachability
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.parity import Subject, by_majority
-from mnt.preflight.registry import Needs, check
+from mnt.preflight.registry import Needs, check, network_check
 
 
 @check("nic-reach", needs=Needs.REACH)
@@ -22,9 +23,10 @@ def nic_reach(fleet: FleetFacts) -> Iterator[Problem]:
     gloo take their ports (net.ipv4.ip_local_port_range). Each host connects to all others, with a timeout of
     2 s. Failed connections are folded into causes: a host that is cut off, a firewall that blocks one
     direction, a closed port range, two subnets without a route. Pairs that the check `route` reports are left
-    out. If a process already holds the master port, that port is not tried, and `port-free` reports it. A
-    master port that is closed on workers only is a warning. With more than 64 hosts, each host tries those at
-    a distance of 1, 2, 4, .. in rank order on both sides, and the master tries all.
+    out, and so are connections that `neighbour-table` explains. If a process already holds the master port,
+    that port is not tried, and `port-free` reports it. A master port that is closed on workers only is a
+    warning. With more than 64 hosts, each host tries those at a distance of 1, 2, 4, .. in rank order on both
+    sides, and the master tries all.
     """
     reach = fleet.reach
     for host, error in reach.errors.items():
@@ -36,7 +38,56 @@ def nic_reach(fleet: FleetFacts) -> Iterator[Problem]:
             fix="mnt preflight --only nic-reach",
         )
     names = [host.name for host in fleet.hosts]
-    yield from reachability.problems(reach, names, fleet.master.name, fleet.master_port)
+    networks = {host: nic.network for host, nic in reach.nics.items()}
+    explained = neighbours.lost(reach, neighbours.crowded(fleet, networks))
+    yield from reachability.problems(reach, names, fleet.master.name, fleet.master_port, explained)
+
+
+@network_check("neighbour-table")
+def neighbour_table(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
+    """The kernel's table of IPv4 neighbours has room for all hosts of the training subnet.
+
+    The table has an entry for each address in a host's subnets with which it exchanges packets, and holds at
+    most net.ipv4.neigh.default.gc_thresh3 of them, 1024 by default. Beyond that, packets to some hosts are
+    lost without an error. Containers and other namespaces share the table of their machine's kernel. A table
+    that is too small is a warning, and a failure if connections of `nic-reach` were lost; these count for no
+    host.
+    """
+    networks = {host: str(choice.network) for host, choice in network.working().items()}
+    crowded = neighbours.crowded(fleet, networks)
+    pairs = neighbours.lost(fleet.reach, crowded)
+    said_so = {source for source, target in pairs if not {source, target} & set(crowded)}
+    for host in (host.name for host in fleet.hosts if host.name in {*crowded, *said_so}):
+        if host in crowded:
+            message, fix = _too_small(crowded[host])
+        else:
+            message, fix = "the table of neighbours is full: the kernel has no space for another", _enlarged()
+        yield Problem(
+            hosts=(host,),
+            message=message,
+            found=f"connections of nic-reach that were lost: {len(pairs)}" if pairs else "none was lost yet",
+            expected="room for twice the hosts of the subnet",
+            fix=fix,
+            severity=Severity.FAIL if pairs else Severity.WARN,
+        )
+
+
+def _too_small(need: neighbours.Need) -> tuple[str, str]:
+    """What is wrong with a table, and the fix."""
+    table, entries, hosts = need
+    if entries < table.limit:
+        message = f"the table of neighbours is full: {table.entries} of {table.limit} entries"
+    else:
+        message = f"the table of neighbours holds {table.limit} entries, but these hosts need {entries}"
+    where = "on the machine of these hosts: " if hosts > 1 else ""
+    return message, where + _enlarged(max(entries, table.entries))
+
+
+def _enlarged(entries: int = 4096) -> str:
+    """The command for a table of at least twice so many entries, a power of two."""
+    size = 1 << (2 * entries - 1).bit_length()
+    sizes = enumerate((size // 4, size // 2, size), start=1)
+    return "sudo sysctl -w " + " ".join(f"net.ipv4.neigh.default.gc_thresh{i}={n}" for i, n in sizes)
 
 
 @check("route", needs=Needs.REACH)

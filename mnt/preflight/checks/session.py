@@ -9,6 +9,7 @@ import posixpath
 import shlex
 from collections.abc import Iterator
 
+from mnt.errors import counted
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import HostFacts
 from mnt.facts.system import Logind
@@ -26,11 +27,6 @@ _PINNABLE = 2**30  # bytes; NCCL registers its buffers, and memory that a progra
 _USUAL_FILES = 1024  # the soft limit of most distributions
 _FILES_A_RANK = 4  # sockets of the store, of gloo and of NCCL, and some files
 
-_KEEP_PROCESSES = (
-    "sudo mkdir -p /etc/systemd/logind.conf.d && "
-    "printf '[Login]\\nKillUserProcesses=no\\n' | sudo tee /etc/systemd/logind.conf.d/mnt.conf && "
-    "sudo systemctl kill -s HUP systemd-logind"
-)
 _SYSTEM_UIDS = 1000  # logind does not remove the objects of users below: SYS_UID_MAX
 _YES = ("1", "yes", "y", "true", "t", "on")  # systemd.syntax(7)
 
@@ -158,10 +154,11 @@ def nofile(fleet: FleetFacts) -> Iterator[Problem]:
         if limit < needed:
             yield Problem(
                 hosts=(name,),
-                message=f"a process may open only {limit} files; {ranks} ranks need {needed}",
+                message=f"a process may open only {limit} files; {counted(ranks, 'rank')} need {needed}",
                 found=str(limit),
                 expected=f"at least {needed}",
-                fix="echo '* - nofile 1048576' | sudo tee /etc/security/limits.d/nofile.conf",
+                fix="remove `ulimit -n` from ~/.bashrc if it is there; else: "
+                "echo '* - nofile 1048576' | sudo tee /etc/security/limits.d/nofile.conf",
             )
 
 
@@ -186,7 +183,7 @@ def session_linger(host: Host, facts: HostFacts) -> Iterator[Problem]:
             message="logind kills detached jobs when the session ends",
             found=f"{_kill_setting(logind)} for {user}",
             expected="KillUserProcesses=no, or the user in KillExcludeUsers",
-            fix=_KEEP_PROCESSES,
+            fix=_keep_processes(logind, user),
         )
     elif not kept and login.uid >= _SYSTEM_UIDS and _setting(logind, "RemoveIPC"):
         yield Problem(
@@ -195,6 +192,19 @@ def session_linger(host: Host, facts: HostFacts) -> Iterator[Problem]:
             expected="RemoveIPC=no, or a user who lingers",
             fix=f"sudo loginctl enable-linger {shlex.quote(user)}",
         )
+
+
+def _keep_processes(logind: Logind, user: str) -> str:
+    """The command; users that KillOnlyUsers names are killed whatever KillUserProcesses is."""
+    named = user in logind.settings.get("KillOnlyUsers", "").split()
+    excluded = f"{logind.settings.get('KillExcludeUsers') or 'root'} {user}"
+    setting = f"KillExcludeUsers={excluded}" if named else "KillUserProcesses=no"
+    text = shlex.quote(f"[Login]\\n{setting}\\n")
+    return (
+        "sudo mkdir -p /etc/systemd/logind.conf.d && "
+        f"printf {text} | sudo tee /etc/systemd/logind.conf.d/zz-mnt.conf && "
+        "sudo systemctl kill -s HUP systemd-logind"
+    )
 
 
 def _kills(logind: Logind, user: str) -> bool:

@@ -12,7 +12,7 @@ from mnt.errors import said
 from mnt.facts.fleet import FleetFacts, Visibility
 from mnt.facts.host import HostFacts, PathFacts
 from mnt.inventory.model import Host, RequiredPath
-from mnt.preflight import mounts
+from mnt.preflight import mounts, writes
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.registry import Needs, check, host_check
 
@@ -107,21 +107,35 @@ def local_space(fleet: FleetFacts) -> Iterator[Problem]:
 
     Releases, job files and logs are in the home directory, sockets and temporary files in /tmp. Less than 64
     MiB or no free inode is a failure, less than 1 GiB a warning. The check `storage-space` judges a directory
-    on the inventory's `storage`.
+    on the inventory's `storage`, and `writable` tells of one that is full.
     """
     shared = [mount.path for mount in fleet.inventory.storage]
     for host, facts in fleet.answers():
         for disk in LOCAL_DISKS:
             state = facts.paths.get(disk)
-            if state is not None and not any(
-                state.real and PurePosixPath(state.real).is_relative_to(path) for path in shared
-            ):
+            if state is None or writes.full_below(facts, state.real):
+                continue
+            if not any(state.real and PurePosixPath(state.real).is_relative_to(path) for path in shared):
                 name = "the home directory" if disk == "~" else disk
                 yield from _judge_space(host, name, disk, state, _LOCAL)
 
 
+@check("writable")
+def writable(fleet: FleetFacts) -> Iterator[Problem]:
+    """The user can write everywhere that a push, a job and its end write.
+
+    A file is made, written and removed in the workdir, its `releases` and the `keep` directories of its
+    `shared`, in the directory of jobs, in /tmp and `/tmp/mnt-UID`, and in /dev/shm. Where one of them does
+    not exist yet, this is done in the directory in which it will be made. The finding has the system's
+    reason: a read-only file system, missing permission, no space, no inode, an exhausted quota. Places that
+    another user could replace are not tried, because `file-owner` fails for them, and neither are those on
+    storage where `storage-mount` fails.
+    """
+    yield from writes.problems(fleet)
+
+
 # The only command that is taken from a host as it is: it gives no right to anybody.
-_TAKES_RIGHTS = re.compile(r"chmod (?:[go]-w|go-w|700) /[\w/.@%+-]*")
+_TAKES_RIGHTS = re.compile(r"(?:sudo )?chmod (?:[go]-w|go-w|700|\+t) /[\w/.@%+-]*")
 
 
 @host_check("file-owner")

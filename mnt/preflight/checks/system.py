@@ -10,6 +10,7 @@ from mnt.facts.host import HostFacts, Memory
 from mnt.inventory.model import Host
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.registry import check, host_check
+from mnt.preflight.writes import full_below
 
 _MIB = 2**20
 _GIB = 2**30
@@ -92,9 +93,9 @@ def shm(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """/dev/shm is mounted, and has enough free space for the ranks of a host and their data loaders.
 
     Less than 64 MiB per rank is a failure, because NCCL cannot start. Less than 1 GiB in total is a warning.
-    Often files of killed jobs take the space.
+    Often files of killed jobs take the space. If it is full, `writable` tells.
     """
-    if facts.memory is None:
+    if facts.memory is None or full_below(facts, "/dev/shm"):
         return
     space = facts.memory.shm
     needed = _SHM_A_RANK * host.slots

@@ -14,6 +14,7 @@ import stat
 from typing import Any, BinaryIO
 
 _MOST_TEXT = 64 * 1024 * 1024  # bytes; /proc/net/tcp of a busy host has some
+_PIECE = 1 << 16  # bytes
 _MOST_JSON = 4 * 1024 * 1024  # bytes; the spec of a job of 1,000 nodes has about 200 KiB
 _DIGITS = 40  # of a whole number in JSON; int() takes quadratic time, or refuses 4,301
 
@@ -22,7 +23,7 @@ def read(path: str, size: int = _MOST_TEXT) -> str:
     """The text of a regular file, at most `size` bytes of it; empty if it cannot be read."""
     try:
         with open_regular(path) as file:
-            return file.read(size).decode(errors="replace")
+            return _read(file, size).decode(errors="replace")
     except OSError:
         return ""
 
@@ -36,10 +37,19 @@ def read_bytes(path: str | bytes | os.PathLike[str], most: int, *, any_kind: boo
     Raises OSError, also if it is no regular file or has more than `most` bytes.
     """
     with open(path, "rb") if any_kind else open_regular(path) as file:
-        data = file.read(most + 1)
+        data = _read(file, most + 1)
     if len(data) > most:
         raise OSError(errno.EFBIG, f"larger than {most:,} bytes", os.fsdecode(path))
     return data
+
+
+def _read(file: BinaryIO, most: int) -> bytes:
+    """At most that many bytes; in pieces, because the kernel reads /proc/sys into no large buffer."""
+    pieces: list[bytes] = []
+    while most > 0 and (piece := file.read(min(most, _PIECE))):
+        pieces.append(piece)
+        most -= len(piece)
+    return b"".join(pieces)
 
 
 def open_regular(path: str | bytes | os.PathLike[str], *, follow: bool = True) -> BinaryIO:

@@ -32,6 +32,7 @@ from mnt.remote.common.refusal import Refused
 
 _MOST_LINKS = 40  # on the way to one path: path_resolution(7)
 _ALL = "all users"
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - all users must be able to make files there
 _WRITE, _EXECUTE = 0o2, 0o1
 _ACL_USER, _ACL_GROUP_OBJ, _ACL_GROUP = 0x02, 0x04, 0x08  # linux/posix_acl.h
 Acl = List[Tuple[int, int, int]]
@@ -171,16 +172,21 @@ def _judge_mode(path: str, found: os.stat_result, acl: Acl, group: Group | None,
     if sticky and not last:
         return
     where = shlex.quote(path)
-    for who in _others(found, acl, group, _WRITE):
+    others = list(_others(found, acl, group, _WRITE))
+    for who in others:
         problem = f"{who} can write to {path} (mode {_octal(mode)})"
         if sticky:
             raise Refused(problem, "use a directory of your own below it")
         if acl and who != _ALL:
             raise Refused(problem, f"remove it from the access control list: getfacl {where}")
+        sudo = "" if found.st_uid == os.getuid() else "sudo "
+        if who == _ALL and path in _TEMPORARY:
+            raise Refused(problem, f"{sudo}chmod +t {where}")
         if who == _ALL:
-            raise Refused(problem, f"chmod o-w {where}")
+            also_group = "g" if len(others) > 1 and not acl else ""
+            raise Refused(problem, f"{sudo}chmod {also_group}o-w {where}")
         hint = "(only a workdir may be shared with a group: workdir_group in the inventory)"
-        raise Refused(problem, f"chmod g-w {where} {hint}")
+        raise Refused(problem, f"{sudo}chmod g-w {where} {hint}")
 
 
 def _others(found: os.stat_result, acl: Acl, group: Group | None, permission: int) -> Iterator[str]:

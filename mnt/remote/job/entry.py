@@ -100,10 +100,15 @@ def describe(paths: JobPaths, *, local: bool = True) -> dict[str, Any] | None:
         elif local and supervisor.state in "Tt" and (since := _last_sign(paths)) is not None:
             stopped = make_failure("its supervisor is stopped (SIGSTOP)", time=since)
             state = {**state, "state": "lost", "failure": stopped}
-    del state["supervisor"]
-    if not state["alone"]:
-        del state["alone"]
-    return {**about, **state, "listening": bool(state["listening"])}
+    supervised = state.pop("supervisor")
+    rebooted = state["state"] == "lost" and bool(supervised) and supervised["boot_id"] != boot_id()
+    remarks = {"alone": state.pop("alone"), "rebooted": rebooted}
+    return {
+        **about,
+        **state,
+        "listening": bool(state["listening"]),
+        **{name: True for name, applies in remarks.items() if applies},
+    }
 
 
 def _last_sign(paths: JobPaths) -> float | None:

@@ -114,9 +114,11 @@ def _check_port(port: int) -> None:
     holders = listeners(port)
     if holders:
         described = "; ".join(dict.fromkeys(_describe_holder(holder) for holder in holders))
+        jobs = [job[0] for holder in holders if holder["pid"] and (job := job_of(int(str(holder["pid"]))))]
+        stop = f"mnt stop {jobs[0]}" if jobs else "stop it"
         raise Refused(
             f"master port {port} is taken by {described}",
-            "stop it, or use another port: --master-port, or network.master_port in the inventory",
+            f"{stop}, or use another port: --master-port, or network.master_port in the inventory",
         )
 
 

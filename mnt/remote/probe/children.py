@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 
 def run_in_children(jobs: Mapping[str, Callable[[], Any]], deadline: float) -> dict[str, Any]:
@@ -77,27 +77,49 @@ def find(program: str) -> str | None:
     return None
 
 
-def run_all(commands: Mapping[str, Sequence[str]], deadline: float) -> dict[str, tuple[int, str]]:
-    """(exit code, output and errors) of each command, by its key; all of them within the deadline.
+KILLED = 124  # the exit status of timeout(1)
 
-    A command that does not end in time is killed, without waiting for its end: 124 and the reason.
+
+class Ran(NamedTuple):
+    """A command that has ended, or was killed because it did not end in time (KILLED)."""
+
+    code: int
+    output: str
+    errors: str  # and why it could not be started, or was killed
+
+
+def run_all(commands: Mapping[str, Sequence[str]], deadline: float) -> dict[str, tuple[int, str]]:
+    """As `run_apart`, but the errors are at the end of the output."""
+    return {key: (ran.code, ran.output + ran.errors) for key, ran in run_apart(commands, deadline).items()}
+
+
+def run_apart(commands: Mapping[str, Sequence[str]], deadline: float) -> dict[str, Ran]:
+    """Run all commands at once, within the deadline.
+
+    A command that does not end in time is killed, without waiting for its end; what it said counts.
     """
     end = time.monotonic() + deadline
-    answers: dict[str, tuple[int, str]] = {}
+    answers: dict[str, Ran] = {}
     running: dict[str, subprocess.Popen[bytes]] = {}
     for key, argv in commands.items():
         try:
             running[key] = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
             )
         except OSError as error:
-            answers[key] = (127, str(error))
-    pipes = {key: process.stdout.fileno() for key, process in running.items() if process.stdout}
+            answers[key] = Ran(127, "", str(error))
+    pipes = {}
+    for key, process in running.items():
+        if process.stdout and process.stderr:
+            pipes[f"{key} output"], pipes[f"{key} errors"] = process.stdout.fileno(), process.stderr.fileno()
     outputs, late = read_all(pipes, end)
     for key, process in running.items():
-        if key in late:
-            process.kill()
-            answers[key] = (124, f"no answer in {deadline:g} s")
+        output, errors = (
+            outputs[f"{key} {kind}"].decode("utf-8", "replace") for kind in ("output", "errors")
+        )
+        if late.isdisjoint((f"{key} output", f"{key} errors")):
+            answers[key] = Ran(process.wait(), output, errors)
         else:
-            answers[key] = (process.wait(), outputs[key].decode("utf-8", "replace"))
+            process.kill()
+            answers[key] = Ran(KILLED, output, f"{errors}no answer in {deadline:g} s")
     return answers

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Dict
 
 from mnt.remote.common.files import strerror
+from mnt.remote.common.writing import error_name, try_to_write
 from mnt.remote.probe.children import run_in_children
 
 Answer = Dict[str, Any]
@@ -51,9 +52,9 @@ def look(path: str, write: bool = False) -> Answer:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         kind, problem = ("dir" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else "other"), None
     except (FileNotFoundError, NotADirectoryError) as error:
-        kind, problem, code = "missing", strerror(error), _name(error)
+        kind, problem, code = "missing", strerror(error), error_name(error)
     except OSError as error:
-        kind, problem, code = "unreadable", strerror(error), _name(error)
+        kind, problem, code = "unreadable", strerror(error), error_name(error)
     return {
         "kind": kind,
         "real": os.path.realpath(path),
@@ -72,27 +73,6 @@ def measure(status: os.statvfs_result) -> Answer:
         "inodes": status.f_files,
         "inodes_free": status.f_favail,
     }
-
-
-def try_to_write(directory: str) -> str:
-    """`ok`, or the name of the error: only a write shows what the server of a mount allows."""
-    path = os.path.join(directory, f".mnt-write-{os.urandom(8).hex()}")
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            try:
-                os.write(descriptor, b"written by mnt preflight\n")
-            finally:
-                os.close(descriptor)  # only now does NFS report a full file system
-        finally:
-            os.unlink(path)
-    except OSError as error:
-        return _name(error)
-    return "ok"
-
-
-def _name(error: OSError) -> str:
-    return errno.errorcode.get(error.errno or 0, "EIO")
 
 
 def parse_mounts(text: str) -> list[Answer]:
@@ -117,13 +97,17 @@ def describe_mounts(
         real = looked_at[path]["real"]
         points = [os.path.normpath(path), real or path]
         stacks = [[mount for mount in mounts if mount["point"] == point] for point in points]
-        holders = [mount for mount in mounts if _holds(mount["point"], real or path)]
         described[path] = {
             "stack": stacks[0] or stacks[1],
-            # Of several mounts with the longest path, the last one.
-            "inside": max(reversed(holders), key=lambda mount: len(mount["point"]), default=None),
+            "inside": holder(mounts, real or path),
         }
     return described
+
+
+def holder(mounts: list[Answer], path: str) -> Answer | None:
+    """The mount that contains a path: of several with the longest path, the last one."""
+    holders = [mount for mount in mounts if _holds(mount["point"], path)]
+    return max(reversed(holders), key=lambda mount: len(mount["point"]), default=None)
 
 
 def _holds(directory: str, path: str) -> bool:

@@ -7,7 +7,7 @@ import re
 import time
 
 from mnt.remote.common.files import entries, read, strerror
-from mnt.remote.probe.children import find, run_all
+from mnt.remote.probe.children import KILLED, Ran, find, run_all, run_apart
 
 # A field that the driver does not know is omitted, see `_ask`.
 FIELDS = (
@@ -42,6 +42,7 @@ _GPU_CLASSES = ("0x0300", "0x0302")  # VGA and 3D controllers
 _SWITCH_CLASS = "0x0680"  # an NVSwitch is an `other bridge`
 _MANAGER = "nv-fabricmanager"[:15]  # as the kernel stores it
 
+_WORDS = 1000  # characters kept of what nvidia-smi says besides its answer
 _KEPT = 200  # lines of the kernel log: the last
 _RECORD = 8192  # bytes: more than the kernel puts into one
 
@@ -69,7 +70,7 @@ def _ask(tool: str, deadline: float) -> dict[str, object]:
     """
     end = time.monotonic() + deadline
     fields = list(known_fields(_driver()))
-    answers = run_all(
+    answers = run_apart(
         {
             "gpus": _query(tool, fields),
             "rows": [tool, "--query-remapped-rows=" + _ROWS, "--format=csv"],
@@ -78,23 +79,41 @@ def _ask(tool: str, deadline: float) -> dict[str, object]:
         },
         deadline,
     )
-    code, output = answers["gpus"]
-    while code:
-        unknown = re.search(r'Field "([^"]+)" is not a valid field', output)
+    ran = answers["gpus"]
+    while ran.code:
+        unknown = re.search(r'Field "([^"]+)" is not a valid field', ran.output + ran.errors)
         if unknown is None or unknown.group(1) not in fields:
             break
         fields.remove(unknown.group(1))
         again = {"gpus": _query(tool, fields)}
-        code, output = run_all(again, max(0.0, end - time.monotonic()))["gpus"]
-    outputs = {key: "" if code else text for key, (code, text) in answers.items()}
+        ran = run_apart(again, max(0.0, end - time.monotonic()))["gpus"]
+    links = answers["links"]
     return {
-        "found": [] if code else parse_csv(output, "index"),
-        "error": (" ".join(output.split()) or f"exit status {code}") if code else None,
+        **_gpus(ran),
         # Not every GPU and driver reports these.
-        "rows": parse_csv(outputs["rows"], "gpu_uuid"),
-        "processes": parse_csv(outputs["processes"], "gpu_uuid"),
-        "links": outputs["links"],
+        "rows": parse_csv(answers["rows"].output, "gpu_uuid"),
+        "processes": parse_csv(answers["processes"].output, "gpu_uuid"),
+        "links": links.output if links.code == 0 or links.output.startswith("GPU ") else "",
     }
+
+
+def _gpus(ran: Ran) -> dict[str, object]:
+    """The GPUs that it has listed, whatever its exit status is, and what it says besides.
+
+    With a corrupted infoROM it answers in full, warns, and exits with 14; of a lost GPU it may say so in the
+    middle of the list (nvidia-smi(1), RETURN VALUE).
+    """
+    complete = ran.output if ran.code == 0 else ran.output[: ran.output.rfind("\n") + 1]
+    found = [row for row in parse_csv(complete, "index") if row["index"].isdigit()]
+    if not found:
+        said = " ".join((ran.output + ran.errors).split())
+        return {"found": [], "error": (said or f"exit status {ran.code}") if ran.code else None}
+    listed = {", ".join(row.values()) for row in found}
+    lines = (complete if ran.code == KILLED else ran.output).splitlines()
+    others = [line for line in lines if line not in listed and not line.startswith("index, ")]
+    said = " ".join(" ".join([*others, ran.errors]).split())
+    silent = f"exit status {ran.code}" if ran.code else None
+    return {"found": found, "error": None, "warning": said[:_WORDS] or silent}
 
 
 def _query(tool: str, fields: list[str]) -> list[str]:

@@ -1,8 +1,8 @@
 """Gather all facts that preflight and launch use, in one run, as one JSON document.
 
-Runs on a host: standard library only, Python 3.8 and newer. It imports nothing that it measures, and writes
-only the files of `write`. Operations that may hang (a dead file server, nvidia-smi on a broken GPU) have
-their own deadlines.
+Runs on a host: standard library only, Python 3.8 and newer. It imports nothing that it measures, and removes
+at once what it writes: a file in each place of `write`, and wherever a push or a job will write. Operations
+that may hang (a dead file server, nvidia-smi on a broken GPU) have their own deadlines.
 
 Arguments, all optional:
     packages: [name, ..]   distributions to look up, besides every nvidia-nccl-*
@@ -34,16 +34,18 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from mnt.remote.common.files import read, strerror
-from mnt.remote.common.sockets import listeners
+from mnt.remote.job.ports import holders
 from mnt.remote.probe import rdma
 from mnt.remote.probe.distributions import nccl_library, packages, torch_cuda
 from mnt.remote.probe.filesystems import describe_mounts, look_at, parse_mounts
 from mnt.remote.probe.interfaces import interfaces
 from mnt.remote.probe.leftovers import artifacts, own_processes
 from mnt.remote.probe.memory import memory
+from mnt.remote.probe.neighbours import neighbours
 from mnt.remote.probe.nvidia import gpus
 from mnt.remote.probe.session import session
 from mnt.remote.probe.settings import conf_files, logind
+from mnt.remote.probe.writes import collect, trials
 
 EXTENSIONS = "~/.cache/torch_extensions"  # torch's default
 
@@ -56,23 +58,23 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
         emit({"time": time.time()})
     deadline = float(args.get("deadline", 5.0))
     paths, mounts = args.get("paths", []), args.get("mounts", [])
-    slow = {
-        "artifacts": partial(
-            artifacts,
-            args.get("workdir", "~/mnt"),
-            args.get("keep", ()),
-            args.get("workdir_group"),
-            args.get("jobs_dir", "~/.mnt/jobs"),
-            args.get("extensions", EXTENSIONS),
-        ),
+    workdir, jobs_dir = args.get("workdir", "~/mnt"), args.get("jobs_dir", "~/.mnt/jobs")
+    ours = (workdir, args.get("keep", ()), args.get("workdir_group"), jobs_dir)
+    writes = trials(*ours)
+    slow: dict[str, Callable[[], Any]] = {
+        "artifacts": partial(artifacts, *ours, args.get("extensions", EXTENSIONS)),
         "resolved": partial(resolve, os.uname().nodename),
+        **writes,
     }
+    if "port" in args:
+        slow["listeners"] = partial(holders, args["port"], jobs_dir)
     # First, because it triggers automounts, which are then among the mounts.
     looked_at, answers = look_at([*paths, *mounts], deadline, args.get("write", []), slow)
     user = login()
     return {
         "hostname": os.uname().nodename,
         "kernel": os.uname().release,
+        "machine": machine(),
         "os": os_release(read("/etc/os-release") or read("/usr/lib/os-release")),
         "login": user,
         "session": own_session,
@@ -82,6 +84,7 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
         "torch_cuda": torch_cuda(sys.path),
         "nccl_library": nccl_library(sys.path),
         "interfaces": interfaces(),
+        "neighbours": neighbours(),
         "paths": looked_at,
         "mounts": describe_mounts(mounts, looked_at, parse_mounts(read("/proc/self/mounts"))),
         "gpus": gpus(float(args.get("gpu_deadline", 10.0))),
@@ -89,11 +92,22 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
         "ofed": rdma.ofed(),
         # NCCL, too, asks the user database for the home, not $HOME.
         "nccl_conf": conf_files(user["home"] if user["user"] else None),
-        "listeners": listeners(args["port"]) if "port" in args else None,
+        "listeners": answers.get("listeners"),
         "memory": memory(),
         "processes": own_processes(),
-        **answers,
+        "artifacts": answers["artifacts"],
+        "resolved": answers["resolved"],
+        "writes": collect({name: answers[name] for name in writes}, workdir, jobs_dir),
     }
+
+
+def machine() -> dict[str, object] | None:
+    """What tells this host from all others, as `mnt.facts.host.Machine`; None without /proc."""
+    boot = read("/proc/sys/kernel/random/boot_id").strip()
+    try:
+        return {"boot_id": boot, "network": os.stat("/proc/self/ns/net").st_ino} if boot else None
+    except OSError:
+        return None
 
 
 def os_release(text: str) -> dict[str, str | None]:

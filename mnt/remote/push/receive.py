@@ -29,6 +29,7 @@ undone, {"refused": {"message", "fix"}, "called_off": bool, "current": id}. The 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -38,6 +39,7 @@ from typing import IO, Any, Callable, Dict, Iterator
 
 from mnt.remote.common.files import strerror
 from mnt.remote.common.refusal import Refused
+from mnt.remote.common.writing import try_to_write
 from mnt.remote.push.entries import Entry, parse_manifest, shown
 from mnt.remote.push.releases import Releases, remove_tree
 from mnt.remote.push.unpack import (
@@ -140,10 +142,11 @@ class Push:
     def open(self) -> Answer:
         """Make the workdir, and a beacon in it: a file that all hosts see that share it."""
         self._releases.make(self._undo.callback)
-        if not os.access(self._releases.workdir, os.W_OK | os.X_OK):
-            where = shown(self._releases.workdir)
-            fix = f"make it yours, or choose another workdir: ls -ld {where}"
-            raise Refused(f"you may not write to {where}", fix)
+        result = try_to_write(self._releases.workdir)
+        if result != "ok":
+            fix = "mnt preflight --only writable shows the way out; or choose another workdir"
+            reason = os.strerror(getattr(errno, result)).lower()
+            raise Refused(f"cannot write to {shown(self._releases.workdir)}: {reason}", fix)
         path = self._beacon_path(self._beacon)
         self._undo.callback(_remove_file, path)  # before the directory that contains it
         self._always.callback(_remove_file, path)
