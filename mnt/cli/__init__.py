@@ -22,6 +22,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "hostfile": ("hostfile", "Write the hostfile that DeepSpeed reads."),
     "run": ("run", "Run a command on every host."),
     "push": ("push", "Send the code tree to every host as a new release."),
+    "rollback": ("rollback", "Switch all hosts back to an earlier release."),
+    "releases": ("releases", "List the releases on the hosts, or remove old ones."),
     "launch": ("launch", "Start a job: the master first, then the workers."),
     "status": ("status", "Show the jobs on the hosts."),
     "logs": ("logs", "Print the output of a job."),

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Iterator
-
 import click
 from rich import filesize
 
 from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
+from mnt.cli.push_view import progress_shown, show_result
 from mnt.fleet import Fleet
 from mnt.push import manifest as manifests
 from mnt.push import transfer
 from mnt.push.manifest import Manifest
-from mnt.push.result import STATUSES, PushResult
-from mnt.push.session import Progress
 from mnt.push.tree import printable, walk
-
-_STEPS = {
-    "connect": "connecting to the hosts",
-    "survey": "checking their releases",
-    "switch": "switching current",
-    "prune": "removing old releases",
-}
-_COLOURS = {"pushed": "green", "unchanged": "green", "untouched": "yellow"}
 
 
 @click.command()
@@ -54,12 +41,12 @@ def push(selection: Selection, as_json: bool, dry_run: bool, keep_releases: int,
     if dry_run:
         _show_tree(manifest, [host.name for host in selection.hosts], as_json)
         return 0
-    with Fleet(selection.hosts, fanout=len(selection.hosts)) as fleet, _progress() as progress:
+    with Fleet(selection.hosts, fanout=len(selection.hosts)) as fleet, progress_shown() as progress:
         result = transfer.push(fleet, tree.root, manifest, keep_releases=keep_releases, progress=progress)
     if as_json:
         ui.document(result.document())
     else:
-        _show_result(result)
+        show_result(result)
     return 0 if result.ok else 1
 
 
@@ -80,56 +67,3 @@ def _show_tree(manifest: Manifest, hosts: list[str], as_json: bool) -> None:
     for entry in entries:
         ui.plain(printable(entry.path) + ("/" if entry.kind == "dir" else ""))
     ui.info(f"{manifest.files} files, {filesize.decimal(manifest.size)}, to {len(hosts)} hosts")
-
-
-def _show_result(result: PushResult) -> None:
-    rows = [
-        (
-            name,
-            ui.Cell(host.status, _COLOURS.get(host.status, "red")),
-            str(host.files_sent),
-            filesize.decimal(host.bytes_sent),
-            f"{host.seconds:.1f} s",
-            host.current or "-",
-        )
-        for name, host in result.hosts.items()
-    ]
-    ui.table(("HOST", "STATUS", "FILES SENT", "BYTES SENT", "TOOK", "CURRENT"), rows)
-    for name, host in result.hosts.items():
-        if host.error is not None:
-            ui.failure(f"{name}: {host.error}")
-            if host.fix:
-                ui.failure(f"  fix: {host.fix}")
-    if result.ok:
-        ui.success(f"release {result.release} is current on {len(result.hosts)} hosts")
-        return
-    for status in dict.fromkeys(host.status for host in result.hosts.values()):
-        ui.info(f"{status}: {STATUSES[status]}")
-    ui.failure(
-        "the hosts may have different current releases: see the table, and push again"
-        if result.mixed
-        else "no host was changed"
-    )
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Progress]:
-    """Print each step as it begins, and on a terminal show a progress bar."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
-    from rich.progress import Progress as Bar
-
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("", total=None, visible=False)
-
-        class Shown(Progress):
-            def step(self, step: str, size: int) -> None:
-                sending = f"sending {filesize.decimal(size)}" if size else "nothing to send"
-                ui.note(_STEPS.get(step, sending))
-                bar.update(task, total=size, visible=size > 0)
-
-            def sent(self, count: int) -> None:
-                bar.advance(task, count)
-
-        yield Shown()

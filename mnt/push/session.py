@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from mnt.fleet import Fleet, Outcome
+from mnt.remote.push.life import HEARTBEAT
 from mnt.tasks.push import converse
 from mnt.tasks.shape import wrong_answer
 
@@ -77,8 +78,18 @@ class _Conversation:
         self._over.set()
         self._commands.put(None)
 
+    def _next(self) -> HostStep | bytes | None:
+        """The next command; a sign of life if there is none for a while; None at the end."""
+        try:
+            return self._commands.get(timeout=HEARTBEAT)
+        except queue.Empty:
+            return b"\n"
+
     def stdin(self) -> Iterator[bytes]:
-        while (command := self._commands.get()) is not None and not self._over.is_set():
+        while (command := self._next()) is not None and not self._over.is_set():
+            if isinstance(command, bytes):
+                yield command
+                continue
             yield json.dumps({"do": command.step, **command.arguments}).encode("ascii") + b"\n"
             for chunk in command.payload():
                 if self._over.is_set():
@@ -100,6 +111,7 @@ class Session:
     Attributes:
         ended: host -> the outcome of its receiver, for the receivers that have ended.
         reached: host -> the last step that it has completed.
+        frames: host -> what it answered to that step.
         seconds: host -> seconds from the start until it completed its last step before the switch.
     """
 
@@ -112,6 +124,7 @@ class Session:
         self._start = time.monotonic()
         self.ended: dict[str, Outcome[Frame]] = {}
         self.reached: dict[str, str] = {}
+        self.frames: dict[str, Frame] = {}
         self.seconds: dict[str, float] = dict.fromkeys(beacons, 0.0)
 
     @contextlib.contextmanager
@@ -187,6 +200,7 @@ class Session:
             self.ended[host] = event
             return host, None
         self.reached[host] = event["step"]
+        self.frames[host] = event
         if event["step"] not in _SWITCHING:
             self.seconds[host] = time.monotonic() - self._start
         return host, event

@@ -178,6 +178,50 @@ def test_old_releases_are_removed(site: Site, source: Path) -> None:
     assert [name for name in site.sh(host, "ls releases").split() if "json" not in name] == made[2:]
 
 
+def test_results_beside_the_code_are_not_removed_unasked(site: Site, source: Path) -> None:
+    mnt = [*site.argv[:-3], "releases"]
+    made = [site.push(source)["release"]]
+    host = site.lab.hosts[1]
+    site.sh(host, "mkdir -p current/runs/x && echo 12345 > current/runs/x/events")
+    site.sh(host, "mkdir current/train/__pycache__ && echo > current/train/__pycache__/a.cpython-311.pyc")
+    for number in range(3):
+        await_next_second()
+        (source / "run.sh").write_text(f"exit {number}\n")
+        pushed = site.push(source, "--keep-releases", "1")
+        made.append(pushed["release"])
+    lost = {"release": made[0], "files": 1, "bytes": 6, "names": ["runs/x/events"]}
+    assert {name: each.get("left") for name, each in pushed["hosts"].items()} == {
+        **dict.fromkeys(("node1", "node3", "node4")),
+        "node2": [lost],
+    }
+    assert site.sh(host, f"cat releases/{made[0]}/runs/x/events") == "12345"
+    options = ["-i", str(site.inventory)]
+    shown = subprocess.run([*mnt, *options], capture_output=True, text=True, check=True).stdout
+    assert "1 file, 6 bytes: runs/x/events" in shown
+    asked = [*mnt, "prune", *options, made[0]]
+    refused = subprocess.run(asked, capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert "--with-results" in refused.stdout
+    assert subprocess.run([*asked, "--with-results"]).returncode == 0
+    assert made[0] not in site.sh(host, "ls releases")
+
+
+def test_a_rollback_leads_back_on_all_hosts(site: Site, source: Path) -> None:
+    mnt = [*site.argv[:-3], "rollback", "-i", str(site.inventory), "--json"]
+    first = site.push(source)["release"]
+    (source / "run.sh").write_text("exit 1\n")
+    second = site.push(source)["release"]
+    for expected in (first, second):
+        ran = subprocess.run(mnt, capture_output=True, text=True, check=True)
+        assert json.loads(ran.stdout)["release"] == expected
+        assert {site.current(host) for host in site.lab.hosts} == {expected}
+    site.sh(site.lab.hosts[2], f"echo more >> releases/{first}/run.sh")
+    ran = subprocess.run(mnt, capture_output=True, text=True)
+    assert ran.returncode == 1
+    assert "node3: release" in ran.stderr
+    assert {site.current(host) for host in site.lab.hosts} == {second}
+
+
 def test_what_jobs_write_stays(site: Site, source: Path) -> None:
     site.push(source)
     host = site.lab.hosts[0]

@@ -29,11 +29,13 @@ from mnt.tasks.bootstrap import BadFrame, FrameReader
 from mnt.tasks.job import list_jobs, read_logs, spawn_node, stage_node, stop_node
 from mnt.tasks.logins import authorize, mesh
 from mnt.tasks.program import held
-from mnt.tasks.push import find_release
+from mnt.tasks.push import find_release, list_releases
 from mnt.tasks.wrapper import Streams
 from mnt.trial.output import read_trial
 
 RELEASE = "20260101-120000-0badcafe"
+OLDER = "20250101-120000-0badcafe"
+FOREIGN = {"files": 2, "bytes": 100, "names": ["runs/a", "runs/caf\udce9"]}
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO4Zs9UTuVfFzNXLyHmHYOVzBzUPlLJB4WtBHwIeIoAv"
 Frames = Iterator[tuple[str, Any]]
 
@@ -129,16 +131,30 @@ def receiver(args: dict[str, Any], stdin: IO[bytes]) -> Frames:
     if args["action"] == "find":
         yield "answer", {"current": RELEASE, "path": f"/x/releases/{RELEASE}", "manifest_sha": "0" * 64}
         return
+    if args["action"] == "list":
+        use = {"pid": 7, "job": "20260101-120000-abc123", "command": "python train.py"}
+        for release in (RELEASE, OLDER):
+            sizes = {"files": 3, "bytes": 4096, "foreign": FOREIGN}
+            yield "frame", {"release": release, **sizes, "uses": [use]}
+        yield "answer", {"current": RELEASE, "previous": OLDER}
+        return
     yield "frame", {"step": "open", "numbers": [12, 4096], "in_use": [RELEASE]}
     committed, current = False, RELEASE
     while line := stdin.readline():
+        if line == b"\n":  # a sign of life
+            continue
         command = json.loads(line)
         step = command["do"]
         current = command["id"] if step == "switch" else current
         stdin.read(command.get("manifest", 0) + command.get("stream", 0))
         committed = committed or step == "commit"
-        survey = {"current": RELEASE, "taken": [RELEASE], "holds": {}}
-        yield "frame", {"step": step, **{"survey": survey, "look": {"sees": []}}.get(step, {})}
+        answers = {
+            "survey": {"current": RELEASE, "previous": OLDER, "taken": [RELEASE, OLDER], "holds": {}},
+            "look": {"sees": []},
+            "verify": {"sha": "0" * 64, "intact": True},
+            "prune": {"pruned": [], "left": [{"release": OLDER, "why": "foreign", "foreign": FOREIGN}]},
+        }
+        yield "frame", {"step": step, **answers.get(step, {})}
     off = {"refused": {"message": "called off", "fix": None}, "called_off": True}
     yield "answer", {"current": current} if committed else {"current": RELEASE, **off}
 
@@ -187,6 +203,7 @@ TASKS: tuple[Callable[..., Any], ...] = (
     lambda connection: list_jobs(connection, "/x", connection.target.name),
     lambda connection: read_logs(connection, "/x", "j1", "h", on_frame=shown),
     find_release,
+    list_releases,
     partial(authorize, cluster="c", authorized=[]),
     partial(mesh, workers=HOSTS),
     staged,

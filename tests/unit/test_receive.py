@@ -21,13 +21,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pythons import interpreter
-from waiting import PATIENCE
+from waiting import PATIENCE, at_most, wait_for
 
 from mnt.push import manifest as manifests
 from mnt.push.manifest import Manifest
 from mnt.push.stream import spooled
 from mnt.push.tree import Entry, walk
-from mnt.remote.push import receive
+from mnt.remote.job import files as job_files
+from mnt.remote.push import life, receive
+from mnt.remote.push import lock as lock_module
 from mnt.tasks.bundle import program_modules
 
 ID, ID2 = "20260101-000000-aaaaaaaa", "20260101-000001-bbbbbbbb"
@@ -415,6 +417,149 @@ def test_leftovers_of_a_push_that_was_killed_are_swept(host: Host, source: Path)
     ]
 
 
+def test_a_head_that_falls_silent(host: Host, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection is there, and nothing comes any more: after the switch, the host goes back by itself."""
+    monkeypatch.setattr(life, "SILENCE", 0.5)
+    host.push(source)
+    before = host.files()
+    (source / "a.py").write_text("print(2)\n")
+    reading, writing = os.pipe()
+    answers: list[dict[str, Any]] = []
+
+    def speak() -> None:
+        os.write(writing, b"\n" + survey() + stage(source, ID2) + b"\n\n" + do("switch", id=ID2))
+
+    speaker = threading.Thread(target=speak)
+    speaker.start()
+    args = {"action": "push", "workdir": str(host.workdir), "keep": (), "beacon": "n", "who": "me"}
+    with open(reading, "rb") as stdin, at_most():
+        answer = receive.main(args, answers.append, stdin)
+    speaker.join()
+    os.close(writing)
+    assert answers[-1]["step"] == "switch"
+    assert "nothing was heard of mnt" in answer["refused"]["message"]
+    assert answer["current"] == ID
+    assert host.files() == before
+
+
+def test_signs_of_life_keep_a_push_alive(host: Host, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(life, "SILENCE", 1.0)
+    reading, writing = os.pipe()
+
+    def speak() -> None:
+        for _ in range(10):
+            os.write(writing, b"\n")
+            time.sleep(0.2)  # the time is the thing: in all it is longer than the allowed silence
+        os.write(writing, survey() + do("commit"))
+        os.close(writing)
+
+    threading.Thread(target=speak).start()
+    args = {"action": "push", "workdir": str(host.workdir), "keep": (), "beacon": "n", "who": "me"}
+    with open(reading, "rb") as stdin:
+        assert receive.main(args, lambda frame: None, stdin) == {"current": None}
+
+
+def find(host: Host) -> dict[str, Any]:
+    return receive.main({"action": "find", "workdir": str(host.workdir)}, lambda frame: None, io.BytesIO())
+
+
+def test_no_launch_during_a_push(host: Host, source: Path) -> None:
+    host.push(source)
+    found = {}
+    host.push(source, ID2, after=lambda step: found.update({step: find(host).get("refused")}))
+    assert found.pop("open") is None  # nothing is locked yet
+    for refused in found.values():
+        assert "is running: me" in refused["message"]
+        assert "launch again after its end" in refused["fix"]
+    assert find(host)["current"] == ID2
+
+
+def killed(host: Host, source: Path) -> None:
+    """Leave what a receiver leaves that was killed after its switch."""
+    note = host.releases / ".switching"
+    kept: list[str] = []
+    host.say(
+        survey(),
+        stage(source, ID2),
+        do("switch", id=ID2),
+        do("commit"),
+        after=lambda step: kept.append(note.read_text()) if step == "switch" else None,
+    )
+    note.write_text(kept[0])
+
+
+def test_a_receiver_that_was_killed_between_switch_and_commit(host: Host, source: Path) -> None:
+    host.push(source)
+    killed(host, source)
+    refused = find(host)["refused"]
+    assert "never committed: me" in refused["message"]
+    assert refused["fix"] == "mnt push, or mnt rollback"
+    assert host.say(survey())[1][-1]["current"] == ID  # a push takes it back
+    assert find(host)["current"] == ID
+
+
+def test_what_somebody_has_switched_since_is_left(host: Host, source: Path) -> None:
+    """By hand, even to the same release; and after a kill."""
+    host.push(source)
+
+    def by_hand(step: str) -> None:
+        if step == "switch":
+            (host.workdir / "new").symlink_to(f"releases/{ID2}")
+            (host.workdir / "new").rename(host.workdir / "current")
+
+    answer, _ = host.say(survey(), stage(source, ID2), do("switch", id=ID2), after=by_hand)
+    assert answer["current"] == ID2
+    assert (host.releases / ID2 / "a.py").exists()
+
+
+def test_a_release_in_use_outlives_its_push(host: Host, source: Path) -> None:
+    """Somebody has started a job in it between switch and commit."""
+    host.push(source)
+    jobs: list[subprocess.Popen[bytes]] = []
+
+    def start(step: str) -> None:
+        if step == "switch":
+            argv = [sys.executable, "-c", "input()"]
+            jobs.append(subprocess.Popen(argv, stdin=subprocess.PIPE, cwd=host.releases / ID2))
+
+    answer, _ = host.say(survey(), stage(source, ID2), do("switch", id=ID2), after=start)
+    try:
+        assert answer["current"] == ID
+        assert build(host.releases / ID2).document == build(source).document
+    finally:
+        jobs[0].communicate(b"\n")
+
+
+def test_the_lock_of_a_push_that_fell_silent_is_waited_for(host: Host, source: Path) -> None:
+    host.push(source)
+    with open(host.releases / ".lock", "r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.utime(lock.fileno(), (time.time() - 60,) * 2)
+        free = threading.Timer(1.5, lambda: fcntl.flock(lock, fcntl.LOCK_UN))
+        free.start()
+        answer, frames = host.say(survey(), do("commit"))
+        free.join()
+    assert [frame["step"] for frame in frames] == ["open", "survey", "commit"]
+    assert answer == {"current": ID}
+
+
+def test_a_lock_that_is_not_freed_names_its_holder(
+    host: Host, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_module, "_FREED", 0.5)
+    host.push(source)
+    with open(host.releases / ".lock", "r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write("ann@laptop, pid 7\nnode9 1234\n")
+        lock.flush()
+        os.utime(lock.fileno(), (time.time() - 60,) * 2)
+        refused = host.say(survey())[0]["refused"]
+    assert "last heard of 6" in refused["message"]
+    assert "ann@laptop, pid 7" in refused["message"]
+    assert "wait" not in refused["fix"]
+    assert "on node9: kill -KILL 1234" in refused["fix"]
+
+
 # --- what is there already ----------------------------------------------------------------------------------
 
 
@@ -562,6 +707,162 @@ def test_a_release_in_use_stays(host: Host, source: Path) -> None:
         assert sorted(frames[-1]["pruned"]) == ids(4)[1:3]
     finally:
         job.communicate(b"\n")
+
+
+def pruned(host: Host, **how: Any) -> tuple[list[str], dict[str, str]]:
+    """The removed releases, and why others stay."""
+    previous = host.say(survey())[1][-1]["previous"]
+    _, frames = host.say(survey(), do("commit"), do("prune", **{"keep": 1, "previous": previous, **how}))
+    answer = frames[-1]
+    return sorted(answer["pruned"]), {left["release"]: left["why"] for left in answer["left"]}
+
+
+WRITTEN: dict[str, Callable[[Path], object]] = {
+    "results": lambda top: plant_file(top / "runs" / "x" / "events.out", "1" * 70),
+    "a file that was changed": lambda top: (top / "a.py").write_text("print(2)\n"),
+    "a file that was appended to": lambda top: (top / "a.py").write_text("print(1)\n# more\n"),
+    "a file in a directory of the tree": lambda top: plant_file(top / "sub" / "empty" / "x", ""),
+    "a link": lambda top: (top / "latest").symlink_to("sub"),
+    "a link that was changed": lambda top: replace_by_link(top / "link", "a.py"),
+    "a file in place of a directory": lambda top: replace_by_file(top / "sub" / "empty"),
+    "byte code that Python does not make": lambda top: plant_file(top / "legacy.pyc", "x"),
+    "data beside byte code": lambda top: plant_file(top / "__pycache__" / "data.bin", "x"),
+    "a directory that cannot be read": lambda top: (top / "locked").mkdir(mode=0),
+    "a name that is no text": lambda top: plant_file(top / os.fsdecode(b"caf\xe9"), "x"),
+}
+
+
+def plant_file(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def replace_by_link(path: Path, target: str) -> None:
+    path.unlink()
+    path.symlink_to(target)
+
+
+def replace_by_file(path: Path) -> None:
+    path.rmdir()
+    path.write_text("x")
+
+
+@pytest.mark.parametrize("what", WRITTEN)
+def test_what_a_job_has_written_is_not_removed_unasked(host: Host, source: Path, what: str) -> None:
+    if what == "a directory that cannot be read" and os.getuid() == 0:
+        pytest.skip("root reads everything")
+    for release in ids(3):
+        host.push(source, release)
+    WRITTEN[what](host.releases / ids(3)[0])
+    assert pruned(host) == ([], {ids(3)[0]: "foreign", ids(3)[1]: "previous"})
+    assert pruned(host, ids=[ids(3)[0]]) == ([], {ids(3)[0]: "foreign"})
+    assert pruned(host, ids=[ids(3)[0]], with_results=True, dry_run=True) == ([ids(3)[0]], {})
+    assert (host.releases / ids(3)[0]).exists()
+    assert pruned(host, ids=[ids(3)[0]], with_results=True) == ([ids(3)[0]], {})
+    assert not (host.releases / ids(3)[0]).exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda top: plant_file(top / "sub" / "__pycache__" / "x.cpython-311.pyc", "code"),
+        lambda top: plant_file(top / "__pycache__" / "x.cpython-311.pyc.140234567", "code"),  # it was killed
+        lambda top: (top / "new" / "empty").mkdir(parents=True),
+        lambda top: (top / "a.py").unlink(),
+        lambda top: (top / "a.py").chmod(0o600),
+        lambda top: os.utime(top / "a.py"),
+    ],
+)
+def test_what_is_no_loss(host: Host, source: Path, change: Callable[[Path], object]) -> None:
+    for release in ids(3):
+        host.push(source, release, keep=("outputs", "runs/logs"))
+    change(host.releases / ids(3)[0])
+    (host.releases / ids(3)[0] / "outputs" / "model").write_text("it lies in shared/")
+    assert pruned(host) == ([ids(3)[0]], {ids(3)[1]: "previous"})  # `keep` is another one now
+    assert (host.workdir / "shared" / "outputs" / "model").exists()
+
+
+def test_a_change_that_times_do_not_show(host: Host, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the clock had been set back before the job wrote: listing trusts times, removing does not."""
+    for release in ids(3):
+        host.push(source, release)
+    (host.releases / ids(3)[0] / "a.py").write_text("print(2)\n")
+    late = host.releases / f"{ids(3)[0]}.manifest.json"
+    late.write_text(late.read_text())  # its time of change is later now
+    wait_for(
+        lambda: late.stat().st_ctime > (host.releases / ids(3)[0] / "a.py").stat().st_ctime or late.touch()
+    )
+    assert listed(host)[ids(3)[0]]["foreign"]["files"] == 0
+    assert pruned(host)[1] == {ids(3)[0]: "foreign", ids(3)[1]: "previous"}
+
+
+def listed(host: Host) -> dict[str, dict[str, Any]]:
+    frames: list[dict[str, Any]] = []
+    answer = receive.main({"action": "list", "workdir": str(host.workdir)}, frames.append, io.BytesIO())
+    assert answer.keys() == {"current", "previous"}
+    return {frame["release"]: frame for frame in frames}
+
+
+def test_the_list_of_releases(host: Host, source: Path) -> None:
+    for release in ids(3):
+        host.push(source, release)
+    plant_file(host.releases / ids(3)[0] / "runs" / "log", "123456")
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()", f"--x={host.releases / ids(3)[1]}/a.py"],
+        stdin=subprocess.PIPE,
+        env={**os.environ, "MNT_JOB": "j1", "MNT_HOST": "h"},
+    ) as job:
+        found = listed(host)
+        job.communicate(b"\n")
+    assert list(found) == ids(3)[::-1]
+    assert found[ids(3)[0]]["foreign"] == {"files": 1, "bytes": 6, "names": ["runs/log"]}
+    size = build(source).size
+    links = 2
+    assert (found[ids(3)[0]]["files"], found[ids(3)[0]]["bytes"]) == (3 + links, size + 6)
+    assert [(use["pid"], use["job"]) for use in found[ids(3)[1]]["uses"]] == [(job.pid, "j1")]
+    assert found[ids(3)[2]]["uses"] == []
+
+
+def test_a_job_that_is_about_to_start_uses_its_release(
+    host: Host, source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its files are there, and no process yet."""
+    for release in ids(3):
+        host.push(source, release)
+    local = tmp_path / "tmp"
+    monkeypatch.setattr(job_files, "user_directory", lambda: str(local))
+    (local / "j1" / "node1").mkdir(parents=True, mode=0o700)
+    for level in (local, local / "j1"):
+        level.chmod(0o700)
+    (local / "j1" / "node1" / "spec.json").write_text(json.dumps({"cwd": str(host.releases / ids(3)[0])}))
+    assert pruned(host) == ([], {ids(3)[0]: "used", ids(3)[1]: "previous"})
+    assert pruned(host, ids=[ids(3)[0]], with_results=True) == ([], {ids(3)[0]: "used"})
+    assert [use["job"] for use in listed(host)[ids(3)[0]]["uses"]] == ["j1"]
+
+
+def test_named_releases_that_stay(host: Host, source: Path) -> None:
+    for release in ids(4):
+        host.push(source, release)
+    how = {"ids": [ID2, *ids(4)], "with_results": True, "protect": [ids(4)[0]]}
+    assert pruned(host, **how) == (
+        [ids(4)[1]],
+        {ID2: "absent", ids(4)[0]: "used", ids(4)[2]: "previous", ids(4)[3]: "current"},
+    )
+
+
+def test_the_previous_release(host: Host, source: Path) -> None:
+    def previous() -> str | None:
+        return str(host.say(survey())[1][-1]["previous"])
+
+    for release in ids(3):
+        host.push(source, release)
+    assert previous() == ids(3)[1]
+    host.say(survey(), do("adopt", id=ids(3)[0]), do("switch", id=ids(3)[0]), do("commit"))
+    assert previous() == ids(3)[2]  # it was current before, though it is newer
+    (host.releases / ".previous").unlink()  # as an older mnt leaves it
+    assert previous() == "None"
+    host.say(survey(), do("adopt", id=ids(3)[1]), do("switch", id=ids(3)[1]))  # called off
+    assert previous() == "None"
 
 
 # --- shared workdirs ----------------------------------------------------------------------------------------

@@ -2,18 +2,20 @@
 
 One run is one push: it reads lines of JSON from stdin, carries out each, and answers with a frame. Every step
 registers how to undo it, and all are undone unless "commit" arrives: also if the input ends, which is how the
-head calls a push off, or if the connection drops.
+head calls a push off, if the connection drops, or if no sign of life comes (life.py), such as an empty line.
 
     open     (the program's arguments)               -> {"numbers": [inode, blocks] | null, "in_use": [id]}
     look     {"beacons": {host: beacon}, "likely": [host]}        -> {"sees": [host]}
-    survey   {"sha"}                                 -> {"current": id, "taken": [id], "holds": {id: intact}}
+    survey   {"sha"}                                 -> {"current": id, "previous": id, "taken": [id],
+                                                        "holds": {id: intact}}
     stage    {"id", "manifest": bytes, "stream": bytes}, then both  -> {}
     copy     {"id", "source": id}                    -> {}
+    verify   {"id"}                                  -> {"sha": str | null, "intact": bool}
     adopt    {"id"}                                  -> {}
     wait     {"id", "sha"}                           -> {}
     switch   {"id"}                                  -> {}
     commit   {}                                      -> {}
-    prune    {"keep": int, "protect": [id]}          -> {"pruned": [id]}
+    prune    (the arguments of `prune.prune`)        -> {"pruned": [id], "left": [..]}
     confirm  {"id", "patience": seconds}             -> {}
 
 A line is the arguments with {"do": step} added, a frame is the answer with {"step": step} added. `wait` is
@@ -22,13 +24,14 @@ after the switch (`confirm`).
 
 The program answers when the input ends: {"current": id} after a commit; otherwise, after everything was
 undone, {"refused": {"message", "fix"}, "called_off": bool, "current": id}. The program's arguments are
-{"action": "push", "workdir", "group", "keep", "beacon", "who"}, or {"action": "find", "workdir", "group",
-"keep"}, which only looks: see mnt/tasks/push.py.
+{"action": "push", "workdir", "group", "keep", "beacon", "who"}, or {"action", "workdir", "group", "keep"}
+with the action "find" or "list", which only look: see mnt/tasks/push.py.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -38,7 +41,11 @@ from typing import IO, Any, Callable, Dict, Iterator
 
 from mnt.remote.common.files import strerror
 from mnt.remote.common.refusal import Refused
+from mnt.remote.push import life
 from mnt.remote.push.entries import Entry, parse_manifest, shown
+from mnt.remote.push.life import LivelyInput, Silent
+from mnt.remote.push.lock import Lock, holder_of, take
+from mnt.remote.push.prune import prune
 from mnt.remote.push.releases import Releases, remove_tree
 from mnt.remote.push.unpack import (
     Contents,
@@ -53,6 +60,8 @@ from mnt.remote.push.unpack import (
 
 _PATIENCE = 5.0  # seconds until changes by one host show on another; NFS caches attributes for 3 or more
 _LOOK_EVERY = 0.2  # seconds
+_BUFFER = 1 << 16  # bytes
+_MOST_USES = 10  # of a release that are listed
 # File systems that are either not shared, or show changes at once.
 _COHERENT = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay")
 
@@ -67,11 +76,16 @@ def main(args: dict[str, Any], emit: Emit, stdin: IO[bytes]) -> Answer:
         releases = Releases(args["workdir"], args.get("keep", ()), args.get("group"))
         if args["action"] == "find":
             return _find(releases)
+        if args["action"] == "list":
+            return _list(releases, emit)
         return Push(releases, args["beacon"], args["who"], stdin).run(emit)
     except Refused as refusal:
         return _refusal(refusal, releases)
     except EOFError:
         return {**_refusal(Refused("the push was called off"), releases), "called_off": True}
+    except Silent:
+        problem = f"nothing was heard of mnt for {life.SILENCE:g} s; what was done here is undone"
+        return _refusal(Refused(problem, "push again"), releases)
     except OSError as error:
         return _refusal(Refused(f"{_filename(error)}: {strerror(error)}"), releases)
 
@@ -88,6 +102,7 @@ def _filename(error: OSError) -> str:
 
 
 def _find(releases: Releases) -> Answer:
+    _check_settled(releases)
     current = releases.current()
     if current is not None:
         releases.check_code()
@@ -98,6 +113,36 @@ def _find(releases: Releases) -> Answer:
     }
 
 
+def _check_settled(releases: Releases) -> None:
+    """Raises Refused if a push is changing the workdir, or has left a switch that is not committed."""
+    where, holder, switch = shown(releases.workdir), holder_of(releases), releases.switching()
+    if holder is not None:
+        fix = f"launch again after its end; one that was cut off ends within {life.SILENCE:g} s"
+        raise Refused(f"a push to {where} is running: {holder.who}", fix)
+    if switch is not None:
+        raise Refused(
+            f"a push has switched `current` in {where}, and was never committed: {switch['who']}",
+            "mnt push, or mnt rollback",
+        )
+
+
+def _list(releases: Releases, emit: Emit) -> Answer:
+    """Emit a frame for each release, newest first."""
+    used = releases.uses()
+    for release in releases.ids():
+        contents = releases.contents(release)
+        emit(
+            {
+                "release": release,
+                "files": contents.files,
+                "bytes": contents.bytes,
+                "foreign": contents.foreign(),
+                "uses": [use.document() for use in used if use.release == release][:_MOST_USES],
+            }
+        )
+    return {"current": releases.current(), "previous": releases.previous()}
+
+
 class Push:
     """One push to one workdir."""
 
@@ -105,8 +150,10 @@ class Push:
         self._releases = releases
         self._beacon = beacon
         self._who = who
-        self._stdin = stdin
+        self._lock: Lock | None = None
+        self._stdin = io.BufferedReader(LivelyInput(stdin, self._note_sign_of_life), _BUFFER)
         self._committed = False
+        self._replaced: str | None = None  # the release that was current before the switch
         self._undo = contextlib.ExitStack()  # undoes each step, the last one first
         self._always = contextlib.ExitStack()  # runs at the end in any case
 
@@ -126,8 +173,10 @@ class Push:
                 self._undo.close()
 
     def next_command(self) -> dict[str, Any] | None:
-        """None: the input has ended after a commit. Raises EOFError if it ends without one."""
-        line = self._stdin.readline()
+        """None: the input has ended after a commit. Raises EOFError if it ends without one, Silent."""
+        line = b"\n"
+        while line == b"\n":  # a sign of life
+            line = self._stdin.readline()
         if not line.endswith(b"\n"):
             if self._committed:
                 return None
@@ -148,7 +197,20 @@ class Push:
         self._undo.callback(_remove_file, path)  # before the directory that contains it
         self._always.callback(_remove_file, path)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        return {"numbers": _numbers(self._releases.directory), "in_use": self._releases.in_use()}
+        return {"numbers": _numbers(self._releases.directory), "in_use": self._in_use()}
+
+    def _note_sign_of_life(self) -> None:
+        if self._lock is not None:
+            self._lock.touch()
+
+    def _now(self) -> float:
+        """The time as the file system of the workdir has it."""
+        path = self._beacon_path(self._beacon)
+        os.utime(path)
+        return os.stat(path).st_mtime
+
+    def _in_use(self) -> list[str]:
+        return sorted({use.release for use in self._releases.uses()})
 
     def look(self, beacons: dict[str, str], likely: list[str]) -> Answer:
         """Find the hosts whose beacons are in this workdir; wait for those of the `likely` ones.
@@ -169,12 +231,13 @@ class Push:
 
     def survey(self, sha: str) -> Answer:
         """Lock the workdir, and report what is there. Releases of the manifest `sha` are hashed again."""
-        locked = self._releases.lock(self._who, self._undo.callback, self._always.callback)
-        self._releases.sweep(locked)
+        self._lock = take(self._releases, self._who, self._undo.callback, self._always.callback, self._now)
+        self._releases.sweep(self._lock.works)
         taken = self._releases.ids()
         same = [release for release in taken if self._releases.manifest_sha(release) == sha]
         return {
             "current": self._releases.current(),
+            "previous": self._releases.previous(),
             "taken": taken,
             "holds": {release: self._releases.intact(release) for release in same},
         }
@@ -202,6 +265,10 @@ class Push:
         self._releases.link_shared(self._releases.path(id), self._undo.callback)
         return {}
 
+    def verify(self, id: str) -> Answer:
+        """Whether a release is as it was sent; all of it is hashed again."""
+        return {"sha": self._releases.manifest_sha(id), "intact": self._releases.intact(id)}
+
     def wait(self, id: str, sha: str) -> Answer:
         """Wait until a release that another host made appears here."""
         if not _wait_for(lambda: self._releases.manifest_sha(id) == sha, _PATIENCE):
@@ -220,34 +287,38 @@ class Push:
         set_modes(incoming, entries)
         check_tree(incoming, entries)
         releases.link_shared(incoming, self._undo.callback)
-        self._undo.callback(releases.remove, id)
+        self._undo.callback(self._take_back, id)
         releases.add(id, document, incoming)
+
+    def _take_back(self, id: str) -> None:
+        """Remove a release of this push, unless a job already uses it or has written into it."""
+        with contextlib.suppress(Refused):  # `current` is no link
+            if self._releases.current() == id:
+                return
+        if not self._releases.contents(id).foreign_files:
+            self._releases.remove(id)
 
     # --- the switch -----------------------------------------------------------------------------------------
 
     def switch(self, id: str) -> Answer:
         """Point `current` to the release."""
-        before = self._releases.current_target()
-        target = b"releases/" + id.encode()
-        self._undo.callback(self._switch_back, before, target)
-        self._releases.switch(target)
+        self._replaced = self._releases.current()
+        self._releases.begin_switch(id, self._who, self._undo.callback)
         return {}
-
-    def _switch_back(self, before: bytes | None, target: bytes) -> None:
-        if self._releases.current_target() == target:
-            self._releases.switch(before)
 
     def commit(self) -> Answer:
         """Keep everything."""
         self._undo.pop_all()
+        self._releases.end_switch()
+        if self._replaced is not None:
+            with contextlib.suppress(OSError):  # only the default of a rollback depends on it
+                self._releases.remember(self._replaced)
         self._committed = True
         return {}
 
-    def prune(self, keep: int, protect: list[str]) -> Answer:
-        """Remove old releases, except the current one and those in which a process runs."""
-        current = self._releases.current()
-        protected = {*protect, *self._releases.in_use(), *filter(None, [current])}
-        return {"pruned": self._releases.prune(keep, protected)}
+    def prune(self, **how: Any) -> Answer:
+        """Remove old releases; the lock is held."""
+        return prune(self._releases, **how)
 
     def confirm(self, id: str, patience: float) -> Answer:
         """Wait until `current` is the release to which another host switched it; the final answer tells."""
@@ -260,7 +331,7 @@ class Push:
         return {}
 
 
-_AFTER_OPEN = (Push.look, Push.survey, Push.stage, Push.copy, Push.adopt, Push.wait, Push.switch)
+_AFTER_OPEN = (Push.look, Push.survey, Push.stage, Push.copy, Push.verify, Push.adopt, Push.wait, Push.switch)
 _STEPS: dict[str, Callable[..., Answer]] = {
     step.__name__: step for step in (*_AFTER_OPEN, Push.commit, Push.prune, Push.confirm)
 }

@@ -1,0 +1,103 @@
+"""What `mnt push`, `mnt rollback` and `mnt releases` show."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich import filesize
+
+from mnt import ui
+from mnt.inventory.hostlist import fold
+from mnt.push.result import STATUSES, Left, PushResult
+from mnt.push.session import Progress
+
+_STEPS = {
+    "connect": "connecting to the hosts",
+    "survey": "checking their releases",
+    "verify": "verifying the release",
+    "switch": "switching current",
+    "prune": "removing old releases",
+}
+_COLOURS = {"pushed": "green", "rolled-back": "green", "unchanged": "green", "untouched": "yellow"}
+
+
+def show_result(result: PushResult) -> None:
+    rows = [
+        (
+            name,
+            ui.Cell(host.status, _COLOURS.get(host.status, "red")),
+            str(host.files_sent),
+            filesize.decimal(host.bytes_sent),
+            f"{host.seconds:.1f} s",
+            host.current or "-",
+        )
+        for name, host in result.hosts.items()
+    ]
+    ui.table(("HOST", "STATUS", "FILES SENT", "BYTES SENT", "TOOK", "CURRENT"), rows)
+    for name, host in result.hosts.items():
+        if host.error is not None:
+            ui.failure(f"{name}: {host.error}")
+            if host.fix:
+                ui.failure(f"  fix: {host.fix}")
+    show_left({name: host.left for name, host in result.hosts.items()})
+    if result.ok:
+        ui.success(f"release {result.release} is current on {hosts_of(len(result.hosts))}")
+        return
+    for status in dict.fromkeys(host.status for host in result.hosts.values()):
+        ui.info(f"{status}: {STATUSES[status]}")
+    ui.failure(
+        "the hosts may have different current releases: see the table, and push again"
+        if result.mixed
+        else "no host was changed"
+    )
+
+
+def show_left(left: Mapping[str, Sequence[Left]]) -> None:
+    """Name the releases that stay because of what jobs have written there."""
+    found: dict[str, list[str]] = {}
+    for host, of_host in left.items():
+        for each in of_host:
+            if each.foreign is not None:
+                text = f"release {each.release} stays: jobs have written {told(each.foreign)}"
+                found.setdefault(text, []).append(host)
+    for text, hosts in found.items():
+        ui.warn(f"{fold(hosts)}: {text}")
+    if found:
+        ui.info("  keep what you need of them; then: mnt releases prune ID --with-results")
+
+
+def told(foreign: Mapping[str, Any]) -> str:
+    """The files that no push has brought, for people: their number, bytes and first names."""
+    count, names = foreign["files"], ", ".join(foreign["names"])
+    more = ", .." if count > len(foreign["names"]) else ""
+    return f"{count} file{'s' * (count != 1)}, {filesize.decimal(foreign['bytes'])}: {names}{more}"
+
+
+def hosts_of(count: int) -> str:
+    return f"{count} host{'s' * (count != 1)}"
+
+
+@contextlib.contextmanager
+def progress_shown() -> Iterator[Progress]:
+    """Print each step as it begins, and on a terminal show a progress bar."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("", total=None, visible=False)
+
+        class Shown(Progress):
+            def step(self, step: str, size: int) -> None:
+                sending = f"sending {filesize.decimal(size)}" if size else "nothing to send"
+                ui.note(_STEPS.get(step, sending))
+                bar.update(task, total=size, visible=size > 0)
+
+            def sent(self, count: int) -> None:
+                bar.advance(task, count)
+
+        yield Shown()
