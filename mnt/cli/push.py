@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
-from rich import filesize
 
 from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
-from mnt.cli.push_view import progress_shown, show_result
+from mnt.cli.push_view import Code, progress_shown, show_notices, show_result, show_tree
+from mnt.errors import MntError
 from mnt.fleet import Fleet
+from mnt.inventory.model import Host
 from mnt.push import manifest as manifests
 from mnt.push import transfer
-from mnt.push.manifest import Manifest
-from mnt.push.tree import printable, walk
+from mnt.push.notices import check_keys, notices, private_keys
+from mnt.push.tree import walk
 
 
 @click.command()
@@ -26,44 +29,62 @@ from mnt.push.tree import printable, walk
     show_default=True,
     help="How many releases to keep on a host.",
 )
+@click.option("--allow-secrets", is_flag=True, help="Also send private keys.")
 @click.argument("source", metavar="[SRC]", default=".", type=click.Path(path_type=str))
-def push(selection: Selection, as_json: bool, dry_run: bool, keep_releases: int, source: str) -> int:
+def push(
+    selection: Selection,
+    as_json: bool,
+    dry_run: bool,
+    keep_releases: int,
+    allow_secrets: bool,
+    source: str,
+) -> int:
     """Send the tree SRC (default: this directory) to every host as a new release.
 
     Files that .gitignore or .mntignore name are not sent, and neither is .git. `current` is switched only
-    after every host has verified the release, so a push that fails changes no host.
+    after every host has verified the release, so a push that fails changes no host. Private keys are sent
+    only with --allow-secrets.
     """
-    tree = walk(source)
-    for note in tree.notes:
-        ui.warn(note)
-    manifest = manifests.build(tree)
-    transfer.check_kept(selection.hosts, manifest)
+    code = read_tree(source)
+    refusal = _refusal(code, selection.hosts, allow_secrets)
     if dry_run:
-        _show_tree(manifest, [host.name for host in selection.hosts], as_json)
-        return 0
+        show_tree(code, [host.name for host in selection.hosts], refusal, as_json)
+        return refusal.exit_code if refusal else 0
+    if refusal is not None:
+        raise refusal
+    show_notices(code.notices)
     with Fleet(selection.hosts, fanout=len(selection.hosts)) as fleet, progress_shown() as progress:
-        result = transfer.push(fleet, tree.root, manifest, keep_releases=keep_releases, progress=progress)
+        result = transfer.push(
+            fleet,
+            code.root,
+            code.manifest,
+            keep_releases=keep_releases,
+            allow_secrets=True,
+            progress=progress,
+        )
     if as_json:
-        ui.document(result.document())
+        ui.document({**result.document(), "notices": [notice.document() for notice in code.notices]})
     else:
         show_result(result)
     return 0 if result.ok else 1
 
 
-def _show_tree(manifest: Manifest, hosts: list[str], as_json: bool) -> None:
-    entries = [entry for entry in manifest.entries if entry.path]
-    if as_json:
-        rows = [{"path": entry.path, "kind": entry.kind, "size": entry.size} for entry in entries]
-        ui.document(
-            {
-                "ok": True,
-                "release": None,
-                "entries": rows,
-                "bytes": manifest.size,
-                "hosts": dict.fromkeys(hosts),
-            }
-        )
-        return
-    for entry in entries:
-        ui.plain(printable(entry.path) + ("/" if entry.kind == "dir" else ""))
-    ui.info(f"{manifest.files} files, {filesize.decimal(manifest.size)}, to {len(hosts)} hosts")
+def read_tree(source: str) -> Code:
+    """The tree to push, and what is in it; warns of what is left out. Raises as `walk` and `build`."""
+    tree = walk(source)
+    for note in tree.notes:
+        ui.warn(note)
+    manifest = manifests.build(tree)
+    keys = private_keys(tree.root, manifest)
+    return Code(tree.root, manifest, tuple(keys), tuple(notices(manifest.entries)))
+
+
+def _refusal(code: Code, hosts: Sequence[Host], allow_secrets: bool) -> MntError | None:
+    """Why the push would be refused before any host is asked."""
+    try:
+        transfer.check_kept(hosts, code.manifest)
+        if not allow_secrets:
+            check_keys(code.root, code.keys)
+    except MntError as error:
+        return error
+    return None

@@ -5,14 +5,20 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich import filesize
 
 from mnt import ui
+from mnt.errors import MntError
 from mnt.inventory.hostlist import fold
+from mnt.push.manifest import Manifest
+from mnt.push.notices import KINDS, Notice
 from mnt.push.result import STATUSES, Left, PushResult
 from mnt.push.session import Progress
+from mnt.push.tree import printable
 
 _STEPS = {
     "connect": "connecting to the hosts",
@@ -21,7 +27,70 @@ _STEPS = {
     "switch": "switching current",
     "prune": "removing old releases",
 }
+_LARGEST = 5  # files and lines that are named
 _COLOURS = {"pushed": "green", "rolled-back": "green", "unchanged": "green", "untouched": "yellow"}
+
+
+@dataclass(frozen=True)
+class Code:
+    """A tree to push."""
+
+    root: Path
+    manifest: Manifest
+    keys: tuple[str, ...]  # files with private keys
+    notices: tuple[Notice, ...]
+
+
+def show_tree(code: Code, hosts: list[str], refusal: MntError | None, as_json: bool) -> None:
+    """What a push would send, and why it would be refused."""
+    manifest = code.manifest
+    entries = [entry for entry in manifest.entries if entry.path]
+    files = [entry for entry in entries if entry.kind == "file"]
+    largest = sorted(files, key=lambda entry: -entry.size)[:_LARGEST]
+    if as_json:
+        refused = refusal and {"message": refusal.message, "details": refusal.details, "fix": refusal.fix}
+        ui.document(
+            {
+                "ok": refusal is None,
+                "release": None,
+                "entries": [{"path": each.path, "kind": each.kind, "size": each.size} for each in entries],
+                "files": manifest.files,
+                "bytes": manifest.size,
+                "largest": [{"path": entry.path, "size": entry.size} for entry in largest],
+                "notices": [notice.document() for notice in code.notices],
+                "private_keys": code.keys,
+                "refused": refused,
+                "hosts": dict.fromkeys(hosts),
+            }
+        )
+        return
+    for entry in entries:
+        ui.plain(printable(entry.path) + ("/" if entry.kind == "dir" else ""))
+    count = f"{manifest.files} file{'s' * (manifest.files != 1)}"
+    ui.info(f"{count}, {filesize.decimal(manifest.size)}, to {hosts_of(len(hosts))}; the largest:")
+    for entry in largest:
+        ui.info(f"  {filesize.decimal(entry.size):>10}  {printable(entry.path)}")
+    show_notices(code.notices)
+    if refusal is not None:
+        ui.error(refusal)
+        ui.failure("a push would be refused")
+
+
+def show_notices(notices: Sequence[Notice]) -> None:
+    """Warn of what may not be meant to travel, with the lines that leave it out."""
+    for notice in notices:
+        size = f"{notice.files} file{'s' * (notice.files != 1)}, {filesize.decimal(notice.bytes)}"
+        names = [printable(path) for path in notice.paths if path]
+        ui.warn(f"{KINDS[notice.kind]} ({size}): {_some(names)}")
+        if notice.ignore:
+            ui.info(f"  to leave it out, add to .mntignore: {_some(notice.ignore)}")
+
+
+def _some(texts: Sequence[str]) -> str:
+    """The first of the texts."""
+    return "  ".join(texts[:_LARGEST]) + (
+        f"  .. and {len(texts) - _LARGEST} more" if len(texts) > _LARGEST else ""
+    )
 
 
 def show_result(result: PushResult) -> None:

@@ -12,6 +12,7 @@ from mnt.fleet import Fleet
 from mnt.inventory.model import Host
 from mnt.push.change import Change
 from mnt.push.manifest import Manifest
+from mnt.push.notices import check_keys, private_keys
 from mnt.push.plan import Delivery, choose_release, deliver, in_the_way
 from mnt.push.result import PushResult
 from mnt.push.session import HostStep, Progress
@@ -21,7 +22,13 @@ _RECEIVED = ("stage", "switch", "commit", "prune")  # the steps after which a ho
 
 
 def push(
-    fleet: Fleet, root: Path, manifest: Manifest, *, keep_releases: int = 5, progress: Progress | None = None
+    fleet: Fleet,
+    root: Path,
+    manifest: Manifest,
+    *,
+    keep_releases: int = 5,
+    allow_secrets: bool = False,
+    progress: Progress | None = None,
 ) -> PushResult:
     """Send the tree at `root` to all hosts of the fleet, then switch `current` to it on all hosts.
 
@@ -29,12 +36,16 @@ def push(
         fleet: its fan-out must be at least the number of its hosts.
         manifest: of that tree, as it is now.
         keep_releases: how many of the newest releases stay on a host.
+        allow_secrets: send private keys too.
         progress: receives the progress.
 
-    Raises MntError if the tree has changed meanwhile, or cannot be linked to shared/. After this error, and
-    after a KeyboardInterrupt before the commit, all hosts are unchanged.
+    Raises UsageError if the tree contains private keys, and MntError if it has changed meanwhile, or cannot
+    be linked to shared/. After these errors, and after a KeyboardInterrupt before the commit, all hosts are
+    unchanged.
     """
     check_kept(fleet.hosts, manifest)
+    if not allow_secrets:
+        check_keys(root, private_keys(root, manifest))
     change = _Push(fleet, root, manifest, keep_releases, progress or Progress())
     change.run()
     return change.result()
