@@ -15,6 +15,8 @@ from mnt.inventory.model import Host
 from mnt.push import manifest as manifests
 from mnt.push import transfer
 from mnt.push.notices import check_keys, notices, private_keys
+from mnt.push.result import PushResult
+from mnt.push.transfer import KEEP
 from mnt.push.tree import walk
 
 
@@ -25,7 +27,7 @@ from mnt.push.tree import walk
 @click.option(
     "--keep-releases",
     type=click.IntRange(min=1),
-    default=5,
+    default=KEEP,
     show_default=True,
     help="How many releases to keep on a host.",
 )
@@ -52,16 +54,7 @@ def push(
         return refusal.exit_code if refusal else 0
     if refusal is not None:
         raise refusal
-    show_notices(code.notices)
-    with Fleet(selection.hosts, fanout=len(selection.hosts)) as fleet, progress_shown() as progress:
-        result = transfer.push(
-            fleet,
-            code.root,
-            code.manifest,
-            keep_releases=keep_releases,
-            allow_secrets=True,
-            progress=progress,
-        )
+    result = push_tree(code, selection.hosts, keep_releases=keep_releases, allow_secrets=True)
     if as_json:
         ui.document({**result.document(), "notices": [notice.document() for notice in code.notices]})
     else:
@@ -77,6 +70,22 @@ def read_tree(source: str) -> Code:
     manifest = manifests.build(tree)
     keys = private_keys(tree.root, manifest)
     return Code(tree.root, manifest, tuple(keys), tuple(notices(manifest.entries)))
+
+
+def push_tree(
+    code: Code, hosts: Sequence[Host], *, keep_releases: int = KEEP, allow_secrets: bool = False
+) -> PushResult:
+    """Push a tree, and show each step. Raises as `transfer.push`."""
+    show_notices(code.notices)
+    with Fleet(hosts, fanout=len(hosts)) as fleet, progress_shown() as progress:
+        return transfer.push(
+            fleet,
+            code.root,
+            code.manifest,
+            keep_releases=keep_releases,
+            allow_secrets=allow_secrets,
+            progress=progress,
+        )
 
 
 def _refusal(code: Code, hosts: Sequence[Host], allow_secrets: bool) -> MntError | None:

@@ -23,6 +23,7 @@ from mnt.push.tree import printable
 _STEPS = {
     "connect": "connecting to the hosts",
     "survey": "checking their releases",
+    "offer": "comparing the files with those of earlier releases",
     "verify": "verifying the release",
     "switch": "switching current",
     "prune": "removing old releases",
@@ -165,6 +166,9 @@ def progress_shown() -> Iterator[Progress]:
                 sending = f"sending {filesize.decimal(size)}" if size else "nothing to send"
                 ui.note(_STEPS.get(step, sending))
                 bar.update(task, total=size, visible=size > 0)
+
+            def warn(self, text: str) -> None:
+                ui.warn(text)
 
             def sent(self, count: int) -> None:
                 bar.advance(task, count)

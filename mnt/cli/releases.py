@@ -16,6 +16,7 @@ from mnt.errors import HostError, UsageError
 from mnt.fleet import Fleet
 from mnt.inventory.hostlist import fold
 from mnt.push import prune as pruning
+from mnt.push.origin import told as told_of
 from mnt.push.prune import Pruned
 from mnt.push.result import WHY_LEFT
 from mnt.tasks.push import Listed, ListedRelease, list_releases
@@ -58,6 +59,7 @@ def _show(listed: Mapping[str, Listed]) -> None:
             host,
             release["release"],
             filesize.decimal(release["bytes"]),
+            told_of(release["pushed"]) if release["pushed"] else "-",
             _state(release, found),
             _foreign(release),
         ]
@@ -65,7 +67,7 @@ def _show(listed: Mapping[str, Listed]) -> None:
         for release in found["releases"]
     ]
     if rows:
-        ui.table(["HOST", "RELEASE", "SIZE", "USE", "WRITTEN BY JOBS"], rows)
+        ui.table(["HOST", "RELEASE", "SIZE", "PUSHED BY", "USE", "WRITTEN BY JOBS"], rows)
     empty = [host for host, found in listed.items() if not found["releases"]]
     if empty:
         ui.info(f"{fold(empty)}: no releases; mnt push makes one")
@@ -133,23 +135,23 @@ def _kept(ids: Sequence[str], result: Mapping[str, Pruned]) -> bool:
 
 def _show_pruned(result: Mapping[str, Pruned], dry_run: bool) -> None:
     would = "would be removed" if dry_run else "removed"
-    told_of: dict[str, list[str]] = {}
+    sentences: dict[str, list[str]] = {}
     for host, pruned in result.items():
         for release in pruned.removed:
-            told_of.setdefault(f"{release}: {would}", []).append(host)
+            sentences.setdefault(f"{release}: {would}", []).append(host)
         for left in pruned.left:
             what = f" ({told(left.foreign)}); --with-results removes it" if left.foreign else ""
-            told_of.setdefault(f"{left.release}: stays, because it {WHY_LEFT[left.why]}{what}", []).append(
+            sentences.setdefault(f"{left.release}: stays, because it {WHY_LEFT[left.why]}{what}", []).append(
                 host
             )
         if pruned.shares_with:
-            told_of.setdefault(f"shares the workdir of {pruned.shares_with}", []).append(host)
-    for text, hosts in told_of.items():
+            sentences.setdefault(f"shares the workdir of {pruned.shares_with}", []).append(host)
+    for text, hosts in sentences.items():
         ui.plain(f"{fold(hosts)}: {text}")
     for host, pruned in result.items():
         if pruned.error is not None:
             ui.failure(f"{host}: {pruned.error}")
             if pruned.fix:
                 ui.failure(f"  fix: {pruned.fix}")
-    if not told_of and not any(pruned.error for pruned in result.values()):
+    if not sentences and not any(pruned.error for pruned in result.values()):
         ui.info("there is nothing to remove")

@@ -17,6 +17,7 @@ from mnt.launch.secret import HIDDEN, Secret
 from mnt.network.decision import NetworkDecision
 from mnt.network.nic import NicChoice
 from mnt.remote.job.files import JobFiles
+from mnt.tasks.push import Pushed
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class CodeTree:
     path: str  # absolute
     release: str | None = None  # its id; None: the directory is not a release
     manifest: str | None = None  # hash of its content
+    pushed: Pushed | None = None  # who pushed it, from where; None: unknown
 
 
 @dataclass(frozen=True)

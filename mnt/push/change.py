@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
 import platform
 import secrets
 import signal
 from collections.abc import Iterator
 from datetime import datetime, timezone
+from typing import Any
 
 from mnt.errors import said
 from mnt.fleet import Fleet
+from mnt.push.origin import user
 from mnt.push.plan import Survey, leaders, likely_shared, seen_by_one
 from mnt.push.result import HostResult, Left, PushResult
 from mnt.push.session import Frame, HostStep, Progress, Session, StepFailed
 from mnt.remote.push.receive import ignored
+from mnt.tasks.push import Pushed
 
 _CACHED = 65.0  # seconds until an NFS client must see a new `current`: acdirmax is 60
 _COMMITTED = ("commit", "prune", "confirm")
@@ -28,21 +30,23 @@ class Change:
     Args:
         fleet: its fan-out must be at least the number of its hosts.
         progress: receives the progress.
+        entries: of the manifest, if there is one.
     """
 
     noun = "push"  # in messages
     done = "pushed"  # the status of a host on which `current` was switched
     sha = ""  # SHA-256 (hex) of the manifest whose releases the survey looks for; "": of none
 
-    def __init__(self, fleet: Fleet, progress: Progress) -> None:
+    def __init__(self, fleet: Fleet, progress: Progress, entries: int = 0) -> None:
         self._progress = progress
         self._hosts = [host.name for host in fleet.hosts]
         self._beacons = {host: secrets.token_hex(8) for host in self._hosts}
-        self._session = Session(fleet, self._beacons, _who(), progress)
+        self._session = Session(fleet, self._beacons, _who(), progress, entries)
         self._resources = contextlib.ExitStack()
         self._leader: dict[str, str] = {}
         self._in_use: dict[str, list[str]] = {}
         self._surveys: dict[str, Survey] = {}
+        self._pushed: dict[str, Pushed | None] = {}  # by host: who pushed the release that is current before
         self._release = ""
         self._switching = False
 
@@ -58,6 +62,10 @@ class Change:
     def _prepare(self) -> None:
         """Choose `_release`, and see to it that every workdir has it."""
         raise NotImplementedError
+
+    def _note(self) -> dict[str, object]:
+        """The arguments of `commit`."""
+        return {}
 
     def _pruning(self, host: str) -> dict[str, object] | None:
         """The arguments of `prune` for the workdir of a host; None: nothing is removed there."""
@@ -98,6 +106,7 @@ class Change:
             host: Survey(frame["current"], tuple(frame["taken"]), frame["holds"], frame["previous"])
             for host, frame in frames.items()
         }
+        self._pushed = {host: frame["pushed"] for host, frame in frames.items()}
 
     def _switch(self) -> None:
         """Switch `current` to the release in every workdir; this can still be undone."""
@@ -111,7 +120,7 @@ class Change:
     def _commit(self) -> None:
         """Make the switch final. After this, an interrupt only ends the waiting."""
         with ignored(signal.SIGINT, signal.SIGTERM):
-            self._session.tell(dict.fromkeys(self._hosts, HostStep("commit")))
+            self._session.tell(dict.fromkeys(self._hosts, HostStep("commit", self._note())))
         with contextlib.suppress(KeyboardInterrupt):
             self._session.hear(self._hosts, patient=True)
             last = {host: step for host in self._hosts if (step := self._last_step(host)) is not None}
@@ -162,10 +171,16 @@ class Change:
             seconds=self._session.seconds[host],
             current=answer["current"] if answer is not None else None,
             shares_with=leader if leader != host else None,
+            replaced=self._replaced(leader) if status == self.done else None,
             left=self._left(host),
             error=error,
             fix=fix,
         )
+
+    def _replaced(self, leader: str) -> dict[str, Any] | None:
+        """Who pushed the release that was current before."""
+        pushed = self._pushed.get(leader)
+        return None if pushed is None else {**pushed}
 
     def _files_sent(self, host: str) -> int:
         """How many files a host has received."""
@@ -209,8 +224,4 @@ class Change:
 
 
 def _who() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # an uid without a name
-        user = f"uid {os.getuid()}"
-    return f"{user}@{platform.node()}, pid {os.getpid()}, since {datetime.now(timezone.utc):%H:%M:%S} UTC"
+    return f"{user()}@{platform.node()}, pid {os.getpid()}, since {datetime.now(timezone.utc):%H:%M:%S} UTC"

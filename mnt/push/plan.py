@@ -1,4 +1,4 @@
-"""The decisions of a push: which hosts share a workdir, which release to use, how each host gets it. Pure."""
+"""The decisions of a push: which hosts share a workdir, which release to use, what each host lacks. Pure."""
 
 from __future__ import annotations
 
@@ -20,14 +20,6 @@ class Survey:
     releases: tuple[str, ...]  # ids of all releases there
     copies: Mapping[str, bool]  # releases with the same tree as the one to push -> whether they are intact
     previous: str | None = None  # the release that was current before
-
-
-@dataclass(frozen=True)
-class Delivery:
-    """How one workdir gets the release."""
-
-    step: str  # `adopt`: use it, it is there; `copy`: copy another release of the same tree; `stage`: send it
-    source: str | None = None  # for `copy`: the release to copy
 
 
 def likely_shared(numbers: Mapping[str, Sequence[int] | None]) -> dict[str, list[str]]:
@@ -102,12 +94,23 @@ def choose_release(surveys: Iterable[Survey], sha: str, now: datetime) -> str:
     return release
 
 
-def deliver(survey: Survey, release: str) -> Delivery:
-    """How a workdir gets the release."""
-    if survey.copies.get(release, False):
-        return Delivery("adopt")
-    intact = [copy for copy, whole in survey.copies.items() if whole]
-    return Delivery("copy", max(intact)) if intact else Delivery("stage")
+def has(survey: Survey, release: str) -> bool:
+    """Whether a workdir has this release of the tree, intact."""
+    return survey.copies.get(release, False)
+
+
+def lacking(entries: Sequence[Entry], bits: str) -> list[int]:
+    """The indexes of the files that a host lacks.
+
+    Args:
+        bits: as the host answers to an offer (mnt/remote/push/receive.py).
+    """
+    lacks = bytes.fromhex(bits)
+    return [
+        index
+        for index, entry in enumerate(entries)
+        if entry.kind == "file" and index // 8 < len(lacks) and lacks[index // 8] >> index % 8 & 1
+    ]
 
 
 def choose_target(surveys: Mapping[str, Survey], wanted: str | None) -> str:

@@ -47,12 +47,13 @@ class HostResult:
     seconds: float = 0.0  # from the start of the push until the host had verified the release
     current: str | None = None  # the release that `current` points to at the end; None: none, or unknown
     shares_with: str | None = None  # another host that received the release for the shared workdir
+    replaced: dict[str, Any] | None = None  # who pushed what was current before (mnt.tasks.push.Pushed)
     left: tuple[Left, ...] = ()  # old releases that were not removed
     error: str | None = None
     fix: str | None = None
 
     def document(self) -> dict[str, Any]:
-        """The host in the document, without `shares_with`, `left`, `error` and `fix` if there are none.
+        """The host in the document, without those of its keys after `current` that have no value.
 
         `left` has the releases that stay because of what jobs have written there.
         """

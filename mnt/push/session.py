@@ -43,6 +43,9 @@ class Progress:
     def step(self, step: str, size: int) -> None:
         """A step begins; `size` bytes in total will be sent to all hosts."""
 
+    def warn(self, text: str) -> None:
+        """Something that a person should know, in one line."""
+
     def sent(self, count: int) -> None:
         """`count` more bytes were sent to some host. Called from several threads."""
 
@@ -107,6 +110,7 @@ class Session:
         beacons: host -> the name of its beacon (see `mnt.tasks.push.converse`), for all hosts of the push.
         who: the user who pushes, for people.
         progress: receives the progress.
+        entries: of the manifest, if there is one.
 
     Attributes:
         ended: host -> the outcome of its receiver, for the receivers that have ended.
@@ -115,10 +119,13 @@ class Session:
         seconds: host -> seconds from the start until it completed its last step before the switch.
     """
 
-    def __init__(self, fleet: Fleet, beacons: Mapping[str, str], who: str, progress: Progress) -> None:
+    def __init__(
+        self, fleet: Fleet, beacons: Mapping[str, str], who: str, progress: Progress, entries: int
+    ) -> None:
         self._fleet = fleet
         self._beacons = beacons
         self._who = who
+        self._entries = entries
         self._conversations = {host: _Conversation(progress) for host in beacons}
         self._events: queue.SimpleQueue[tuple[str, Frame | Outcome[Frame]]] = queue.SimpleQueue()
         self._start = time.monotonic()
@@ -146,7 +153,13 @@ class Session:
 
     def _run(self) -> None:
         tasks = {
-            host: (beacon, self._who, self._conversations[host].stdin(), partial(self._take, host))
+            host: (
+                beacon,
+                self._who,
+                self._conversations[host].stdin(),
+                partial(self._take, host),
+                self._entries,
+            )
             for host, beacon in self._beacons.items()
         }
         self._fleet.run_each(

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
-from itertools import chain
+from functools import partial
 from pathlib import Path
 
 from mnt.errors import MntError
 from mnt.fleet import Fleet
+from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host
 from mnt.push.change import Change
 from mnt.push.manifest import Manifest
 from mnt.push.notices import check_keys, private_keys
-from mnt.push.plan import Delivery, choose_release, deliver, in_the_way
+from mnt.push.origin import here, is_mine, is_this_tree, told
+from mnt.push.plan import choose_release, has, in_the_way, lacking
 from mnt.push.result import PushResult
 from mnt.push.session import HostStep, Progress
 from mnt.push.stream import spooled
 
+KEEP = 5  # releases, unless something else is asked for
 _RECEIVED = ("stage", "switch", "commit", "prune")  # the steps after which a host has the whole stream
 
 
@@ -26,7 +29,7 @@ def push(
     root: Path,
     manifest: Manifest,
     *,
-    keep_releases: int = 5,
+    keep_releases: int = KEEP,
     allow_secrets: bool = False,
     progress: Progress | None = None,
 ) -> PushResult:
@@ -66,34 +69,56 @@ class _Push(Change):
     def __init__(
         self, fleet: Fleet, root: Path, manifest: Manifest, keep_releases: int, progress: Progress
     ) -> None:
-        super().__init__(fleet, progress)
+        super().__init__(fleet, progress, len(manifest.entries))
         self.sha = manifest.sha
         self._root = root
         self._manifest = manifest
         self._keep_releases = keep_releases
-        self._deliveries: dict[str, Delivery] = {}
+        self._origin = here(root, manifest.started)
+        self._wanted: dict[str, list[int]] = {}  # host -> the files that it gets, as indexes of the entries
 
     def _prepare(self) -> None:
         """Choose the release, deliver it to every workdir, and verify it there."""
         self._release = choose_release(self._surveys.values(), self._manifest.sha, datetime.now(timezone.utc))
-        self._deliveries = {host: deliver(self._surveys[host], self._release) for host in self._leaders}
-        commands: dict[str, HostStep] = {}
-        for host, delivery in self._deliveries.items():
-            source = {} if delivery.source is None else {"source": delivery.source}
-            commands[host] = HostStep(delivery.step, {"id": self._release, **source})
-        receivers = [host for host, command in commands.items() if command.step == "stage"]
-        size = 0
-        if receivers:
-            document = self._manifest.document
-            spool = self._resources.enter_context(spooled(self._root, self._manifest))
-            size = len(document) + spool.size
-            arguments = {"id": self._release, "manifest": len(document), "stream": spool.size}
-            stage = HostStep("stage", arguments, lambda: chain([document], spool.chunks()))
-            commands.update(dict.fromkeys(receivers, stage))
-        self._progress.step("stage", size * len(receivers))
+        self._announce()
+        receivers = [host for host in self._leaders if not has(self._surveys[host], self._release)]
+        self._wanted = self._offer(receivers)
+        adopt = HostStep("adopt", {"id": self._release})
+        commands = {host: adopt for host in self._leaders if host not in receivers}
+        files = sorted({index for wanted in self._wanted.values() for index in wanted})
+        spool = self._resources.enter_context(spooled(self._root, self._manifest, files))
+        for host, wanted in self._wanted.items():
+            commands[host] = HostStep("stage", {"stream": spool.size(wanted)}, partial(spool.chunks, wanted))
+        self._progress.step("stage", sum(map(spool.size, self._wanted.values())))
         self._session.ask(commands)
         wait = HostStep("wait", {"id": self._release, "sha": self._manifest.sha})
         self._session.ask({host: wait for host in self._hosts if host not in self._leaders})
+
+    def _announce(self) -> None:
+        """Say what is about to be replaced, if it is not of this user, or of another tree."""
+        found: dict[str, list[str]] = {}
+        for host in self._leaders:
+            pushed = self._pushed[host]
+            if pushed is None or self._was_current(host):
+                continue
+            if not (is_mine(pushed, self._origin) and is_this_tree(pushed, self._origin)):
+                text = f"current, {self._surveys[host].current}, was pushed by {told(pushed)}"
+                found.setdefault(text, []).append(host)
+        for text, hosts in found.items():
+            self._progress.warn(f"{fold(hosts)}: {text}; mnt rollback leads back to it")
+
+    def _offer(self, receivers: Sequence[str]) -> dict[str, list[int]]:
+        """Tell hosts what the release consists of, and learn which files they lack."""
+        if not receivers:
+            return {}
+        document = self._manifest.document
+        offer = HostStep("offer", {"id": self._release, "manifest": len(document)}, lambda: [document])
+        self._progress.step("offer", len(document) * len(receivers))
+        answers = self._session.ask(dict.fromkeys(receivers, offer))
+        return {host: lacking(self._manifest.entries, frame["lacks"]) for host, frame in answers.items()}
+
+    def _note(self) -> dict[str, object]:
+        return {"pushed": self._origin.document()}
 
     def _pruning(self, host: str) -> dict[str, object]:
         """It keeps releases that processes of the hosts in this push use."""
@@ -103,5 +128,4 @@ class _Push(Change):
         return {"keep": self._keep_releases, "protect": sorted(in_use), "previous": previous}
 
     def _files_sent(self, host: str) -> int:
-        received = self._session.reached.get(host) in _RECEIVED
-        return self._manifest.files if received and self._deliveries.get(host) == Delivery("stage") else 0
+        return len(self._wanted.get(host, ())) if self._session.reached.get(host) in _RECEIVED else 0

@@ -14,16 +14,31 @@ from msgspec import Meta
 from mnt.fleet import HostConnection
 from mnt.inventory.model import Host
 from mnt.remote.push.releases import RELEASE_ID
+from mnt.tasks.bounds import bound_of
 from mnt.tasks.program import run_program
-from mnt.tasks.shape import Count, Pid, Refusal, Short, granted, shaped, wrong_answer
+from mnt.tasks.shape import Count, Moment, Pid, Refusal, Short, granted, shaped, wrong_answer
 
 Release = Annotated[str, Meta(pattern=RELEASE_ID)]
+
+
+class Pushed(TypedDict):
+    """Who pushed a release, as that user's mnt has told; see mnt.push.origin.Origin."""
+
+    user: Short
+    head: Short
+    source: Short
+    time: Moment
+    mnt: Short
+    commit: Short | None
+    branch: Short | None
+    dirty: bool | None
 
 
 class FoundRelease(TypedDict):
     current: Release | None  # what `current` points to; None: nothing was pushed here
     path: str | None  # its absolute path, whether it exists or not
     manifest_sha: Short | None  # SHA-256 (hex) of its manifest, the same on all hosts that have the same tree
+    pushed: Pushed | None  # None: unknown
 
 
 def find_release(connection: HostConnection) -> FoundRelease:
@@ -58,6 +73,7 @@ class ListedRelease(TypedDict):
     bytes: Count
     foreign: Foreign
     uses: list[Use]
+    pushed: Pushed | None
 
 
 class Listed(TypedDict):
@@ -109,8 +125,13 @@ class _Looked(_Step):
 class _Surveyed(_Step):
     current: Release | None
     previous: Release | None
+    pushed: Pushed | None  # of the current release
     taken: list[Release]
     holds: dict[Release, bool]
+
+
+class _Offered(_Step):
+    lacks: Annotated[str, Meta(pattern=r"\A(?:[0-9a-f]{2})*\Z")]
 
 
 class _Verified(_Step):
@@ -133,6 +154,7 @@ _FRAMES: dict[str, type[_Step]] = {
     "open": _Opened,
     "look": _Looked,
     "survey": _Surveyed,
+    "offer": _Offered,
     "verify": _Verified,
     "prune": _Pruned,
 }
@@ -150,6 +172,7 @@ def converse(
     who: str,
     stdin: Iterable[bytes],
     on_frame: Callable[[dict[str, Any]], None],
+    entries: int = 0,
 ) -> _Answer:
     """The host's part of a push, from the first step to the last; mnt.push.session is the other end.
 
@@ -157,6 +180,7 @@ def converse(
         beacon: the name, of no other host or push, of a file that shows which hosts share the workdir.
         who: who pushes: shown to others that find the workdir locked.
         stdin: the commands; their end ends the push.
+        entries: of the manifest that is offered to the host: it answers with a bit for each.
 
     Returns the receiver's answer, at the end of the push.
     """
@@ -167,5 +191,8 @@ def converse(
         on_frame({**shaped(target.name, frame, shape, "frame")})
 
     args = {"action": "push", **_workdir(target), "beacon": beacon, "who": who}
-    answer = run_program(connection, "push.receive", args, stdin=stdin, timeout=None, on_frame=take)
+    bound = bound_of("push.receive", entries // 4)
+    answer = run_program(
+        connection, "push.receive", args, stdin=stdin, timeout=None, on_frame=take, bound=bound
+    )
     return shaped(target.name, {"refused": None, "called_off": False, **answer}, _Answer)

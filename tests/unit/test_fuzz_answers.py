@@ -35,6 +35,10 @@ from mnt.trial.output import read_trial
 
 RELEASE = "20260101-120000-0badcafe"
 OLDER = "20250101-120000-0badcafe"
+PUSHED = {
+    **{"user": "ann", "head": "laptop", "source": "/home/ann/caf\udce9", "time": 1.7e9, "mnt": "0.1.0"},
+    **{"commit": "0badcafe", "branch": None, "dirty": True},
+}
 FOREIGN = {"files": 2, "bytes": 100, "names": ["runs/a", "runs/caf\udce9"]}
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO4Zs9UTuVfFzNXLyHmHYOVzBzUPlLJB4WtBHwIeIoAv"
 Frames = Iterator[tuple[str, Any]]
@@ -129,13 +133,21 @@ def of_jobctl(host: str, args: dict[str, Any]) -> Frames:
 def receiver(args: dict[str, Any], stdin: IO[bytes]) -> Frames:
     """The part of mnt/remote/push/receive.py in the conversation."""
     if args["action"] == "find":
-        yield "answer", {"current": RELEASE, "path": f"/x/releases/{RELEASE}", "manifest_sha": "0" * 64}
+        yield (
+            "answer",
+            {
+                "current": RELEASE,
+                "path": f"/x/releases/{RELEASE}",
+                "manifest_sha": "0" * 64,
+                "pushed": PUSHED,
+            },
+        )
         return
     if args["action"] == "list":
         use = {"pid": 7, "job": "20260101-120000-abc123", "command": "python train.py"}
         for release in (RELEASE, OLDER):
             sizes = {"files": 3, "bytes": 4096, "foreign": FOREIGN}
-            yield "frame", {"release": release, **sizes, "uses": [use]}
+            yield "frame", {"release": release, **sizes, "uses": [use], "pushed": PUSHED}
         yield "answer", {"current": RELEASE, "previous": OLDER}
         return
     yield "frame", {"step": "open", "numbers": [12, 4096], "in_use": [RELEASE]}
@@ -149,8 +161,15 @@ def receiver(args: dict[str, Any], stdin: IO[bytes]) -> Frames:
         stdin.read(command.get("manifest", 0) + command.get("stream", 0))
         committed = committed or step == "commit"
         answers = {
-            "survey": {"current": RELEASE, "previous": OLDER, "taken": [RELEASE, OLDER], "holds": {}},
+            "survey": {
+                "pushed": PUSHED,
+                "current": RELEASE,
+                "previous": OLDER,
+                "taken": [RELEASE, OLDER],
+                "holds": {},
+            },
             "look": {"sees": []},
+            "offer": {"lacks": "02"},
             "verify": {"sha": "0" * 64, "intact": True},
             "prune": {"pruned": [], "left": [{"release": OLDER, "why": "foreign", "foreign": FOREIGN}]},
         }

@@ -83,9 +83,12 @@ def sees_all(host: str, program: str, args: dict[str, Any], stdin: IO[bytes]) ->
         if step == "look":
             answer = {"sees": sorted(command["beacons"])}
         elif step == "survey":
-            answer = {"current": None, "taken": [], "holds": {}, "previous": None}
+            answer = {"current": None, "taken": [], "holds": {}, "previous": None, "pushed": None}
         elif step == "stage":
-            stdin.read(command["manifest"] + command["stream"])
+            stdin.read(command["stream"])
+        elif step == "offer":
+            stdin.read(command["manifest"])
+            answer = {"lacks": "ff"}
         elif step == "prune":
             answer = {"pruned": [], "left": []}
         yield "frame", {"step": step, **answer}

@@ -6,6 +6,7 @@ import fcntl
 import io
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,40 @@ from waiting import PATIENCE, at_most, wait_for
 
 from mnt.push import manifest as manifests
 from mnt.push.manifest import Manifest
+from mnt.push.plan import lacking
 from mnt.push.stream import spooled
 from mnt.push.tree import Entry, walk
 from mnt.remote.job import files as job_files
-from mnt.remote.push import life, receive
+from mnt.remote.push import life, receive, reuse
 from mnt.remote.push import lock as lock_module
 from mnt.tasks.bundle import program_modules
 
 ID, ID2 = "20260101-000000-aaaaaaaa", "20260101-000001-bbbbbbbb"
 Said = tuple[dict[str, Any], list[dict[str, Any]]]
+
+
+Answering = Callable[[list[dict[str, Any]]], bytes]
+
+
+class Spoken(io.RawIOBase):
+    """Pieces of an input, each made when the one before it has been read."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._rest:
+            try:
+                self._rest = next(self._pieces)
+            except StopIteration:
+                return 0
+        piece, self._rest = self._rest[: len(buffer)], self._rest[len(buffer) :]
+        buffer[: len(piece)] = piece
+        return len(piece)
 
 
 class Host:
@@ -45,12 +71,15 @@ class Host:
 
     def say(
         self,
-        *commands: bytes,
+        *commands: bytes | Answering,
         keep: tuple[str, ...] = (),
         after: Callable[[str], object] = lambda step: None,
         workdir: str | None = None,
     ) -> Said:
-        """Run one push; `after` is called behind each step. Returns the answer, and the frames by order."""
+        """Run one push; `after` is called behind each step. Returns the answer, and the frames by order.
+
+        A command may depend on the frames so far.
+        """
         frames: list[dict[str, Any]] = []
 
         def emit(frame: dict[str, Any]) -> None:
@@ -64,11 +93,13 @@ class Host:
             "beacon": "n",
             "who": "me",
         }
-        return receive.main(args, emit, io.BytesIO(b"".join(commands))), frames
+        spoken = (command if isinstance(command, bytes) else command(frames) for command in commands)
+        return receive.main(args, emit, io.BufferedReader(Spoken(spoken))), frames
 
     def push(self, source: Path, id: str = ID, **options: Any) -> dict[str, Any]:
         """A whole push of a tree; the answer."""
-        return self.say(survey(), stage(source, id), do("switch", id=id), do("commit"), **options)[0]
+        steps = (survey(), *adding(source, id), do("switch", id=id), do("commit"))
+        return self.say(*steps, **options)[0]
 
     def files(self) -> set[str]:
         """All that is below the workdir, and the workdir itself."""
@@ -89,17 +120,35 @@ def build(source: Path) -> Manifest:
     return manifests.build(walk(source))
 
 
-def tar_of(source: Path) -> bytes:
-    with spooled(source, build(source)) as spool:
-        return b"".join(spool.chunks())
+def tar_of(source: Path, lacks: list[int]) -> bytes:
+    with spooled(source, build(source), lacks) as spool:
+        return b"".join(spool.chunks(lacks))
+
+
+def offer(document: bytes, id: str = ID) -> bytes:
+    return do("offer", id=id, manifest=len(document)) + document
 
 
 def stage_bytes(document: bytes, tar: bytes, id: str = ID) -> bytes:
-    return do("stage", id=id, manifest=len(document), stream=len(tar)) + document + tar
+    return offer(document, id) + do("stage", stream=len(tar)) + tar
 
 
 def stage(source: Path, id: str = ID) -> bytes:
-    return stage_bytes(build(source).document, tar_of(source), id)
+    """To a host that has nothing yet; the tree has no content twice."""
+    manifest = build(source)
+    files = [index for index, entry in enumerate(manifest.entries) if entry.size]
+    return stage_bytes(manifest.document, tar_of(source, files), id)
+
+
+def adding(source: Path, id: str = ID) -> tuple[bytes, Answering]:
+    """To any host: it gets what it lacks."""
+    manifest = build(source)
+
+    def rest(frames: list[dict[str, Any]]) -> bytes:
+        tar = tar_of(source, lacking(manifest.entries, frames[-1]["lacks"]))
+        return do("stage", stream=len(tar)) + tar
+
+    return offer(manifest.document, id), rest
 
 
 @pytest.fixture
@@ -256,7 +305,7 @@ def test_a_manifest_that_is_none(host: Host, document: bytes) -> None:
     assert "manifest" in host.say(survey(), stage_bytes(document, b""))[0]["refused"]["message"]
 
 
-def tar_member(name: str, type: bytes = tarfile.REGTYPE, data: bytes = b"", linkname: str = "") -> bytes:
+def tar_member(name: str, type: bytes = tarfile.REGTYPE, data: bytes = b"x", linkname: str = "") -> bytes:
     info = tarfile.TarInfo(name)
     info.type, info.size, info.linkname = type, len(data), linkname
     padding = b"\0" * (-len(data) % 512)
@@ -264,7 +313,7 @@ def tar_member(name: str, type: bytes = tarfile.REGTYPE, data: bytes = b"", link
 
 
 ONE_FILE = Manifest(
-    (TOP, entry("a", size=0, value="e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"))
+    (TOP, entry("a", size=1, value="2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"))
 )
 
 
@@ -298,7 +347,8 @@ def test_a_stream_that_does_not_bring_the_manifest(host: Host, members: bytes) -
 def test_other_bytes_than_the_manifest_names(host: Host, source: Path) -> None:
     document = build(source).document
     (source / "a.py").write_text("print(2)\n")
-    answer, _ = host.say(survey(), stage_bytes(document, tar_of(source)))
+    tar = tar_of(source, [index for index, each in enumerate(build(source).entries) if each.size])
+    answer, _ = host.say(survey(), stage_bytes(document, tar))
     assert answer["refused"]["message"] == "a.py arrived with bytes that differ from the manifest"
     assert host.files() == set()
 
@@ -331,10 +381,11 @@ def test_a_workdir_that_is_a_file(host: Host) -> None:
 
 
 def test_called_off_after_each_step(host: Host, source: Path) -> None:
-    steps = [survey(), stage(source), do("switch", id=ID)]
+    steps = [survey(), stage(source), do("switch", id=ID)]  # the second one is two steps
     for count in range(len(steps) + 1):
         answer, frames = host.say(*steps[:count], keep=("outputs",))
-        assert [frame["step"] for frame in frames] == ["open", "survey", "stage", "switch"][: count + 1]
+        steps_done = ["open", "survey", "offer", "stage", "switch"]
+        assert [frame["step"] for frame in frames] == steps_done[: [1, 2, 4, 5][count]]
         assert answer["called_off"]
         assert host.files() == set()
 
@@ -343,7 +394,7 @@ def test_called_off_leaves_the_old_release_current(host: Host, source: Path) -> 
     host.push(source)
     before = host.files()
     (source / "a.py").write_text("print(2)\n")
-    answer, frames = host.say(survey(), stage(source, ID2), do("switch", id=ID2))
+    answer, frames = host.say(survey(), *adding(source, ID2), do("switch", id=ID2))
     assert frames[-1]["step"] == "switch"
     assert answer["current"] == ID
     assert host.files() == before
@@ -397,7 +448,7 @@ def test_the_lock_is_held_to_the_end(host: Host, source: Path) -> None:
             refused.append(receive.main(args, lambda frame: None, io.BytesIO(survey()))["refused"]["message"])
 
     assert host.push(source, after=try_second) == {"current": ID}
-    assert len(refused) == 4
+    assert len(refused) == 5
     assert all("another push" in message for message in refused)
 
 
@@ -425,9 +476,12 @@ def test_a_head_that_falls_silent(host: Host, source: Path, monkeypatch: pytest.
     (source / "a.py").write_text("print(2)\n")
     reading, writing = os.pipe()
     answers: list[dict[str, Any]] = []
+    manifest = build(source)
+    changed = [index for index, each in enumerate(manifest.entries) if each.path == "a.py"]
+    staging = stage_bytes(manifest.document, tar_of(source, changed), ID2)
 
     def speak() -> None:
-        os.write(writing, b"\n" + survey() + stage(source, ID2) + b"\n\n" + do("switch", id=ID2))
+        os.write(writing, b"\n" + survey() + staging + b"\n\n" + do("switch", id=ID2))
 
     speaker = threading.Thread(target=speak)
     speaker.start()
@@ -480,7 +534,7 @@ def killed(host: Host, source: Path) -> None:
     kept: list[str] = []
     host.say(
         survey(),
-        stage(source, ID2),
+        *adding(source, ID2),
         do("switch", id=ID2),
         do("commit"),
         after=lambda step: kept.append(note.read_text()) if step == "switch" else None,
@@ -507,7 +561,7 @@ def test_what_somebody_has_switched_since_is_left(host: Host, source: Path) -> N
             (host.workdir / "new").symlink_to(f"releases/{ID2}")
             (host.workdir / "new").rename(host.workdir / "current")
 
-    answer, _ = host.say(survey(), stage(source, ID2), do("switch", id=ID2), after=by_hand)
+    answer, _ = host.say(survey(), *adding(source, ID2), do("switch", id=ID2), after=by_hand)
     assert answer["current"] == ID2
     assert (host.releases / ID2 / "a.py").exists()
 
@@ -522,7 +576,7 @@ def test_a_release_in_use_outlives_its_push(host: Host, source: Path) -> None:
             argv = [sys.executable, "-c", "input()"]
             jobs.append(subprocess.Popen(argv, stdin=subprocess.PIPE, cwd=host.releases / ID2))
 
-    answer, _ = host.say(survey(), stage(source, ID2), do("switch", id=ID2), after=start)
+    answer, _ = host.say(survey(), *adding(source, ID2), do("switch", id=ID2), after=start)
     try:
         assert answer["current"] == ID
         assert build(host.releases / ID2).document == build(source).document
@@ -602,20 +656,96 @@ def test_a_release_without_its_manifest_is_none(host: Host, source: Path) -> Non
 
 def test_adopting_and_copying_send_nothing(host: Host, source: Path) -> None:
     host.push(source)
-    answer, _ = host.say(survey(), do("copy", id=ID2, source=ID), do("switch", id=ID2), do("commit"))
+    answer, frames = host.say(survey(), *adding(source, ID2), do("switch", id=ID2), do("commit"))
     assert answer == {"current": ID2}
+    assert int(frames[2]["lacks"], 16) == 0
     assert build(host.releases / ID2).document == build(source).document
     answer, _ = host.say(survey(), do("adopt", id=ID), do("switch", id=ID), do("commit"))
     assert answer == {"current": ID}
 
 
-def test_a_damaged_release_cannot_be_copied(host: Host, source: Path) -> None:
-    host.push(source)
-    before = host.files()
-    (host.releases / ID / "a.py").write_text("print(3)\n")
-    answer, _ = host.say(survey(), do("copy", id=ID2, source=ID))
-    assert "a.py" in answer["refused"]["message"]
-    assert host.files() == before
+def trees(host: Host) -> list[Path]:
+    """The releases, the oldest first."""
+    return sorted(path for path in host.releases.glob("2*") if path.is_dir())
+
+
+def lacked(host: Host, source: Path) -> list[str]:
+    """The paths that a host lacks of a tree, which is then a release there."""
+    manifest, number = build(source), len(list(host.releases.glob("*.json")))
+    id = f"202602{number:02}-000000-cccccccc"
+    _, frames = host.say(survey(), *adding(source, id), do("switch", id=id), do("commit"))
+    assert build(host.releases / id).document == manifest.document
+    return [manifest.entries[index].path for index in lacking(manifest.entries, frames[2]["lacks"])]
+
+
+def test_only_what_is_lacking_is_sent(host: Host, source: Path) -> None:
+    (source / "empty").touch()
+    (source / "sub" / "copy of a.py").write_text("print(1)\n")
+    assert lacked(host, source) == ["a.py", "sub/run.sh"]  # each content once, and no empty file
+    (source / "a.py").write_text("print(2)\n")
+    (source / "sub" / "run.sh").chmod(0o700)
+    (source / "moved").write_text("print(1)\n")
+    assert lacked(host, source) == ["a.py"]
+    assert lacked(host, source) == []
+
+
+def test_a_copy_is_a_file_of_its_own(host: Host, source: Path) -> None:
+    """A job may write into it in place."""
+    lacked(host, source)
+    (source / "b.py").write_text("print(2)\n")
+    assert lacked(host, source) == ["b.py"]
+    first, second = trees(host)
+    with open(second / "a.py", "r+") as file:
+        file.write("X")
+    assert (first / "a.py").read_text() == "print(1)\n"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda top: (top / "a.py").write_text("print(9)\n"),  # as long as before
+        lambda top: (top / "a.py").unlink(),
+        lambda top: replace_by_link(top / "a.py", "sub/run.sh"),
+        lambda top: [(top / "a.py").unlink(), os.mkfifo(top / "a.py")],
+        lambda top: [(top / "a.py").unlink(), (top / "a.py").mkdir()],
+    ],
+)
+def test_what_was_changed_is_sent_again(host: Host, source: Path, change: Callable[[Path], object]) -> None:
+    lacked(host, source)
+    (source / "new").write_text("x")
+    change(trees(host)[0])
+    with at_most():
+        assert lacked(host, source) == ["a.py", "new"]
+
+
+def test_another_place_has_it_still(host: Host, source: Path) -> None:
+    (source / "copy").write_text("print(1)\n")
+    lacked(host, source)
+    (trees(host)[0] / "a.py").write_text("print(9)\n")
+    (source / "new").write_text("x")
+    assert lacked(host, source) == ["new"]
+
+
+@pytest.mark.parametrize("system", ["btrfs", "xfs"])
+def test_blocks_are_shared_if_the_file_system_can(tmp_path: Path, system: str) -> None:
+    image, mount = tmp_path / "image", tmp_path / "mount"
+    mkfs = shutil.which(f"mkfs.{system}")
+    if mkfs is None or os.getuid() != 0:
+        pytest.skip(f"needs root and mkfs.{system}")
+    image.touch()
+    os.truncate(image, 512 << 20)
+    mount.mkdir()
+    subprocess.run([mkfs, "-q", image], check=True)
+    if subprocess.run(["mount", "-o", "loop", image, mount], capture_output=True).returncode:
+        pytest.skip(f"{system} cannot be mounted here")
+    try:
+        one, other = mount / "one", mount / "other"
+        one.write_bytes(data := os.urandom(1 << 20))
+        with open(one, "rb") as source, reuse.open_new(os.fsencode(other)) as copy:
+            assert reuse._clone(source, copy)
+        assert other.read_bytes() == data
+    finally:
+        subprocess.run(["umount", mount], check=True)
 
 
 def test_finding_a_release(host: Host, source: Path) -> None:
@@ -623,10 +753,10 @@ def test_finding_a_release(host: Host, source: Path) -> None:
         args = {"action": "find", "workdir": str(host.workdir)}
         return receive.main(args, lambda frame: None, io.BytesIO())
 
-    assert find() == {"current": None, "path": None, "manifest_sha": None}
+    assert find() == {"current": None, "path": None, "manifest_sha": None, "pushed": None}
     host.push(source)
     path, sha = str(host.releases / ID), build(source).sha
-    assert find() == {"current": ID, "path": path, "manifest_sha": sha}
+    assert find() == {"current": ID, "path": path, "manifest_sha": sha, "pushed": None}
 
 
 # --- shared directories -------------------------------------------------------------------------------------

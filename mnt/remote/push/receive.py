@@ -6,15 +6,15 @@ head calls a push off, if the connection drops, or if no sign of life comes (lif
 
     open     (the program's arguments)               -> {"numbers": [inode, blocks] | null, "in_use": [id]}
     look     {"beacons": {host: beacon}, "likely": [host]}        -> {"sees": [host]}
-    survey   {"sha"}                                 -> {"current": id, "previous": id, "taken": [id],
-                                                        "holds": {id: intact}}
-    stage    {"id", "manifest": bytes, "stream": bytes}, then both  -> {}
-    copy     {"id", "source": id}                    -> {}
+    survey   {"sha"}                                 -> {"current": id, "previous": id, "pushed": {..},
+                                                        "taken": [id], "holds": {id: intact}}
+    offer    {"id", "manifest": bytes}, then these bytes  -> {"lacks": bits of the entries, in hexadecimal}
+    stage    {"stream": bytes}, then these bytes     -> {}
     verify   {"id"}                                  -> {"sha": str | null, "intact": bool}
     adopt    {"id"}                                  -> {}
     wait     {"id", "sha"}                           -> {}
     switch   {"id"}                                  -> {}
-    commit   {}                                      -> {}
+    commit   {"pushed": see mnt.tasks.push.Pushed}   -> {}
     prune    (the arguments of `prune.prune`)        -> {"pruned": [id], "left": [..]}
     confirm  {"id", "patience": seconds}             -> {}
 
@@ -37,7 +37,7 @@ import os
 import signal
 import threading
 import time
-from typing import IO, Any, Callable, Dict, Iterator
+from typing import IO, Any, Callable, Dict, Iterator, NamedTuple
 
 from mnt.remote.common.files import strerror
 from mnt.remote.common.refusal import Refused
@@ -47,24 +47,14 @@ from mnt.remote.push.life import LivelyInput, Silent
 from mnt.remote.push.lock import Lock, holder_of, take
 from mnt.remote.push.prune import prune
 from mnt.remote.push.releases import Releases, remove_tree
-from mnt.remote.push.unpack import (
-    Contents,
-    Window,
-    check_space,
-    check_tree,
-    from_release,
-    from_tar,
-    set_modes,
-    write_tree,
-)
+from mnt.remote.push.reuse import places_of
+from mnt.remote.push.sharing import numbers_of
+from mnt.remote.push.unpack import Window, assemble, check_space, check_tree, complete, set_modes
 
 _PATIENCE = 5.0  # seconds until changes by one host show on another; NFS caches attributes for 3 or more
 _LOOK_EVERY = 0.2  # seconds
 _BUFFER = 1 << 16  # bytes
 _MOST_USES = 10  # of a release that are listed
-# File systems that are either not shared, or show changes at once.
-_COHERENT = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay")
-
 Emit = Callable[[Dict[str, Any]], None]
 Answer = Dict[str, Any]
 
@@ -110,6 +100,7 @@ def _find(releases: Releases) -> Answer:
         "current": current,
         "path": None if current is None else os.fsdecode(releases.path(current)),
         "manifest_sha": None if current is None else releases.manifest_sha(current),
+        "pushed": releases.pushed(current),
     }
 
 
@@ -137,10 +128,29 @@ def _list(releases: Releases, emit: Emit) -> Answer:
                 "files": contents.files,
                 "bytes": contents.bytes,
                 "foreign": contents.foreign(),
+                "pushed": releases.pushed(release),
                 "uses": [use.document() for use in used if use.release == release][:_MOST_USES],
             }
         )
     return {"current": releases.current(), "previous": releases.previous()}
+
+
+class _Offered(NamedTuple):
+    """A release that is being made."""
+
+    id: str
+    document: bytes
+    entries: list[Entry]
+    incoming: bytes  # its tree
+    lacking: list[int]  # indexes of the entries whose bytes the head must send
+
+
+def _bitmap(indexes: list[int], count: int) -> str:
+    """The indexes as bits, in hexadecimal: bit 0 of byte 0 is index 0."""
+    bits = bytearray(-(-count // 8))
+    for index in indexes:
+        bits[index // 8] |= 1 << index % 8
+    return bits.hex()
 
 
 class Push:
@@ -152,7 +162,9 @@ class Push:
         self._who = who
         self._lock: Lock | None = None
         self._stdin = io.BufferedReader(LivelyInput(stdin, self._note_sign_of_life), _BUFFER)
+        self._offered: _Offered | None = None
         self._committed = False
+        self._switched_to: str | None = None
         self._replaced: str | None = None  # the release that was current before the switch
         self._undo = contextlib.ExitStack()  # undoes each step, the last one first
         self._always = contextlib.ExitStack()  # runs at the end in any case
@@ -197,7 +209,7 @@ class Push:
         self._undo.callback(_remove_file, path)  # before the directory that contains it
         self._always.callback(_remove_file, path)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        return {"numbers": _numbers(self._releases.directory), "in_use": self._in_use()}
+        return {"numbers": numbers_of(self._releases.directory), "in_use": self._in_use()}
 
     def _note_sign_of_life(self) -> None:
         if self._lock is not None:
@@ -238,26 +250,36 @@ class Push:
         return {
             "current": self._releases.current(),
             "previous": self._releases.previous(),
+            "pushed": self._releases.pushed(self._releases.current()),
             "taken": taken,
             "holds": {release: self._releases.intact(release) for release in same},
         }
 
-    def stage(self, id: str, manifest: int, stream: int) -> Answer:
-        """Make a release of `manifest` bytes of the input and the `stream` bytes of tar after them."""
+    def offer(self, id: str, manifest: int) -> Answer:
+        """Begin a release, whose manifest has so many bytes: make what earlier releases have of it."""
         document = Window(self._stdin, manifest).read()
-        window = Window(self._stdin, stream)
         entries = parse_manifest(document)
-        self._make(id, document, entries, from_tar(entries, window))
-        window.drain()
-        return {}
+        releases = self._releases
+        incoming = os.path.join(releases.directory, b".incoming-%s-%s" % (id.encode(), self._beacon.encode()))
+        check_space(releases.directory, entries)
+        self._undo.callback(remove_tree, incoming)
+        wanted = {entry.value for entry in entries if entry.kind == "file"}
+        lacking = assemble(incoming, entries, places_of(wanted, releases.trees()))
+        self._offered = _Offered(id, document, entries, incoming, lacking)
+        return {"lacks": _bitmap(lacking, len(entries))}
 
-    def copy(self, id: str, source: str) -> Answer:
-        """Make a release from another one with the same manifest."""
-        document = self._releases.manifest(source)
-        if document is None:
-            raise Refused(f"release {source} has been removed", "push again")
-        entries = parse_manifest(document)
-        self._make(id, document, entries, from_release(entries, self._releases.path(source)))
+    def stage(self, stream: int) -> Answer:
+        """Complete the release that was offered, with `stream` bytes of the input."""
+        assert self._offered is not None  # noqa: S101 - the head has offered it
+        id, document, entries, incoming, lacking = self._offered
+        releases, window = self._releases, Window(self._stdin, stream)
+        complete(incoming, entries, lacking, window)
+        window.drain()
+        set_modes(incoming, entries)
+        check_tree(incoming, entries)
+        releases.link_shared(incoming, self._undo.callback)
+        self._undo.callback(self._take_back, id)
+        releases.add(id, document, incoming)
         return {}
 
     def adopt(self, id: str) -> Answer:
@@ -278,18 +300,6 @@ class Push:
             )
         return {}
 
-    def _make(self, id: str, document: bytes, entries: list[Entry], contents: Contents) -> None:
-        releases = self._releases
-        incoming = os.path.join(releases.directory, b".incoming-%s-%s" % (id.encode(), self._beacon.encode()))
-        check_space(releases.directory, entries)
-        self._undo.callback(remove_tree, incoming)
-        write_tree(incoming, contents)
-        set_modes(incoming, entries)
-        check_tree(incoming, entries)
-        releases.link_shared(incoming, self._undo.callback)
-        self._undo.callback(self._take_back, id)
-        releases.add(id, document, incoming)
-
     def _take_back(self, id: str) -> None:
         """Remove a release of this push, unless a job already uses it or has written into it."""
         with contextlib.suppress(Refused):  # `current` is no link
@@ -302,16 +312,18 @@ class Push:
 
     def switch(self, id: str) -> Answer:
         """Point `current` to the release."""
-        self._replaced = self._releases.current()
+        self._replaced, self._switched_to = self._releases.current(), id
         self._releases.begin_switch(id, self._who, self._undo.callback)
         return {}
 
-    def commit(self) -> Answer:
-        """Keep everything."""
+    def commit(self, pushed: dict[str, Any] | None = None) -> Answer:
+        """Keep everything, and note who pushed the release, if it was not current before."""
         self._undo.pop_all()
         self._releases.end_switch()
-        if self._replaced is not None:
-            with contextlib.suppress(OSError):  # only the default of a rollback depends on it
+        with contextlib.suppress(OSError):  # a full disk: what is noted is only shown, or a default
+            if pushed is not None and self._switched_to is not None:
+                self._releases.note_pushed(self._switched_to, pushed)
+            if self._replaced is not None:
                 self._releases.remember(self._replaced)
         self._committed = True
         return {}
@@ -331,7 +343,16 @@ class Push:
         return {}
 
 
-_AFTER_OPEN = (Push.look, Push.survey, Push.stage, Push.copy, Push.verify, Push.adopt, Push.wait, Push.switch)
+_AFTER_OPEN = (
+    Push.look,
+    Push.survey,
+    Push.offer,
+    Push.stage,
+    Push.verify,
+    Push.adopt,
+    Push.wait,
+    Push.switch,
+)
 _STEPS: dict[str, Callable[..., Answer]] = {
     step.__name__: step for step in (*_AFTER_OPEN, Push.commit, Push.prune, Push.confirm)
 }
@@ -349,28 +370,6 @@ def ignored(*numbers: signal.Signals) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _numbers(directory: bytes) -> list[int] | None:
-    """Numbers that are the same on all hosts that share the directory: its inode, and the size of the disk.
-
-    None if beacons appear at once there, so that there is no need to wait for them.
-    """
-    found = os.stat(directory)
-    if _file_system_type(found.st_dev) in _COHERENT:
-        return None
-    return [found.st_ino, os.statvfs(directory).f_blocks]
-
-
-def _file_system_type(device: int) -> str | None:
-    """The type of the mount with that device number, from /proc/self/mountinfo (proc(5))."""
-    number = f"{os.major(device)}:{os.minor(device)}"
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
-        for line in file:
-            fields = line.split()
-            if fields[2] == number:
-                return fields[fields.index("-") + 1]
-    return None
 
 
 def _wait_for(condition: Callable[[], bool], patience: float) -> bool:

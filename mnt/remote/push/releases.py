@@ -1,6 +1,7 @@
 """The releases in a workdir, and the names of their files. Runs on a host: Python 3.8, standard library.
 
     workdir/releases/<id>/                    the tree, with links to shared/
+    workdir/releases/<id>.pushed.json         who pushed it, from where; it may be missing
     workdir/releases/<id>.manifest.json       the entries of the tree; without it, it is not a release
     workdir/releases/.incoming-*, .removing-* incomplete; useless once the push has ended
     workdir/releases/.beacon-*                the hosts that see it share the workdir
@@ -29,6 +30,7 @@ from mnt.remote.common.owners import accepts, check_owners
 from mnt.remote.common.refusal import Refused
 from mnt.remote.push.contents import Contents, look_into
 from mnt.remote.push.entries import Entry, differs, parse_manifest, same_bytes, shown
+from mnt.remote.push.pushed import read_pushed, write_pushed
 from mnt.remote.push.uses import Use, uses
 from mnt.remote.push.workdir import Workdir
 
@@ -94,6 +96,14 @@ class Releases(Workdir):
         except FileNotFoundError:
             return None
 
+    def trees(self) -> Iterator[tuple[bytes, list[Entry]]]:
+        """The tree and the entries of every release that has a readable manifest, newest first."""
+        for release in self.ids():
+            with contextlib.suppress(Refused):
+                document = self.manifest(release)
+                if document is not None:
+                    yield self.path(release), parse_manifest(document)
+
     def manifest_sha(self, release: str) -> str | None:
         document = self.manifest(release)
         return None if document is None else hashlib.sha256(document).hexdigest()
@@ -126,6 +136,12 @@ class Releases(Workdir):
     def is_kept(self, path: bytes) -> bool:
         """Whether a path of a release is a link to shared/, or inside one."""
         return any(path == name or path.startswith(name + b"/") for name in self.keep)
+
+    def pushed(self, release: str | None) -> dict[str, Any] | None:
+        """Who pushed a release, as `note_pushed` got it; None: unknown."""
+        if release is None:
+            return None
+        return read_pushed(self._pushed_path(release))
 
     def uses(self) -> list[Use]:
         """What uses the releases on this host."""
@@ -282,6 +298,10 @@ class Releases(Workdir):
             file.write(document)
         os.rename(tree, self.path(release))
 
+    def note_pushed(self, release: str, note: dict[str, Any]) -> None:
+        """Store who pushed a release. Raises OSError."""
+        write_pushed(self._pushed_path(release), note)
+
     def remove(self, release: str) -> bool:
         """Remove a release: hide it by a rename first, then delete it. False: it is in use, and stays."""
         hidden = os.path.join(self.directory, b".removing-" + os.fsencode(release))
@@ -290,8 +310,12 @@ class Releases(Workdir):
             _attempt(os.rename, hidden, self.path(release))
             return False
         _attempt(os.unlink, self.manifest_path(release))
+        _attempt(os.unlink, self._pushed_path(release))
         remove_tree(hidden)
         return True
+
+    def _pushed_path(self, release: str) -> bytes:
+        return self.path(release) + b".pushed.json"
 
     @property
     def _switching(self) -> bytes:
