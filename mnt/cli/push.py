@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import click
 
 from mnt import ui
+from mnt.cli import settle
 from mnt.cli.options import Selection, json_option, selection_options
 from mnt.cli.push_view import Code, progress_shown, show_notices, show_result, show_tree
 from mnt.errors import MntError
@@ -54,7 +55,7 @@ def push(
         return refusal.exit_code if refusal else 0
     if refusal is not None:
         raise refusal
-    result = push_tree(code, selection.hosts, keep_releases=keep_releases, allow_secrets=True)
+    result = push_tree(code, selection.hosts, keep_releases=keep_releases, allow_secrets=True, on_done=settle)
     if as_json:
         ui.document({**result.document(), "notices": [notice.document() for notice in code.notices]})
     else:
@@ -73,12 +74,17 @@ def read_tree(source: str) -> Code:
 
 
 def push_tree(
-    code: Code, hosts: Sequence[Host], *, keep_releases: int = KEEP, allow_secrets: bool = False
+    code: Code,
+    hosts: Sequence[Host],
+    *,
+    keep_releases: int = KEEP,
+    allow_secrets: bool = False,
+    on_done: Callable[[], object] = lambda: None,
 ) -> PushResult:
-    """Push a tree, and show each step. Raises as `transfer.push`."""
+    """Push a tree, and show each step; then call `on_done`. Raises as `transfer.push`."""
     show_notices(code.notices)
     with Fleet(hosts, fanout=len(hosts)) as fleet, progress_shown() as progress:
-        return transfer.push(
+        result = transfer.push(
             fleet,
             code.root,
             code.manifest,
@@ -86,6 +92,8 @@ def push_tree(
             allow_secrets=allow_secrets,
             progress=progress,
         )
+        on_done()
+    return result
 
 
 def _refusal(code: Code, hosts: Sequence[Host], allow_secrets: bool) -> MntError | None:

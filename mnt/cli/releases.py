@@ -9,6 +9,7 @@ import click
 from rich import filesize
 
 from mnt import ui
+from mnt.cli import settle
 from mnt.cli.options import Selection, json_option, selection_options
 from mnt.cli.push_view import progress_shown, told
 from mnt.cli.rollback import check_id
@@ -117,6 +118,7 @@ def prune(
         result = pruning.prune(
             fleet, ids, keep=keep, with_results=with_results, dry_run=dry_run, progress=progress
         )
+        settle()
     ok = not any(host.error for host in result.values()) and not _kept(ids, result)
     if as_json:
         hosts = {host: pruned.document() for host, pruned in result.items()}

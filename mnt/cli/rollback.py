@@ -7,6 +7,7 @@ import re
 import click
 
 from mnt import ui
+from mnt.cli import settle
 from mnt.cli.options import Selection, json_option, selection_options
 from mnt.cli.push_view import progress_shown, show_result
 from mnt.errors import UsageError
@@ -29,6 +30,7 @@ def rollback(selection: Selection, as_json: bool, release: str | None) -> int:
         check_id(release)
     with Fleet(selection.hosts, fanout=len(selection.hosts)) as fleet, progress_shown() as progress:
         result = back.rollback(fleet, release, progress=progress)
+        settle()
     if as_json:
         ui.document(result.document())
     else:

@@ -15,7 +15,7 @@ from mnt.errors import said
 from mnt.fleet import Fleet
 from mnt.push.origin import user
 from mnt.push.plan import Survey, leaders, likely_shared, seen_by_one
-from mnt.push.result import HostResult, Left, PushResult
+from mnt.push.result import DONE, HostResult, Left, PushResult
 from mnt.push.session import Frame, HostStep, Progress, Session, StepFailed
 from mnt.remote.push.receive import ignored
 from mnt.tasks.push import Pushed
@@ -49,15 +49,23 @@ class Change:
         self._pushed: dict[str, Pushed | None] = {}  # by host: who pushed the release that is current before
         self._release = ""
         self._switching = False
+        self._committed = False
 
     def run(self) -> None:
-        """Carry out the change. See `mnt.push.transfer.push` for the errors."""
-        with self._resources, contextlib.suppress(StepFailed), self._session.running():
-            self._open()
-            self._survey()
-            self._prepare()
-            self._switch()
-            self._commit()
+        """Carry out the change. After the commit, an interrupt only ends the waiting.
+
+        See `mnt.push.transfer.push` for the errors.
+        """
+        try:
+            with self._resources, contextlib.suppress(StepFailed), self._session.running():
+                self._open()
+                self._survey()
+                self._prepare()
+                self._switch()
+                self._commit()
+        except KeyboardInterrupt:
+            if not self._committed:
+                raise
 
     def _prepare(self) -> None:
         """Choose `_release`, and see to it that every workdir has it."""
@@ -118,15 +126,15 @@ class Change:
             self._session.ask(commands)
 
     def _commit(self) -> None:
-        """Make the switch final. After this, an interrupt only ends the waiting."""
+        """Make the switch final, then remove old releases."""
         with ignored(signal.SIGINT, signal.SIGTERM):
             self._session.tell(dict.fromkeys(self._hosts, HostStep("commit", self._note())))
-        with contextlib.suppress(KeyboardInterrupt):
-            self._session.hear(self._hosts, patient=True)
-            last = {host: step for host in self._hosts if (step := self._last_step(host)) is not None}
-            if any(step.step == "prune" for step in last.values()):
-                self._progress.step("prune", 0)
-            self._session.ask(last)
+            self._committed = True
+        self._session.hear(self._hosts, patient=True)
+        last = {host: step for host in self._hosts if (step := self._last_step(host)) is not None}
+        if any(step.step == "prune" for step in last.values()):
+            self._progress.step("prune", 0)
+        self._session.ask(last)
 
     def _last_step(self, host: str) -> HostStep | None:
         """What a host does after the commit."""
@@ -169,7 +177,7 @@ class Change:
             files_sent=self._files_sent(host),
             bytes_sent=self._session.payload_sent(host),
             seconds=self._session.seconds[host],
-            current=answer["current"] if answer is not None else None,
+            current=answer["current"] if answer is not None else self._release if status in DONE else None,
             shares_with=leader if leader != host else None,
             replaced=self._replaced(leader) if status == self.done else None,
             left=self._left(host),
@@ -199,6 +207,8 @@ class Change:
     def _problem(self, host: str) -> tuple[str | None, str | None]:
         """The error of a host itself, and its fix."""
         outcome = self._session.ended.get(host)
+        if outcome is None and self._session.reached.get(host) in _COMMITTED:
+            return None, None  # nobody has waited for its end
         if outcome is None:
             return f"it did not answer when the {self.noun} was cancelled", None
         if outcome.error is not None:

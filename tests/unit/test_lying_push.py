@@ -19,6 +19,7 @@ from mnt.inventory.model import Host, Ssh
 from mnt.push import change
 from mnt.push.manifest import build
 from mnt.push.result import PushResult
+from mnt.push.session import Progress
 from mnt.push.transfer import push
 from mnt.push.tree import walk
 from mnt.remote.push import receive
@@ -43,13 +44,19 @@ class Site:
     def _workdir(self, host: str) -> Path:
         return self._workdirs.get(host, self._directory / host)
 
-    def push(self, text: str, *names: str, liars: dict[str, Script] | None = None) -> PushResult:
+    def push(
+        self,
+        text: str,
+        *names: str,
+        liars: dict[str, Script] | None = None,
+        progress: Progress | None = None,
+    ) -> PushResult:
         tree = self._directory / "tree"
         tree.mkdir(exist_ok=True)
         (tree / "train.py").write_text(text)
 
         with self.fleet(*names, liars=liars) as fleet:
-            return push(fleet, tree, build(walk(tree)))
+            return push(fleet, tree, build(walk(tree)), progress=progress)
 
     def fleet(self, *names: str, liars: dict[str, Script] | None = None) -> Fleet:
         def connect(host: Host, shared: Shared) -> HostConnection:

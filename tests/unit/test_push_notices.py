@@ -134,6 +134,7 @@ BODY = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQ"
         "\ufeff-----BEGIN OPENSSH PRIVATE KEY-----\n",
         "-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n-----END OPENSSH PRIVATE KEY-----\n",
     ],
+    ids=lambda text: text.partition("\n")[0][:30],
 )
 def test_private_keys(text: str) -> None:
     assert is_private_key(text.encode())
@@ -152,6 +153,7 @@ def test_private_keys(text: str) -> None:
         "# It begins with -----BEGIN RSA PRIVATE KEY-----\n\n## The next chapter\n",
         'MARK = b"PuTTY-User-Key-File-"\n',
     ],
+    ids=lambda text: text[:10],
 )
 def test_texts_about_keys(text: str) -> None:
     assert not is_private_key(text.encode())

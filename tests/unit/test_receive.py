@@ -547,7 +547,7 @@ def test_a_receiver_that_was_killed_between_switch_and_commit(host: Host, source
     killed(host, source)
     refused = find(host)["refused"]
     assert "never committed: me" in refused["message"]
-    assert refused["fix"] == "mnt push, or mnt rollback"
+    assert refused["fix"] == "mnt push"
     assert host.say(survey())[1][-1]["current"] == ID  # a push takes it back
     assert find(host)["current"] == ID
 

@@ -9,9 +9,11 @@ from test_lying_push import Site, sees_all
 from waiting import wait_for
 
 from mnt.errors import MntError
+from mnt.push import session
 from mnt.push.plan import Survey, choose_target
 from mnt.push.prune import prune
 from mnt.push.rollback import rollback
+from mnt.push.session import Progress
 
 A, B, C = (f"2026010{day}-000000-aaaaaaaa" for day in (1, 2, 3))
 
@@ -149,3 +151,31 @@ def test_a_host_that_claims_to_have_rolled_back(site: Site) -> None:
     with site.fleet(*NAMES, liars={"node2": sees_all}) as fleet, pytest.raises(MntError, match="node2"):
         rollback(fleet, first)
     wait_for(lambda: site.current("node1") != first)
+
+
+class AtStep(Progress):
+    """Interrupts the push as a step begins."""
+
+    def __init__(self, step: str) -> None:
+        self._step = step
+
+    def step(self, step: str, size: int) -> None:
+        if step == self._step:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("cleanup", [20.0, 0.0])
+def test_an_interrupt_after_the_commit_changes_nothing_of_the_result(
+    site: Site, monkeypatch: pytest.MonkeyPatch, cleanup: float
+) -> None:
+    """Also if it does not wait for the last answers of the hosts."""
+    monkeypatch.setattr(session, "_CLEANUP", cleanup)
+    for progress in (AtStep("prune"), AtStep("never")):
+        result = site.push(str(progress), *NAMES, progress=progress)
+        assert result.ok
+        assert {(host.status, host.current, host.error) for host in result.hosts.values()} == {
+            ("pushed", result.release, None)
+        }
+    with pytest.raises(KeyboardInterrupt):
+        site.push("x", *NAMES, progress=AtStep("switch"))
+    wait_for(lambda: [site.current(name) for name in NAMES] == [result.release] * 2)

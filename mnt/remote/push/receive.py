@@ -111,10 +111,8 @@ def _check_settled(releases: Releases) -> None:
         fix = f"launch again after its end; one that was cut off ends within {life.SILENCE:g} s"
         raise Refused(f"a push to {where} is running: {holder.who}", fix)
     if switch is not None:
-        raise Refused(
-            f"a push has switched `current` in {where}, and was never committed: {switch['who']}",
-            "mnt push, or mnt rollback",
-        )
+        who = switch["who"] or "it is unknown whose"
+        raise Refused(f"a push has switched `current` in {where}, and was never committed: {who}", "mnt push")
 
 
 def _list(releases: Releases, emit: Emit) -> Answer:

@@ -236,14 +236,10 @@ class Releases(Workdir):
         `undo` gets what points it back, unless somebody else has moved it meanwhile.
         """
         before = self.current_target()
-        note = {
-            "format": _FORMAT,
-            "release": release,
-            "before": os.fsdecode(before or b"") or None,
-            "who": who,
-        }
+        was = None if before is None else os.fsdecode(before)
+        note = {"format": _FORMAT, "release": release, "before": was, "who": who}
         undo(_attempt, os.unlink, self._switching)
-        replace_file(os.fsdecode(self._switching), json.dumps(note))
+        replace_file(os.fsdecode(self._switching), json.dumps(note), 0o644)
         target = b"releases/" + os.fsencode(release)
         _replace_link(self.link, target, lambda made: undo(self._switch_back, before, made))
 
@@ -304,15 +300,20 @@ class Releases(Workdir):
 
     def remove(self, release: str) -> bool:
         """Remove a release: hide it by a rename first, then delete it. False: it is in use, and stays."""
+        if self._is_used(release):
+            return False
         hidden = os.path.join(self.directory, b".removing-" + os.fsencode(release))
         _attempt(os.rename, self.path(release), hidden)
-        if any(use.release == release for use in self.uses()):  # from now on nothing can begin to use it
+        if self._is_used(release):  # since just now; from here on nothing can begin to use it
             _attempt(os.rename, hidden, self.path(release))
             return False
         _attempt(os.unlink, self.manifest_path(release))
         _attempt(os.unlink, self._pushed_path(release))
         remove_tree(hidden)
         return True
+
+    def _is_used(self, release: str) -> bool:
+        return any(use.release == release for use in self.uses())
 
     def _pushed_path(self, release: str) -> bytes:
         return self.path(release) + b".pushed.json"
