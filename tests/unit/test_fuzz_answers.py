@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import time
@@ -17,12 +18,15 @@ from fuzzing import mutated, run_cases
 from lying_hosts import Script, WatchedFleet
 from test_fuzz_facts import LIAR, NAMES, everything, inventory, rich
 
+from mnt.errors import MntError
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.trial import TrialCulprit
 from mnt.inventory.model import Host, Network
 from mnt.preflight.look import look
 from mnt.preflight.registry import select
 from mnt.push.manifest import build
+from mnt.push.prune import prune
+from mnt.push.rollback import rollback
 from mnt.push.transfer import push
 from mnt.push.tree import walk
 from mnt.tasks.bootstrap import BadFrame, FrameReader
@@ -286,6 +290,22 @@ def test_fuzz_push(tmp_path: Path) -> None:
         )
 
     run_cases("fuzz_push", case, sample=100)
+
+
+def test_fuzz_rollback() -> None:
+    """And the removal of releases."""
+
+    def case(rng: random.Random) -> None:
+        with fleet(rng, HOSTS) as hosts:
+            if rng.random() < 0.5:
+                with contextlib.suppress(MntError):  # one host has another release than the others
+                    json.dumps(rollback(hosts, rng.choice((None, OLDER))).document())
+            else:
+                removed = prune(hosts, keep=1, with_results=rng.random() < 0.5)
+                json.dumps({host: each.document() for host, each in removed.items()})
+        only_the_liar(hosts)
+
+    run_cases("fuzz_rollback", case, sample=100)
 
 
 def test_fuzz_frames() -> None:
