@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
 import signal
 import sys
+from typing import NoReturn
 
 import click
 
@@ -22,6 +24,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "hostfile": ("hostfile", "Write the hostfile that DeepSpeed reads."),
     "run": ("run", "Run a command on every host."),
     "push": ("push", "Send the code tree to every host as a new release."),
+    "rollback": ("rollback", "Switch all hosts back to an earlier release."),
+    "releases": ("releases", "List the releases on the hosts, or remove old ones."),
     "launch": ("launch", "Start a job: the master first, then the workers."),
     "status": ("status", "Show the jobs on the hosts."),
     "logs": ("logs", "Print the output of a job."),
@@ -111,4 +115,22 @@ def main() -> None:
 
         ui.info("mnt: interrupted")
         code = 130
-    sys.exit(code if 0 <= code <= _MOST_EXIT_CODE else _MOST_EXIT_CODE)
+    _exit(code if 0 <= code <= _MOST_EXIT_CODE else _MOST_EXIT_CODE)
+
+
+def settle() -> None:
+    """Ignore Ctrl-C and SIGTERM from now on: what was asked for is done, and only has to be shown."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _exit(code: int) -> NoReturn:
+    """Exit with this code, also if a signal comes meanwhile: the result has been shown.
+
+    At its end, Python gives signals with a handler their default action: SIGTERM would be the exit status.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda *_: os._exit(code))  # while it waits for threads
+    atexit.register(settle)
+    sys.exit(code)

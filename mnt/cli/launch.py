@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -13,15 +14,16 @@ import click
 from mnt import ui
 from mnt.cli.options import Selection, grace_option, json_option, mode_option, selection_options
 from mnt.cli.stop import show_stopped
-from mnt.errors import OutputError, UsageError, counted
+from mnt.errors import MntError, NeverStarted, OutputError, UsageError, counted
 from mnt.fleet import Fleet
-from mnt.inventory.model import Inventory
+from mnt.inventory.model import Host, Inventory
 from mnt.launch import backends, engines, run
 from mnt.launch.backends.api import Backend, Request
 from mnt.launch.backends.local import this_machine
 from mnt.launch.banner import WithoutBanner
 from mnt.launch.bars import Bars
 from mnt.launch.jobs import Job, new_job_id
+from mnt.launch.origin import remarks
 from mnt.launch.plan import LaunchOptions, LaunchPlan, parse_env
 from mnt.launch.run import Draft, Launch
 from mnt.launch.secret import Secret, check_private, read_env_file
@@ -72,6 +74,7 @@ from mnt.launch.stop import stop_document
 @click.option(
     "--no-local-rank", is_flag=True, help="With --engine deepspeed: pass no --local_rank=N to SCRIPT."
 )
+@click.option("--push", "push_first", is_flag=True, help="Push this directory first, as mnt push does.")
 @click.option("--detach", is_flag=True, help="Start the job and return; see mnt status, logs and stop.")
 @click.option("--dry-run", is_flag=True, help="Print each node's command and environment; start nothing.")
 @click.option("--no-preflight", is_flag=True, help="Start the job even if a check fails.")
@@ -97,6 +100,7 @@ def launch(
     env_files: tuple[str, ...],
     as_module: bool,
     no_local_rank: bool,
+    push_first: bool,
     detach: bool,
     dry_run: bool,
     no_preflight: bool,
@@ -135,6 +139,9 @@ def launch(
             fix="mnt launch SCRIPT, a path in the pushed tree",
         )
     backend = backends.backend_named(via)
+    if push_first and (dry_run or backend.here):
+        reason = "a dry run sends nothing" if dry_run else f"--via {via} runs this directory as it is"
+        raise UsageError(f"--push: {reason}", fix="remove --push")
     inventory = _inventory(backend, selection, python, master_port)
     hosts = inventory.hosts if backend.here else selection.hosts
     if dry_run:
@@ -142,6 +149,8 @@ def launch(
         _warn(draft)
         _show_draft(draft, as_json)
         return 1 if draft.refusals else 0
+    if push_first:
+        _push(hosts)
     request = Request(new_job_id())
     with (
         run.reserved(backend, hosts, request, ui.note) as reservation,
@@ -152,6 +161,21 @@ def launch(
         )
         _warn(draft)
         return _run(fleet, draft.launch(), detach, as_json)
+
+
+def _push(hosts: Sequence[Host]) -> None:
+    """Push this directory to the hosts. Raises NeverStarted if that fails."""
+    from mnt.cli.push import push_tree, read_tree
+
+    try:
+        result = push_tree(read_tree("."), hosts)
+    except MntError as error:
+        raise NeverStarted(error.message, fix=error.advice, details=error.details) from error
+    if not result.ok:
+        errors = [f"{name}: {host.error}" for name, host in result.hosts.items() if host.error]
+        fixes = (host.fix for host in result.hosts.values() if host.fix)
+        raise NeverStarted("the push failed", fix=next(fixes, "mnt push shows more"), details=errors)
+    ui.note(f"release {result.release} is current on {counted(len(result.hosts), 'host')}")
 
 
 def _read_env_files(files: tuple[str, ...]) -> dict[str, Secret]:
@@ -230,6 +254,8 @@ def _stop_everywhere(launch: Launch) -> None:
 def _warn(draft: Draft) -> None:
     for warning in draft.planned.plan.warnings if draft.planned else ():
         ui.warn(warning)
+    for remark in remarks(draft.tree, os.getcwd()) if draft.tree else ():
+        ui.warn(remark)
 
 
 def _show_draft(draft: Draft, as_json: bool) -> None:

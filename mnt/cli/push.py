@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 
 import click
-from rich import filesize
 
 from mnt import ui
+from mnt.cli import settle
 from mnt.cli.options import Selection, json_option, selection_options
-from mnt.errors import counted
+from mnt.cli.push_view import Code, progress_shown, show_notices, show_result, show_tree
+from mnt.errors import MntError
 from mnt.fleet import Fleet
+from mnt.inventory.model import Host
 from mnt.push import manifest as manifests
 from mnt.push import transfer
-from mnt.push.manifest import Manifest
-from mnt.push.result import STATUSES, PushResult
-from mnt.push.session import Progress
-from mnt.push.tree import printable, walk
-
-_STEPS = {
-    "connect": "connecting to the hosts",
-    "survey": "checking their releases",
-    "switch": "switching current",
-    "prune": "removing old releases",
-}
-_COLOURS = {"pushed": "green", "unchanged": "green", "untouched": "yellow"}
+from mnt.push.notices import check_keys, notices, private_keys
+from mnt.push.result import PushResult
+from mnt.push.transfer import KEEP
+from mnt.push.tree import walk
 
 
 @click.command()
@@ -36,102 +28,80 @@ _COLOURS = {"pushed": "green", "unchanged": "green", "untouched": "yellow"}
 @click.option(
     "--keep-releases",
     type=click.IntRange(min=1),
-    default=5,
+    default=KEEP,
     show_default=True,
     help="How many releases to keep on a host.",
 )
+@click.option("--allow-secrets", is_flag=True, help="Also send private keys.")
 @click.argument("source", metavar="[SRC]", default=".", type=click.Path(path_type=str))
-def push(selection: Selection, as_json: bool, dry_run: bool, keep_releases: int, source: str) -> int:
+def push(
+    selection: Selection,
+    as_json: bool,
+    dry_run: bool,
+    keep_releases: int,
+    allow_secrets: bool,
+    source: str,
+) -> int:
     """Send the tree SRC (default: this directory) to every host as a new release.
 
     Files that .gitignore or .mntignore name are not sent, and neither is .git. `current` is switched only
-    after every host has verified the release, so a push that fails changes no host.
+    after every host has verified the release, so a push that fails changes no host. Private keys are sent
+    only with --allow-secrets.
     """
+    code = read_tree(source)
+    refusal = _refusal(code, selection.hosts, allow_secrets)
+    if dry_run:
+        show_tree(code, [host.name for host in selection.hosts], refusal, as_json)
+        return refusal.exit_code if refusal else 0
+    if refusal is not None:
+        raise refusal
+    result = push_tree(code, selection.hosts, keep_releases=keep_releases, allow_secrets=True, on_done=settle)
+    if as_json:
+        ui.document({**result.document(), "notices": [notice.document() for notice in code.notices]})
+    else:
+        show_result(result)
+    return 0 if result.ok else 1
+
+
+def read_tree(source: str) -> Code:
+    """The tree to push, and what is in it; warns of what is left out. Raises as `walk` and `build`."""
     tree = walk(source)
     for note in tree.notes:
         ui.warn(note)
     manifest = manifests.build(tree)
-    transfer.check_kept(selection.hosts, manifest)
-    if dry_run:
-        _show_tree(manifest, [host.name for host in selection.hosts], as_json)
-        return 0
-    with Fleet(selection.hosts, fanout=len(selection.hosts)) as fleet, _progress() as progress:
-        result = transfer.push(fleet, tree.root, manifest, keep_releases=keep_releases, progress=progress)
-    if as_json:
-        ui.document(result.document())
-    else:
-        _show_result(result)
-    return 0 if result.ok else 1
+    keys = private_keys(tree.root, manifest)
+    return Code(tree.root, manifest, tuple(keys), tuple(notices(manifest.entries)))
 
 
-def _show_tree(manifest: Manifest, hosts: list[str], as_json: bool) -> None:
-    entries = [entry for entry in manifest.entries if entry.path]
-    if as_json:
-        rows = [{"path": entry.path, "kind": entry.kind, "size": entry.size} for entry in entries]
-        ui.document(
-            {
-                "ok": True,
-                "release": None,
-                "entries": rows,
-                "bytes": manifest.size,
-                "hosts": dict.fromkeys(hosts),
-            }
+def push_tree(
+    code: Code,
+    hosts: Sequence[Host],
+    *,
+    keep_releases: int = KEEP,
+    allow_secrets: bool = False,
+    on_done: Callable[[], object] = lambda: None,
+) -> PushResult:
+    """Push a tree, and show each step; then call `on_done`. Raises as `transfer.push`."""
+    show_notices(code.notices)
+    with Fleet(hosts, fanout=len(hosts)) as fleet, progress_shown() as progress:
+        result = transfer.push(
+            fleet,
+            code.root,
+            code.manifest,
+            keep_releases=keep_releases,
+            allow_secrets=allow_secrets,
+            progress=progress,
         )
-        return
-    for entry in entries:
-        ui.plain(printable(entry.path) + ("/" if entry.kind == "dir" else ""))
-    size = filesize.decimal(manifest.size)
-    ui.info(f"{counted(manifest.files, 'file')}, {size}, to {counted(len(hosts), 'host')}")
+        on_done()
+    return result
 
 
-def _show_result(result: PushResult) -> None:
-    rows = [
-        (
-            name,
-            ui.Cell(host.status, _COLOURS.get(host.status, "red")),
-            str(host.files_sent),
-            filesize.decimal(host.bytes_sent),
-            f"{host.seconds:.1f} s",
-            host.current or "-",
-        )
-        for name, host in result.hosts.items()
-    ]
-    ui.table(("HOST", "STATUS", "FILES SENT", "BYTES SENT", "TOOK", "CURRENT"), rows)
-    for name, host in result.hosts.items():
-        if host.error is not None:
-            ui.failure(f"{name}: {host.error}")
-            if host.fix:
-                ui.failure(f"  fix: {host.fix}")
-    if result.ok:
-        ui.success(f"release {result.release} is current on {counted(len(result.hosts), 'host')}")
-        return
-    for status in dict.fromkeys(host.status for host in result.hosts.values()):
-        ui.info(f"{status}: {STATUSES[status]}")
-    ui.failure(
-        "the hosts may have different current releases: see the table, and push again"
-        if result.mixed
-        else "no host was changed"
-    )
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Progress]:
-    """Print each step as it begins, and on a terminal show a progress bar."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
-    from rich.progress import Progress as Bar
-
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("", total=None, visible=False)
-
-        class Shown(Progress):
-            def step(self, step: str, size: int) -> None:
-                sending = f"sending {filesize.decimal(size)}" if size else "nothing to send"
-                ui.note(_STEPS.get(step, sending))
-                bar.update(task, total=size, visible=size > 0)
-
-            def sent(self, count: int) -> None:
-                bar.advance(task, count)
-
-        yield Shown()
+def _refusal(code: Code, hosts: Sequence[Host], allow_secrets: bool) -> MntError | None:
+    """Why the push would be refused before any host is asked."""
+    try:
+        transfer.check_kept(hosts, code.manifest)
+        if not allow_secrets:
+            check_keys(code.root, code.keys)
+    except MntError as error:
+        return error
+    return None

@@ -121,4 +121,4 @@ def _unfit(found: FleetFacts, network: NetworkDecision) -> Iterator[NeverStarted
 def _tree(found: FoundRelease) -> CodeTree | None:
     if found["current"] is None or found["path"] is None:
         return None
-    return CodeTree(found["path"], found["current"], found["manifest_sha"])
+    return CodeTree(found["path"], found["current"], found["manifest_sha"], found["pushed"])

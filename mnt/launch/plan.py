@@ -18,6 +18,7 @@ from mnt.launch.secret import HIDDEN, Secret
 from mnt.network.decision import NetworkDecision
 from mnt.network.nic import NicChoice
 from mnt.remote.job.files import JobFiles
+from mnt.tasks.push import Pushed
 
 PROMISED = "MNT_GPUS"  # the variable with the number of GPUs that the processes of a node were promised
 
@@ -53,6 +54,7 @@ class CodeTree:
     path: str  # absolute
     release: str | None = None  # its id; None: the directory is not a release
     manifest: str | None = None  # hash of its content
+    pushed: Pushed | None = None  # who pushed it, from where; None: unknown
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from mnt.launch.backends.api import Backend, Request, Reservation, Tell, cancel_
 from mnt.launch.env_files import with_engine_file
 from mnt.launch.facts import facts_here, launch_facts
 from mnt.launch.jobs import Job, JobRecord, new_job_id
-from mnt.launch.plan import LaunchOptions, LaunchPlan, plan_launch
+from mnt.launch.plan import CodeTree, LaunchOptions, LaunchPlan, plan_launch
 from mnt.launch.secret import read_secrets
 from mnt.launch.signals import guarded
 from mnt.launch.staging import node_specs, take_back
@@ -67,6 +67,7 @@ class Draft:
     planned: Launch | None
     refusals: tuple[NeverStarted, ...]
     error: NeverStarted | None  # what a launch raises because of the refusals
+    tree: CodeTree | None = None  # what would run, on the master
 
     def launch(self) -> Launch:
         """The planned job, with its secrets read, none of which is revealed here.
@@ -116,7 +117,7 @@ def draft(
         return Draft(None, (*unfit, error), _not_fit(backend, unfit) or error)
     offsets = {name: node.clock_offset for name, node in facts.nodes.items()}
     launch = Launch(backend, plan, hosts, offsets)
-    return Draft(launch, unfit, _not_fit(backend, unfit))
+    return Draft(launch, unfit, _not_fit(backend, unfit), facts.nodes[hosts[0].name].tree)
 
 
 def _not_fit(backend: Backend, refusals: Sequence[NeverStarted]) -> NeverStarted | None:

@@ -24,6 +24,7 @@ class Manifest:
     """The entries of a tree in the byte order of their paths."""
 
     entries: tuple[Entry, ...]
+    started: float = 0.0  # epoch seconds: before the tree was read
 
     @cached_property
     def document(self) -> bytes:
@@ -48,7 +49,7 @@ class Manifest:
 
 def build(tree: Tree) -> Manifest:
     """Read and hash every file of a tree. Raises MntError if a file is not readable or changes meanwhile."""
-    return Manifest(tuple(_entry(tree.root, found) for found in tree.entries))
+    return Manifest(tuple(_entry(tree.root, found) for found in tree.entries), tree.started)
 
 
 def _entry(root: Path, found: Entry) -> Entry:

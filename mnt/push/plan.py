@@ -1,4 +1,4 @@
-"""The decisions of a push: which hosts share a workdir, which release to use, how each host gets it. Pure."""
+"""The decisions of a push: which hosts share a workdir, which release to use, what each host lacks. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from mnt.errors import MntError
+from mnt.inventory.hostlist import fold
 from mnt.push.tree import Entry
 
 
@@ -17,14 +19,7 @@ class Survey:
     current: str | None  # the release that `current` points to
     releases: tuple[str, ...]  # ids of all releases there
     copies: Mapping[str, bool]  # releases with the same tree as the one to push -> whether they are intact
-
-
-@dataclass(frozen=True)
-class Delivery:
-    """How one workdir gets the release."""
-
-    step: str  # `adopt`: use it, it is there; `copy`: copy another release of the same tree; `stage`: send it
-    source: str | None = None  # for `copy`: the release to copy
+    previous: str | None = None  # the release that was current before
 
 
 def likely_shared(numbers: Mapping[str, Sequence[int] | None]) -> dict[str, list[str]]:
@@ -99,12 +94,51 @@ def choose_release(surveys: Iterable[Survey], sha: str, now: datetime) -> str:
     return release
 
 
-def deliver(survey: Survey, release: str) -> Delivery:
-    """How a workdir gets the release."""
-    if survey.copies.get(release, False):
-        return Delivery("adopt")
-    intact = [copy for copy, whole in survey.copies.items() if whole]
-    return Delivery("copy", max(intact)) if intact else Delivery("stage")
+def has(survey: Survey, release: str) -> bool:
+    """Whether a workdir has this release of the tree, intact."""
+    return survey.copies.get(release, False)
+
+
+def lacking(entries: Sequence[Entry], bits: str) -> list[int]:
+    """The indexes of the files that a host lacks.
+
+    Args:
+        bits: as the host answers to an offer (mnt/remote/push/receive.py).
+    """
+    lacks = bytes.fromhex(bits)
+    return [
+        index
+        for index, entry in enumerate(entries)
+        if entry.kind == "file" and index // 8 < len(lacks) and lacks[index // 8] >> index % 8 & 1
+    ]
+
+
+def choose_target(surveys: Mapping[str, Survey], wanted: str | None) -> str:
+    """The release to which a rollback leads on all hosts: the wanted one, else the previous one.
+
+    Raises MntError if a host does not have it, or if the hosts have different previous ones.
+
+    Args:
+        surveys: by host.
+    """
+    if wanted is not None:
+        lacking = [host for host, survey in surveys.items() if wanted not in survey.releases]
+        if lacking:
+            raise MntError(
+                f"{fold(lacking)}: there is no release {wanted}", fix="mnt releases lists what there is"
+            )
+        return wanted
+    previous = {host: survey.previous for host, survey in surveys.items()}
+    without = [host for host, release in previous.items() if release is None]
+    if without:
+        raise MntError(f"{fold(without)}: there is no release before the current one", fix="mnt releases")
+    if len(set(previous.values())) > 1:
+        listed = ", ".join(f"{host} has {release}" for host, release in previous.items())
+        raise MntError(
+            f"the hosts have different previous releases: {listed}",
+            fix="name one that all of them have (mnt releases): mnt rollback ID",
+        )
+    return str(next(iter(previous.values())))
 
 
 def in_the_way(entries: Iterable[Entry], directory: str) -> str | None:

@@ -7,12 +7,34 @@ from typing import Any
 
 STATUSES = {
     "pushed": "the release is current here",
+    "rolled-back": "the release is current here again",
     "unchanged": "the release was already current here",
-    "failed": "the push was cancelled because of this host; it is unchanged",
-    "untouched": "the push was cancelled because of another host; this host is unchanged",
-    "switched": "the push was cancelled, but `current` could not be switched back here",
+    "failed": "cancelled because of this host; it is unchanged",
+    "untouched": "cancelled because of another host; this host is unchanged",
+    "switched": "cancelled, but `current` could not be switched back here",
     "unknown": "the connection was lost while `current` was being switched, or the host says that it is not",
 }
+_SWITCHED = {"pushed", "rolled-back"}
+DONE = {*_SWITCHED, "unchanged"}
+
+WHY_LEFT = {
+    "absent": "is not there",
+    "current": "is current",
+    "previous": "is the previous one, to which mnt rollback leads",
+    "used": "is in use",
+    "foreign": "contains files of jobs",
+}
+
+
+@dataclass(frozen=True)
+class Left:
+    """A release that was not removed."""
+
+    release: str
+    why: str  # a key of WHY_LEFT
+    foreign: dict[str, Any] | None = (
+        None  # for "foreign": {"files", "bytes", "names"}, of which the first few
+    )
 
 
 @dataclass(frozen=True)
@@ -25,36 +47,42 @@ class HostResult:
     seconds: float = 0.0  # from the start of the push until the host had verified the release
     current: str | None = None  # the release that `current` points to at the end; None: none, or unknown
     shares_with: str | None = None  # another host that received the release for the shared workdir
+    replaced: dict[str, Any] | None = None  # who pushed what was current before (mnt.tasks.push.Pushed)
+    left: tuple[Left, ...] = ()  # old releases that were not removed
     error: str | None = None
     fix: str | None = None
 
     def document(self) -> dict[str, Any]:
-        """The host in the document; `shares_with`, `error` and `fix` are left out if there are none."""
-        fields = {**asdict(self), "seconds": round(self.seconds, 3)}
+        """The host in the document, without those of its keys after `current` that have no value.
+
+        `left` has the releases that stay because of what jobs have written there.
+        """
+        left = [{"release": each.release, **each.foreign} for each in self.left if each.foreign]
+        fields = {**asdict(self), "seconds": round(self.seconds, 3), "left": left or None}
         return {key: value for key, value in fields.items() if value is not None or key == "current"}
 
 
 @dataclass(frozen=True)
 class PushResult:
-    """The result of a whole push."""
+    """The result of a whole push, or of a rollback."""
 
     intended: str  # the release that was to become current on all hosts; "" if none was chosen
     hosts: dict[str, HostResult]
 
     @property
     def release(self) -> str | None:
-        """The release that this push made current on all or some hosts; None: no host was changed."""
+        """The release that this change made current on all or some hosts; None: no host was changed."""
         return self.intended if self.ok or self.mixed else None
 
     @property
     def ok(self) -> bool:
-        return all(host.status in ("pushed", "unchanged") for host in self.hosts.values())
+        return all(host.status in DONE for host in self.hosts.values())
 
     @property
     def mixed(self) -> bool:
-        """Whether this push may have left the hosts with different current releases."""
+        """Whether this change may have left the hosts with different current releases."""
         statuses = {host.status for host in self.hosts.values()}
-        return bool(statuses & {"unknown", "switched"}) or (not self.ok and "pushed" in statuses)
+        return bool(statuses & {"unknown", "switched"}) or (not self.ok and bool(statuses & _SWITCHED))
 
     def document(self) -> dict[str, Any]:
         """The JSON document of `mnt push --json` (docs/push.md)."""

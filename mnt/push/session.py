@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from mnt.fleet import Fleet, Outcome
+from mnt.remote.push.life import HEARTBEAT
 from mnt.tasks.push import converse
 from mnt.tasks.shape import wrong_answer
 
@@ -41,6 +42,9 @@ class Progress:
 
     def step(self, step: str, size: int) -> None:
         """A step begins; `size` bytes in total will be sent to all hosts."""
+
+    def warn(self, text: str) -> None:
+        """Something that a person should know, in one line."""
 
     def sent(self, count: int) -> None:
         """`count` more bytes were sent to some host. Called from several threads."""
@@ -77,8 +81,18 @@ class _Conversation:
         self._over.set()
         self._commands.put(None)
 
+    def _next(self) -> HostStep | bytes | None:
+        """The next command; a sign of life if there is none for a while; None at the end."""
+        try:
+            return self._commands.get(timeout=HEARTBEAT)
+        except queue.Empty:
+            return b"\n"
+
     def stdin(self) -> Iterator[bytes]:
-        while (command := self._commands.get()) is not None and not self._over.is_set():
+        while (command := self._next()) is not None and not self._over.is_set():
+            if isinstance(command, bytes):
+                yield command
+                continue
             yield json.dumps({"do": command.step, **command.arguments}).encode("ascii") + b"\n"
             for chunk in command.payload():
                 if self._over.is_set():
@@ -96,22 +110,28 @@ class Session:
         beacons: host -> the name of its beacon (see `mnt.tasks.push.converse`), for all hosts of the push.
         who: the user who pushes, for people.
         progress: receives the progress.
+        entries: of the manifest, if there is one.
 
     Attributes:
         ended: host -> the outcome of its receiver, for the receivers that have ended.
         reached: host -> the last step that it has completed.
+        frames: host -> what it answered to that step.
         seconds: host -> seconds from the start until it completed its last step before the switch.
     """
 
-    def __init__(self, fleet: Fleet, beacons: Mapping[str, str], who: str, progress: Progress) -> None:
+    def __init__(
+        self, fleet: Fleet, beacons: Mapping[str, str], who: str, progress: Progress, entries: int
+    ) -> None:
         self._fleet = fleet
         self._beacons = beacons
         self._who = who
+        self._entries = entries
         self._conversations = {host: _Conversation(progress) for host in beacons}
         self._events: queue.SimpleQueue[tuple[str, Frame | Outcome[Frame]]] = queue.SimpleQueue()
         self._start = time.monotonic()
         self.ended: dict[str, Outcome[Frame]] = {}
         self.reached: dict[str, str] = {}
+        self.frames: dict[str, Frame] = {}
         self.seconds: dict[str, float] = dict.fromkeys(beacons, 0.0)
 
     @contextlib.contextmanager
@@ -133,7 +153,13 @@ class Session:
 
     def _run(self) -> None:
         tasks = {
-            host: (beacon, self._who, self._conversations[host].stdin(), partial(self._take, host))
+            host: (
+                beacon,
+                self._who,
+                self._conversations[host].stdin(),
+                partial(self._take, host),
+                self._entries,
+            )
             for host, beacon in self._beacons.items()
         }
         self._fleet.run_each(
@@ -187,6 +213,7 @@ class Session:
             self.ended[host] = event
             return host, None
         self.reached[host] = event["step"]
+        self.frames[host] = event
         if event["step"] not in _SWITCHING:
             self.seconds[host] = time.monotonic() - self._start
         return host, event

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +25,7 @@ _MODE_BITS = 0o777  # set-uid, set-gid and sticky belong to this machine, not to
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of a tree that is pushed. The walk leaves `size` and `value` of files to the manifest."""
+    """An entry of a tree that is pushed. The walk leaves the `value` of a file to the manifest."""
 
     path: str  # relative to the tree; "" for the tree itself; may contain surrogate escapes
     kind: str  # "dir", "file" or "link"
@@ -39,18 +41,27 @@ class Tree:
     root: Path
     entries: tuple[Entry, ...]  # in the byte order of their paths: a directory comes before its content
     notes: tuple[str, ...]  # one line each, about special files and links that point out of the tree
+    started: float = 0.0  # epoch seconds: when the walk began
 
 
 _Rules = dict[bytes, tuple[ignore.Pattern, ...]]  # ignore file's name -> patterns, outermost directory first
 
 
-def walk(source: str | os.PathLike[str]) -> Tree:
+class TooLarge(MntError):
+    """The tree has more entries than were asked for."""
+
+
+def walk(source: str | os.PathLike[str], most: int | None = None) -> Tree:
     """Walk `source` as it is now.
 
     Ignore files apply from the top of the git work tree that contains `source`, else from `source`.
     Directories are included even if they are empty; `.git` is never included.
 
+    Args:
+        most: entries, not more; None: any number.
+
     Raises:
+        TooLarge: the tree has more than `most` entries.
         UsageError: there is no such directory, it contains nothing to push, or another user could replace a
             part of it by a link to your files. The members of its own group may write to it.
         MntError: an entry cannot be read.
@@ -59,6 +70,7 @@ def walk(source: str | os.PathLike[str]) -> Tree:
     if not root.is_dir():
         problem = "is not a directory" if os.path.lexists(root) else "does not exist"
         raise UsageError(f"{root} {problem}", fix="name the directory to push: mnt push SRC")
+    started = time.time()
     root = root.resolve()
     _check_owners(root)
     top = _work_tree(root)
@@ -66,7 +78,10 @@ def walk(source: str | os.PathLike[str]) -> Tree:
     notes: list[str] = []
     walker = _walk(root, _below(top, root), _rules_above(root, top), notes)
     try:
-        entries += sorted(walker, key=lambda entry: os.fsencode(entry.path))
+        found = list(walker if most is None else itertools.islice(walker, most + 1))
+        if most is not None and len(found) > most:
+            raise TooLarge(f"{root} has more than {most:,} entries")
+        entries += sorted(found, key=lambda entry: os.fsencode(entry.path))
     except OSError as error:
         raise MntError(
             f"{printable(str(error.filename))}: {strerror(error)}",
@@ -74,7 +89,7 @@ def walk(source: str | os.PathLike[str]) -> Tree:
         ) from error
     if all(entry.kind == "dir" for entry in entries):
         raise UsageError(f"{root} contains nothing to push", fix="check its .gitignore and .mntignore files")
-    return Tree(root, tuple(entries), tuple(sorted(notes)))
+    return Tree(root, tuple(entries), tuple(sorted(notes)), started)
 
 
 def _check_owners(root: Path) -> None:
@@ -172,7 +187,7 @@ def _entry(entry: os.DirEntry[str], path: str, notes: list[str]) -> Entry | None
     if stat.S_ISDIR(status.st_mode):
         return Entry(path, "dir", _mode(status, path))
     if stat.S_ISREG(status.st_mode):
-        return Entry(path, "file", _mode(status, path))
+        return Entry(path, "file", _mode(status, path), status.st_size)
     if stat.S_ISLNK(status.st_mode):
         target = os.readlink(entry.path)
         landing = os.path.normpath(os.path.join(os.path.dirname(path), target))

@@ -18,6 +18,7 @@ import pytest
 import yaml
 from waiting import PATIENCE, wait_for
 
+from mnt import __version__
 from mnt.fleet import Fleet
 from mnt.inventory import loader
 from mnt.lab.lab import Lab, LabHost
@@ -132,6 +133,7 @@ def test_the_same_bytes_lie_on_every_host(site: Site, source: Path) -> None:
             ".lock",
             pushed["release"],
             pushed["release"] + ".manifest.json",
+            pushed["release"] + ".pushed.json",
         ]
         assert pushed["hosts"][host.name]["files_sent"] == 6
         assert pushed["hosts"][host.name]["status"] == "pushed"
@@ -159,7 +161,7 @@ def test_a_damaged_release_is_replaced_everywhere(site: Site, source: Path) -> N
     again = site.push(source)
     assert again["ok"]
     assert again["release"] != first["release"]
-    assert [h["files_sent"] for h in again["hosts"].values()] == [0, 6, 0, 0]  # the others copy their own
+    assert [h["files_sent"] for h in again["hosts"].values()] == [0, 1, 0, 0]  # all copy what they have
     assert {site.current(host) for host in site.lab.hosts} == {again["release"]}
 
 
@@ -178,6 +180,66 @@ def test_old_releases_are_removed(site: Site, source: Path) -> None:
     assert [name for name in site.sh(host, "ls releases").split() if "json" not in name] == made[2:]
 
 
+def test_only_the_changed_line_is_sent(site: Site, big: Path) -> None:
+    """Each host gets what it lacks: node3 has nothing, and node2 has a file that was changed there."""
+    (big / "run.py").write_text("print(1)\n")
+    first = site.push(big, "-x", "node3")
+    assert first["hosts"]["node1"]["bytes_sent"] > 200 << 20
+    (big / "run.py").write_text("print(2)\n")
+    site.sh(site.lab.hosts[1], "chmod u+w current/weights && echo >> current/weights")
+    then = site.push(big)
+    assert then["ok"], then
+    assert [h["files_sent"] for h in then["hosts"].values()] == [1, 2, 2, 1]
+    assert [h["bytes_sent"] > 200 << 20 for h in then["hosts"].values()] == [False, True, True, False]
+    assert then["hosts"]["node1"]["bytes_sent"] < 5000
+    sums = {site.sh(host, "cat current/weights current/run.py | sha256sum") for host in site.lab.hosts}
+    assert len(sums) == 1
+
+
+def test_results_beside_the_code_are_not_removed_unasked(site: Site, source: Path) -> None:
+    mnt = [*site.argv[:-3], "releases"]
+    made = [site.push(source)["release"]]
+    host = site.lab.hosts[1]
+    site.sh(host, "mkdir -p current/runs/x && echo 12345 > current/runs/x/events")
+    site.sh(host, "mkdir current/train/__pycache__ && echo > current/train/__pycache__/a.cpython-311.pyc")
+    for number in range(3):
+        await_next_second()
+        (source / "run.sh").write_text(f"exit {number}\n")
+        pushed = site.push(source, "--keep-releases", "1")
+        made.append(pushed["release"])
+    lost = {"release": made[0], "files": 1, "bytes": 6, "names": ["runs/x/events"]}
+    assert {name: each.get("left") for name, each in pushed["hosts"].items()} == {
+        **dict.fromkeys(("node1", "node3", "node4")),
+        "node2": [lost],
+    }
+    assert site.sh(host, f"cat releases/{made[0]}/runs/x/events") == "12345"
+    options = ["-i", str(site.inventory)]
+    shown = subprocess.run([*mnt, *options], capture_output=True, text=True, check=True).stdout
+    assert "1 file, 6 bytes: runs/x/events" in shown
+    asked = [*mnt, "prune", *options, made[0]]
+    refused = subprocess.run(asked, capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert "--with-results" in refused.stdout
+    assert subprocess.run([*asked, "--with-results"]).returncode == 0
+    assert made[0] not in site.sh(host, "ls releases")
+
+
+def test_a_rollback_leads_back_on_all_hosts(site: Site, source: Path) -> None:
+    mnt = [*site.argv[:-3], "rollback", "-i", str(site.inventory), "--json"]
+    first = site.push(source)["release"]
+    (source / "run.sh").write_text("exit 1\n")
+    second = site.push(source)["release"]
+    for expected in (first, second):
+        ran = subprocess.run(mnt, capture_output=True, text=True, check=True)
+        assert json.loads(ran.stdout)["release"] == expected
+        assert {site.current(host) for host in site.lab.hosts} == {expected}
+    site.sh(site.lab.hosts[2], f"echo more >> releases/{first}/run.sh")
+    ran = subprocess.run(mnt, capture_output=True, text=True)
+    assert ran.returncode == 1
+    assert "node3: release" in ran.stderr
+    assert {site.current(host) for host in site.lab.hosts} == {second}
+
+
 def test_what_jobs_write_stays(site: Site, source: Path) -> None:
     site.push(source)
     host = site.lab.hosts[0]
@@ -194,8 +256,10 @@ def test_launch_can_find_the_current_release(site: Site, source: Path) -> None:
         found = fleet.run(find_release).values_by_host()
     sha = manifests.build(walk(source)).sha
     path = f"/home/mnt/{site.workdir[2:]}/releases/{release}"
+    pushed = found["node1"].pop("pushed")
+    assert (pushed["source"], pushed["mnt"]) == (str(source), __version__)
     assert found["node1"] == {"current": release, "path": path, "manifest_sha": sha}
-    assert found["node2"] == {"current": None, "path": None, "manifest_sha": None}
+    assert found["node2"] == {"current": None, "path": None, "manifest_sha": None, "pushed": None}
 
 
 # --- a workdir that hosts share -----------------------------------------------------------------------------
@@ -210,7 +274,7 @@ def test_a_shared_workdir_is_written_once(lab: Lab, source: Path, tmp_path: Path
         assert [h.get("shares_with") for h in pushed["hosts"].values()] == [None, "node1", "node1", "node1"]
         assert {h["status"] for h in pushed["hosts"].values()} == {"pushed"}
         assert {site.current(host) for host in lab.hosts} == {pushed["release"]}
-        assert site.sh(lab.hosts[3], "ls -A releases | wc -l") == "3"
+        assert site.sh(lab.hosts[3], "ls -A releases | wc -l") == "4"
     finally:
         lab.hosts[0].exec(["rm", "-rf", site.workdir])
 
@@ -344,6 +408,7 @@ def test_a_push_that_is_killed_leaves_nothing_that_the_next_does_not_remove(site
         assert site.sh(host, "ls -A releases").split()[1:] == [
             pushed["release"],
             pushed["release"] + ".manifest.json",
+            pushed["release"] + ".pushed.json",
         ]
 
 

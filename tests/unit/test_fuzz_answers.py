@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import time
@@ -17,23 +18,32 @@ from fuzzing import mutated, run_cases
 from lying_hosts import Script, WatchedFleet
 from test_fuzz_facts import LIAR, NAMES, everything, inventory, rich
 
+from mnt.errors import MntError
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.trial import TrialCulprit
 from mnt.inventory.model import Host, Network
 from mnt.preflight.look import look
 from mnt.preflight.registry import select
 from mnt.push.manifest import build
+from mnt.push.prune import prune
+from mnt.push.rollback import rollback
 from mnt.push.transfer import push
 from mnt.push.tree import walk
 from mnt.tasks.bootstrap import BadFrame, FrameReader
 from mnt.tasks.job import list_jobs, read_logs, spawn_node, stage_node, stop_node
 from mnt.tasks.logins import authorize, mesh
 from mnt.tasks.program import held
-from mnt.tasks.push import find_release
+from mnt.tasks.push import find_release, list_releases
 from mnt.tasks.wrapper import Streams
 from mnt.trial.output import read_trial
 
 RELEASE = "20260101-120000-0badcafe"
+OLDER = "20250101-120000-0badcafe"
+PUSHED = {
+    **{"user": "ann", "head": "laptop", "source": "/home/ann/caf\udce9", "time": 1.7e9, "mnt": "0.1.0"},
+    **{"commit": "0badcafe", "branch": None},
+}
+FOREIGN = {"files": 2, "bytes": 100, "names": ["runs/a", "runs/caf\udce9"]}
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIO4Zs9UTuVfFzNXLyHmHYOVzBzUPlLJB4WtBHwIeIoAv"
 Frames = Iterator[tuple[str, Any]]
 
@@ -127,18 +137,47 @@ def of_jobctl(host: str, args: dict[str, Any]) -> Frames:
 def receiver(args: dict[str, Any], stdin: IO[bytes]) -> Frames:
     """The part of mnt/remote/push/receive.py in the conversation."""
     if args["action"] == "find":
-        yield "answer", {"current": RELEASE, "path": f"/x/releases/{RELEASE}", "manifest_sha": "0" * 64}
+        yield (
+            "answer",
+            {
+                "current": RELEASE,
+                "path": f"/x/releases/{RELEASE}",
+                "manifest_sha": "0" * 64,
+                "pushed": PUSHED,
+            },
+        )
+        return
+    if args["action"] == "list":
+        use = {"pid": 7, "job": "20260101-120000-abc123", "command": "python train.py"}
+        for release in (RELEASE, OLDER):
+            sizes = {"files": 3, "bytes": 4096, "foreign": FOREIGN}
+            yield "frame", {"release": release, **sizes, "uses": [use], "pushed": PUSHED}
+        yield "answer", {"current": RELEASE, "previous": OLDER}
         return
     yield "frame", {"step": "open", "numbers": [12, 4096], "in_use": [RELEASE]}
     committed, current = False, RELEASE
     while line := stdin.readline():
+        if line == b"\n":  # a sign of life
+            continue
         command = json.loads(line)
         step = command["do"]
         current = command["id"] if step == "switch" else current
         stdin.read(command.get("manifest", 0) + command.get("stream", 0))
         committed = committed or step == "commit"
-        survey = {"current": RELEASE, "taken": [RELEASE], "holds": {}}
-        yield "frame", {"step": step, **{"survey": survey, "look": {"sees": []}}.get(step, {})}
+        answers = {
+            "survey": {
+                "pushed": PUSHED,
+                "current": RELEASE,
+                "previous": OLDER,
+                "taken": [RELEASE, OLDER],
+                "holds": {},
+            },
+            "look": {"sees": []},
+            "offer": {"lacks": "02"},
+            "verify": {"sha": "0" * 64, "intact": True},
+            "prune": {"pruned": [], "left": [{"release": OLDER, "why": "foreign", "foreign": FOREIGN}]},
+        }
+        yield "frame", {"step": step, **answers.get(step, {})}
     off = {"refused": {"message": "called off", "fix": None}, "called_off": True}
     yield "answer", {"current": current} if committed else {"current": RELEASE, **off}
 
@@ -187,6 +226,7 @@ TASKS: tuple[Callable[..., Any], ...] = (
     lambda connection: list_jobs(connection, "/x", connection.target.name),
     lambda connection: read_logs(connection, "/x", "j1", "h", on_frame=shown),
     find_release,
+    list_releases,
     partial(authorize, cluster="c", authorized=[]),
     partial(mesh, workers=HOSTS),
     staged,
@@ -250,6 +290,22 @@ def test_fuzz_push(tmp_path: Path) -> None:
         )
 
     run_cases("fuzz_push", case, sample=100)
+
+
+def test_fuzz_rollback() -> None:
+    """And the removal of releases."""
+
+    def case(rng: random.Random) -> None:
+        with fleet(rng, HOSTS) as hosts:
+            if rng.random() < 0.5:
+                with contextlib.suppress(MntError):  # one host has another release than the others
+                    json.dumps(rollback(hosts, rng.choice((None, OLDER))).document())
+            else:
+                removed = prune(hosts, keep=1, with_results=rng.random() < 0.5)
+                json.dumps({host: each.document() for host, each in removed.items()})
+        only_the_liar(hosts)
+
+    run_cases("fuzz_rollback", case, sample=100)
 
 
 def test_fuzz_frames() -> None:

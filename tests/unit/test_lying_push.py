@@ -16,9 +16,10 @@ from mnt.fleet import Fleet, HostConnection
 from mnt.fleet.login.shared import Shared
 from mnt.fleet.processes import LocalConnection
 from mnt.inventory.model import Host, Ssh
-from mnt.push import transfer
+from mnt.push import change
 from mnt.push.manifest import build
 from mnt.push.result import PushResult
+from mnt.push.session import Progress
 from mnt.push.transfer import push
 from mnt.push.tree import walk
 from mnt.remote.push import receive
@@ -43,11 +44,21 @@ class Site:
     def _workdir(self, host: str) -> Path:
         return self._workdirs.get(host, self._directory / host)
 
-    def push(self, text: str, *names: str, liars: dict[str, Script] | None = None) -> PushResult:
+    def push(
+        self,
+        text: str,
+        *names: str,
+        liars: dict[str, Script] | None = None,
+        progress: Progress | None = None,
+    ) -> PushResult:
         tree = self._directory / "tree"
         tree.mkdir(exist_ok=True)
         (tree / "train.py").write_text(text)
 
+        with self.fleet(*names, liars=liars) as fleet:
+            return push(fleet, tree, build(walk(tree)), progress=progress)
+
+    def fleet(self, *names: str, liars: dict[str, Script] | None = None) -> Fleet:
         def connect(host: Host, shared: Shared) -> HostConnection:
             script = (liars or {}).get(host.name)
             if script is None:
@@ -56,8 +67,10 @@ class Site:
 
         here = Host("here", "192.0.2.1", Ssh(config=None), python=(sys.executable,))
         hosts = [replace(here, name=name, workdir=str(self._workdir(name))) for name in names]
-        with Fleet(hosts, connect=connect) as fleet:
-            return push(fleet, tree, build(walk(tree)))
+        return Fleet(hosts, connect=connect)
+
+    def releases(self, host: str) -> Path:
+        return self._workdir(host) / "releases"
 
 
 @pytest.fixture
@@ -69,15 +82,22 @@ def sees_all(host: str, program: str, args: dict[str, Any], stdin: IO[bytes]) ->
     yield "frame", {"step": "open", "numbers": None, "in_use": []}
     release = None
     while line := stdin.readline():
+        if line == b"\n":  # a sign of life
+            continue
         command = json.loads(line)
         step, answer = command["do"], {}
         release = command.get("id", release)
         if step == "look":
             answer = {"sees": sorted(command["beacons"])}
         elif step == "survey":
-            answer = {"current": None, "taken": [], "holds": {}}
+            answer = {"current": None, "taken": [], "holds": {}, "previous": None, "pushed": None}
         elif step == "stage":
-            stdin.read(command["manifest"] + command["stream"])
+            stdin.read(command["stream"])
+        elif step == "offer":
+            stdin.read(command["manifest"])
+            answer = {"lacks": "ff"}
+        elif step == "prune":
+            answer = {"pruned": [], "left": []}
         yield "frame", {"step": step, **answer}
     yield "answer", {"current": release}
 
@@ -131,7 +151,7 @@ def test_a_shared_workdir_whose_first_host_does_not_switch(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """node1 really shares the workdir of node2, makes the release there, and only says that it switches."""
-    monkeypatch.setattr(transfer, "_CACHED", 0.1)
+    monkeypatch.setattr(change, "_CACHED", 0.1)
     site.share("node1", "shared")
     site.share("node2", "shared")
     assert site.push("old", "node1", "node2").ok
@@ -145,7 +165,8 @@ def test_a_shared_workdir_whose_first_host_does_not_switch(
             step = command.pop("do")
             release = command.get("id", release)
             acts = step not in ("switch", "prune")
-            yield "frame", {"step": step, **(receive._STEPS[step](receiver, **command) if acts else {})}
+            idle = {"pruned": [], "left": []} if step == "prune" else {}
+            yield "frame", {"step": step, **(receive._STEPS[step](receiver, **command) if acts else idle)}
         receiver._always.close()
         yield "answer", {"current": release}
 

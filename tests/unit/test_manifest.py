@@ -106,21 +106,37 @@ def test_a_file_that_became_a_link_is_not_followed(source: Path) -> None:
         manifests.build(tree)
 
 
-def test_the_stream_is_a_tar_of_the_tree(source: Path, tmp_path: Path) -> None:
+def files_of(manifest: Manifest) -> list[int]:
+    """The indexes of all files."""
+    return [index for index, entry in enumerate(manifest.entries) if entry.kind == "file"]
+
+
+def test_a_stream_is_a_tar_of_what_is_wanted(source: Path, tmp_path: Path) -> None:
+    """Each host gets its own, out of one file."""
     manifest = build(source)
-    with spooled(source, manifest) as spool:
-        data = b"".join(spool.chunks())
-        assert len(data) == spool.size
-        assert data == b"".join(spool.chunks())
-    subprocess.run(["tar", "-x", "-C", str(tmp_path), "--one-top-level=copy"], input=data, check=True)
-    (tmp_path / "copy").chmod(source.stat().st_mode)
-    assert build(tmp_path / "copy").document == manifest.document
+    files = files_of(manifest)
+    assert len(files) > 1
+    with spooled(source, manifest, files) as spool:
+        for number, wanted in enumerate((files, files[1:], files[:1], files[::2])):
+            data = b"".join(spool.chunks(wanted))
+            assert len(data) == spool.size(wanted)
+            assert data == b"".join(spool.chunks(wanted))
+            copy = tmp_path / str(number)
+            subprocess.run(
+                ["tar", "-x", "-C", str(tmp_path), f"--one-top-level={number}"], input=data, check=True
+            )
+            there = {
+                str(path.relative_to(copy)): path.read_bytes() for path in copy.rglob("*") if path.is_file()
+            }
+            paths = [manifest.entries[index].path for index in wanted]
+            assert there == {path: (source / path).read_bytes() for path in paths}
+        assert (spool.size([]), list(spool.chunks([]))) == (0, [])
 
 
 def test_the_stream_says_nothing_of_this_machine(source: Path) -> None:
     with (
-        spooled(source, build(source)) as spool,
-        tarfile.open(fileobj=io.BytesIO(b"".join(spool.chunks()))) as tar,
+        spooled(source, build(source), files_of(build(source))) as spool,
+        tarfile.open(fileobj=io.BytesIO(b"".join(spool.chunks(files_of(build(source)))))) as tar,
     ):
         assert {(m.uid, m.gid, m.uname, m.gname, m.mtime) for m in tar.getmembers()} == {(0, 0, "", "", 0)}
 
@@ -128,13 +144,16 @@ def test_the_stream_says_nothing_of_this_machine(source: Path) -> None:
 def test_the_stream_is_not_made_of_a_tree_that_has_changed(source: Path) -> None:
     manifest = build(source)
     (source / "a.py").write_text("print(2)\n")
-    with pytest.raises(MntError, match=r"a\.py changed"), spooled(source, manifest):
+    with pytest.raises(MntError, match=r"a\.py changed"), spooled(source, manifest, files_of(manifest)):
         pass
 
 
 def test_no_room_for_the_stream(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = build(source)
     monkeypatch.setattr("tempfile.TemporaryFile", partial(Path("/dev/full").open, "wb"))
-    with pytest.raises(MntError, match="No space left on device") as caught, spooled(source, manifest):
+    with (
+        pytest.raises(MntError, match="No space left on device") as caught,
+        spooled(source, manifest, files_of(manifest)),
+    ):
         pass
     assert "TMPDIR" in str(caught.value.fix)

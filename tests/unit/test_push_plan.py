@@ -7,11 +7,11 @@ from datetime import datetime
 import pytest
 
 from mnt.push.plan import (
-    Delivery,
     Survey,
     choose_release,
-    deliver,
+    has,
     in_the_way,
+    lacking,
     leaders,
     likely_shared,
     seen_by_one,
@@ -82,16 +82,34 @@ def test_all_end_at_one_release(surveys: list[Survey], release: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("survey", "delivery"),
+    ("survey", "expected"),
     [
-        (EMPTY, Delivery("stage")),
-        (Survey(OLD, (OLD,), {OLD: True}), Delivery("adopt")),
-        (Survey(OLD, (OLD,), {OLD: False}), Delivery("stage")),
-        (Survey(OTHER, (OTHER, OLDER), {OLDER: True}), Delivery("copy", OLDER)),
+        (EMPTY, False),
+        (Survey(OLD, (OLD,), {OLD: True}), True),
+        (Survey(OLD, (OLD,), {OLD: False}), False),
+        (Survey(OTHER, (OTHER, OLDER), {OLDER: True}), False),  # the same tree, but not this release
     ],
 )
-def test_nothing_is_sent_that_is_there(survey: Survey, delivery: Delivery) -> None:
-    assert deliver(survey, OLD) == delivery
+def test_who_needs_no_files(survey: Survey, expected: bool) -> None:
+    assert has(survey, OLD) == expected
+
+
+@pytest.mark.parametrize(
+    ("bits", "expected"),
+    [
+        ("0000", []),
+        ("0c00", [2, 3]),
+        ("0001", [8]),
+        ("ffff", [2, 3, 8]),
+        ("", []),
+        ("04", [2]),
+        ("ff" * 9, [2, 3, 8]),
+    ],
+)
+def test_what_a_host_lacks(bits: str, expected: list[int]) -> None:
+    """It cannot ask for anything else than files of the tree."""
+    tree = entries("/", "a/", "a/1", "a/2", "b/", "c@", "d/", "e/", "f")
+    assert lacking(tree, bits) == expected
 
 
 def entries(*paths: str) -> list[Entry]:

@@ -6,6 +6,7 @@ import fcntl
 import io
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +22,44 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pythons import interpreter
-from waiting import PATIENCE
+from waiting import PATIENCE, at_most, wait_for
 
 from mnt.push import manifest as manifests
 from mnt.push.manifest import Manifest
+from mnt.push.plan import lacking
 from mnt.push.stream import spooled
 from mnt.push.tree import Entry, walk
-from mnt.remote.push import receive
+from mnt.remote.job import files as job_files
+from mnt.remote.push import life, receive, reuse
+from mnt.remote.push import lock as lock_module
 from mnt.tasks.bundle import program_modules
 
 ID, ID2 = "20260101-000000-aaaaaaaa", "20260101-000001-bbbbbbbb"
 Said = tuple[dict[str, Any], list[dict[str, Any]]]
+
+
+Answering = Callable[[list[dict[str, Any]]], bytes]
+
+
+class Spoken(io.RawIOBase):
+    """Pieces of an input, each made when the one before it has been read."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._rest:
+            try:
+                self._rest = next(self._pieces)
+            except StopIteration:
+                return 0
+        piece, self._rest = self._rest[: len(buffer)], self._rest[len(buffer) :]
+        buffer[: len(piece)] = piece
+        return len(piece)
 
 
 class Host:
@@ -43,12 +71,15 @@ class Host:
 
     def say(
         self,
-        *commands: bytes,
+        *commands: bytes | Answering,
         keep: tuple[str, ...] = (),
         after: Callable[[str], object] = lambda step: None,
         workdir: str | None = None,
     ) -> Said:
-        """Run one push; `after` is called behind each step. Returns the answer, and the frames by order."""
+        """Run one push; `after` is called behind each step. Returns the answer, and the frames by order.
+
+        A command may depend on the frames so far.
+        """
         frames: list[dict[str, Any]] = []
 
         def emit(frame: dict[str, Any]) -> None:
@@ -62,11 +93,13 @@ class Host:
             "beacon": "n",
             "who": "me",
         }
-        return receive.main(args, emit, io.BytesIO(b"".join(commands))), frames
+        spoken = (command if isinstance(command, bytes) else command(frames) for command in commands)
+        return receive.main(args, emit, io.BufferedReader(Spoken(spoken))), frames
 
     def push(self, source: Path, id: str = ID, **options: Any) -> dict[str, Any]:
         """A whole push of a tree; the answer."""
-        return self.say(survey(), stage(source, id), do("switch", id=id), do("commit"), **options)[0]
+        steps = (survey(), *adding(source, id), do("switch", id=id), do("commit"))
+        return self.say(*steps, **options)[0]
 
     def files(self) -> set[str]:
         """All that is below the workdir, and the workdir itself."""
@@ -87,17 +120,35 @@ def build(source: Path) -> Manifest:
     return manifests.build(walk(source))
 
 
-def tar_of(source: Path) -> bytes:
-    with spooled(source, build(source)) as spool:
-        return b"".join(spool.chunks())
+def tar_of(source: Path, lacks: list[int]) -> bytes:
+    with spooled(source, build(source), lacks) as spool:
+        return b"".join(spool.chunks(lacks))
+
+
+def offer(document: bytes, id: str = ID) -> bytes:
+    return do("offer", id=id, manifest=len(document)) + document
 
 
 def stage_bytes(document: bytes, tar: bytes, id: str = ID) -> bytes:
-    return do("stage", id=id, manifest=len(document), stream=len(tar)) + document + tar
+    return offer(document, id) + do("stage", stream=len(tar)) + tar
 
 
 def stage(source: Path, id: str = ID) -> bytes:
-    return stage_bytes(build(source).document, tar_of(source), id)
+    """To a host that has nothing yet; the tree has no content twice."""
+    manifest = build(source)
+    files = [index for index, entry in enumerate(manifest.entries) if entry.size]
+    return stage_bytes(manifest.document, tar_of(source, files), id)
+
+
+def adding(source: Path, id: str = ID) -> tuple[bytes, Answering]:
+    """To any host: it gets what it lacks."""
+    manifest = build(source)
+
+    def rest(frames: list[dict[str, Any]]) -> bytes:
+        tar = tar_of(source, lacking(manifest.entries, frames[-1]["lacks"]))
+        return do("stage", stream=len(tar)) + tar
+
+    return offer(manifest.document, id), rest
 
 
 @pytest.fixture
@@ -254,7 +305,7 @@ def test_a_manifest_that_is_none(host: Host, document: bytes) -> None:
     assert "manifest" in host.say(survey(), stage_bytes(document, b""))[0]["refused"]["message"]
 
 
-def tar_member(name: str, type: bytes = tarfile.REGTYPE, data: bytes = b"", linkname: str = "") -> bytes:
+def tar_member(name: str, type: bytes = tarfile.REGTYPE, data: bytes = b"x", linkname: str = "") -> bytes:
     info = tarfile.TarInfo(name)
     info.type, info.size, info.linkname = type, len(data), linkname
     padding = b"\0" * (-len(data) % 512)
@@ -262,7 +313,7 @@ def tar_member(name: str, type: bytes = tarfile.REGTYPE, data: bytes = b"", link
 
 
 ONE_FILE = Manifest(
-    (TOP, entry("a", size=0, value="e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"))
+    (TOP, entry("a", size=1, value="2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"))
 )
 
 
@@ -296,7 +347,8 @@ def test_a_stream_that_does_not_bring_the_manifest(host: Host, members: bytes) -
 def test_other_bytes_than_the_manifest_names(host: Host, source: Path) -> None:
     document = build(source).document
     (source / "a.py").write_text("print(2)\n")
-    answer, _ = host.say(survey(), stage_bytes(document, tar_of(source)))
+    tar = tar_of(source, [index for index, each in enumerate(build(source).entries) if each.size])
+    answer, _ = host.say(survey(), stage_bytes(document, tar))
     assert answer["refused"]["message"] == "a.py arrived with bytes that differ from the manifest"
     assert host.files() == set()
 
@@ -329,10 +381,11 @@ def test_a_workdir_that_is_a_file(host: Host) -> None:
 
 
 def test_called_off_after_each_step(host: Host, source: Path) -> None:
-    steps = [survey(), stage(source), do("switch", id=ID)]
+    steps = [survey(), stage(source), do("switch", id=ID)]  # the second one is two steps
     for count in range(len(steps) + 1):
         answer, frames = host.say(*steps[:count], keep=("outputs",))
-        assert [frame["step"] for frame in frames] == ["open", "survey", "stage", "switch"][: count + 1]
+        steps_done = ["open", "survey", "offer", "stage", "switch"]
+        assert [frame["step"] for frame in frames] == steps_done[: [1, 2, 4, 5][count]]
         assert answer["called_off"]
         assert host.files() == set()
 
@@ -341,7 +394,7 @@ def test_called_off_leaves_the_old_release_current(host: Host, source: Path) -> 
     host.push(source)
     before = host.files()
     (source / "a.py").write_text("print(2)\n")
-    answer, frames = host.say(survey(), stage(source, ID2), do("switch", id=ID2))
+    answer, frames = host.say(survey(), *adding(source, ID2), do("switch", id=ID2))
     assert frames[-1]["step"] == "switch"
     assert answer["current"] == ID
     assert host.files() == before
@@ -395,7 +448,7 @@ def test_the_lock_is_held_to_the_end(host: Host, source: Path) -> None:
             refused.append(receive.main(args, lambda frame: None, io.BytesIO(survey()))["refused"]["message"])
 
     assert host.push(source, after=try_second) == {"current": ID}
-    assert len(refused) == 4
+    assert len(refused) == 5
     assert all("another push" in message for message in refused)
 
 
@@ -413,6 +466,152 @@ def test_leftovers_of_a_push_that_was_killed_are_swept(host: Host, source: Path)
         ".beacon-fresh",
         ".lock",
     ]
+
+
+def test_a_head_that_falls_silent(host: Host, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection is there, and nothing comes any more: after the switch, the host goes back by itself."""
+    monkeypatch.setattr(life, "SILENCE", 0.5)
+    host.push(source)
+    before = host.files()
+    (source / "a.py").write_text("print(2)\n")
+    reading, writing = os.pipe()
+    answers: list[dict[str, Any]] = []
+    manifest = build(source)
+    changed = [index for index, each in enumerate(manifest.entries) if each.path == "a.py"]
+    staging = stage_bytes(manifest.document, tar_of(source, changed), ID2)
+
+    def speak() -> None:
+        os.write(writing, b"\n" + survey() + staging + b"\n\n" + do("switch", id=ID2))
+
+    speaker = threading.Thread(target=speak)
+    speaker.start()
+    args = {"action": "push", "workdir": str(host.workdir), "keep": (), "beacon": "n", "who": "me"}
+    with open(reading, "rb") as stdin, at_most():
+        answer = receive.main(args, answers.append, stdin)
+    speaker.join()
+    os.close(writing)
+    assert answers[-1]["step"] == "switch"
+    assert "nothing was heard of mnt" in answer["refused"]["message"]
+    assert answer["current"] == ID
+    assert host.files() == before
+
+
+def test_signs_of_life_keep_a_push_alive(host: Host, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(life, "SILENCE", 1.0)
+    reading, writing = os.pipe()
+
+    def speak() -> None:
+        for _ in range(10):
+            os.write(writing, b"\n")
+            time.sleep(0.2)  # the time is the thing: in all it is longer than the allowed silence
+        os.write(writing, survey() + do("commit"))
+        os.close(writing)
+
+    threading.Thread(target=speak).start()
+    args = {"action": "push", "workdir": str(host.workdir), "keep": (), "beacon": "n", "who": "me"}
+    with open(reading, "rb") as stdin:
+        assert receive.main(args, lambda frame: None, stdin) == {"current": None}
+
+
+def find(host: Host) -> dict[str, Any]:
+    return receive.main({"action": "find", "workdir": str(host.workdir)}, lambda frame: None, io.BytesIO())
+
+
+def test_no_launch_during_a_push(host: Host, source: Path) -> None:
+    host.push(source)
+    found = {}
+    host.push(source, ID2, after=lambda step: found.update({step: find(host).get("refused")}))
+    assert found.pop("open") is None  # nothing is locked yet
+    for refused in found.values():
+        assert "is running: me" in refused["message"]
+        assert "launch again after its end" in refused["fix"]
+    assert find(host)["current"] == ID2
+
+
+def killed(host: Host, source: Path) -> None:
+    """Leave what a receiver leaves that was killed after its switch."""
+    note = host.releases / ".switching"
+    kept: list[str] = []
+    host.say(
+        survey(),
+        *adding(source, ID2),
+        do("switch", id=ID2),
+        do("commit"),
+        after=lambda step: kept.append(note.read_text()) if step == "switch" else None,
+    )
+    note.write_text(kept[0])
+
+
+def test_a_receiver_that_was_killed_between_switch_and_commit(host: Host, source: Path) -> None:
+    host.push(source)
+    killed(host, source)
+    refused = find(host)["refused"]
+    assert "never committed: me" in refused["message"]
+    assert refused["fix"] == "mnt push"
+    assert host.say(survey())[1][-1]["current"] == ID  # a push takes it back
+    assert find(host)["current"] == ID
+
+
+def test_what_somebody_has_switched_since_is_left(host: Host, source: Path) -> None:
+    """By hand, even to the same release; and after a kill."""
+    host.push(source)
+
+    def by_hand(step: str) -> None:
+        if step == "switch":
+            (host.workdir / "new").symlink_to(f"releases/{ID2}")
+            (host.workdir / "new").rename(host.workdir / "current")
+
+    answer, _ = host.say(survey(), *adding(source, ID2), do("switch", id=ID2), after=by_hand)
+    assert answer["current"] == ID2
+    assert (host.releases / ID2 / "a.py").exists()
+
+
+def test_a_release_in_use_outlives_its_push(host: Host, source: Path) -> None:
+    """Somebody has started a job in it between switch and commit."""
+    host.push(source)
+    jobs: list[subprocess.Popen[bytes]] = []
+
+    def start(step: str) -> None:
+        if step == "switch":
+            argv = [sys.executable, "-c", "input()"]
+            jobs.append(subprocess.Popen(argv, stdin=subprocess.PIPE, cwd=host.releases / ID2))
+
+    answer, _ = host.say(survey(), *adding(source, ID2), do("switch", id=ID2), after=start)
+    try:
+        assert answer["current"] == ID
+        assert build(host.releases / ID2).document == build(source).document
+    finally:
+        jobs[0].communicate(b"\n")
+
+
+def test_the_lock_of_a_push_that_fell_silent_is_waited_for(host: Host, source: Path) -> None:
+    host.push(source)
+    with open(host.releases / ".lock", "r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.utime(lock.fileno(), (time.time() - 60,) * 2)
+        free = threading.Timer(1.5, lambda: fcntl.flock(lock, fcntl.LOCK_UN))
+        free.start()
+        answer, frames = host.say(survey(), do("commit"))
+        free.join()
+    assert [frame["step"] for frame in frames] == ["open", "survey", "commit"]
+    assert answer == {"current": ID}
+
+
+def test_a_lock_that_is_not_freed_names_its_holder(
+    host: Host, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_module, "_FREED", 0.5)
+    host.push(source)
+    with open(host.releases / ".lock", "r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write("ann@laptop, pid 7\nnode9 1234\n")
+        lock.flush()
+        os.utime(lock.fileno(), (time.time() - 60,) * 2)
+        refused = host.say(survey())[0]["refused"]
+    assert "last heard of 6" in refused["message"]
+    assert "ann@laptop, pid 7" in refused["message"]
+    assert "wait" not in refused["fix"]
+    assert "on node9: kill -KILL 1234" in refused["fix"]
 
 
 # --- what is there already ----------------------------------------------------------------------------------
@@ -457,20 +656,96 @@ def test_a_release_without_its_manifest_is_none(host: Host, source: Path) -> Non
 
 def test_adopting_and_copying_send_nothing(host: Host, source: Path) -> None:
     host.push(source)
-    answer, _ = host.say(survey(), do("copy", id=ID2, source=ID), do("switch", id=ID2), do("commit"))
+    answer, frames = host.say(survey(), *adding(source, ID2), do("switch", id=ID2), do("commit"))
     assert answer == {"current": ID2}
+    assert int(frames[2]["lacks"], 16) == 0
     assert build(host.releases / ID2).document == build(source).document
     answer, _ = host.say(survey(), do("adopt", id=ID), do("switch", id=ID), do("commit"))
     assert answer == {"current": ID}
 
 
-def test_a_damaged_release_cannot_be_copied(host: Host, source: Path) -> None:
-    host.push(source)
-    before = host.files()
-    (host.releases / ID / "a.py").write_text("print(3)\n")
-    answer, _ = host.say(survey(), do("copy", id=ID2, source=ID))
-    assert "a.py" in answer["refused"]["message"]
-    assert host.files() == before
+def trees(host: Host) -> list[Path]:
+    """The releases, the oldest first."""
+    return sorted(path for path in host.releases.glob("2*") if path.is_dir())
+
+
+def lacked(host: Host, source: Path) -> list[str]:
+    """The paths that a host lacks of a tree, which is then a release there."""
+    manifest, number = build(source), len(list(host.releases.glob("*.json")))
+    id = f"202602{number:02}-000000-cccccccc"
+    _, frames = host.say(survey(), *adding(source, id), do("switch", id=id), do("commit"))
+    assert build(host.releases / id).document == manifest.document
+    return [manifest.entries[index].path for index in lacking(manifest.entries, frames[2]["lacks"])]
+
+
+def test_only_what_is_lacking_is_sent(host: Host, source: Path) -> None:
+    (source / "empty").touch()
+    (source / "sub" / "copy of a.py").write_text("print(1)\n")
+    assert lacked(host, source) == ["a.py", "sub/run.sh"]  # each content once, and no empty file
+    (source / "a.py").write_text("print(2)\n")
+    (source / "sub" / "run.sh").chmod(0o700)
+    (source / "moved").write_text("print(1)\n")
+    assert lacked(host, source) == ["a.py"]
+    assert lacked(host, source) == []
+
+
+def test_a_copy_is_a_file_of_its_own(host: Host, source: Path) -> None:
+    """A job may write into it in place."""
+    lacked(host, source)
+    (source / "b.py").write_text("print(2)\n")
+    assert lacked(host, source) == ["b.py"]
+    first, second = trees(host)
+    with open(second / "a.py", "r+") as file:
+        file.write("X")
+    assert (first / "a.py").read_text() == "print(1)\n"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda top: (top / "a.py").write_text("print(9)\n"),  # as long as before
+        lambda top: (top / "a.py").unlink(),
+        lambda top: replace_by_link(top / "a.py", "sub/run.sh"),
+        lambda top: [(top / "a.py").unlink(), os.mkfifo(top / "a.py")],
+        lambda top: [(top / "a.py").unlink(), (top / "a.py").mkdir()],
+    ],
+)
+def test_what_was_changed_is_sent_again(host: Host, source: Path, change: Callable[[Path], object]) -> None:
+    lacked(host, source)
+    (source / "new").write_text("x")
+    change(trees(host)[0])
+    with at_most():
+        assert lacked(host, source) == ["a.py", "new"]
+
+
+def test_another_place_has_it_still(host: Host, source: Path) -> None:
+    (source / "copy").write_text("print(1)\n")
+    lacked(host, source)
+    (trees(host)[0] / "a.py").write_text("print(9)\n")
+    (source / "new").write_text("x")
+    assert lacked(host, source) == ["new"]
+
+
+@pytest.mark.parametrize("system", ["btrfs", "xfs"])
+def test_blocks_are_shared_if_the_file_system_can(tmp_path: Path, system: str) -> None:
+    image, mount = tmp_path / "image", tmp_path / "mount"
+    mkfs = shutil.which(f"mkfs.{system}")
+    if mkfs is None or os.getuid() != 0:
+        pytest.skip(f"needs root and mkfs.{system}")
+    image.touch()
+    os.truncate(image, 512 << 20)
+    mount.mkdir()
+    subprocess.run([mkfs, "-q", image], check=True)
+    if subprocess.run(["mount", "-o", "loop", image, mount], capture_output=True).returncode:
+        pytest.skip(f"{system} cannot be mounted here")
+    try:
+        one, other = mount / "one", mount / "other"
+        one.write_bytes(data := os.urandom(1 << 20))
+        with open(one, "rb") as source, reuse.open_new(os.fsencode(other)) as copy:
+            assert reuse._clone(source, copy)
+        assert other.read_bytes() == data
+    finally:
+        subprocess.run(["umount", mount], check=True)
 
 
 def test_finding_a_release(host: Host, source: Path) -> None:
@@ -478,10 +753,10 @@ def test_finding_a_release(host: Host, source: Path) -> None:
         args = {"action": "find", "workdir": str(host.workdir)}
         return receive.main(args, lambda frame: None, io.BytesIO())
 
-    assert find() == {"current": None, "path": None, "manifest_sha": None}
+    assert find() == {"current": None, "path": None, "manifest_sha": None, "pushed": None}
     host.push(source)
     path, sha = str(host.releases / ID), build(source).sha
-    assert find() == {"current": ID, "path": path, "manifest_sha": sha}
+    assert find() == {"current": ID, "path": path, "manifest_sha": sha, "pushed": None}
 
 
 # --- shared directories -------------------------------------------------------------------------------------
@@ -562,6 +837,162 @@ def test_a_release_in_use_stays(host: Host, source: Path) -> None:
         assert sorted(frames[-1]["pruned"]) == ids(4)[1:3]
     finally:
         job.communicate(b"\n")
+
+
+def pruned(host: Host, **how: Any) -> tuple[list[str], dict[str, str]]:
+    """The removed releases, and why others stay."""
+    previous = host.say(survey())[1][-1]["previous"]
+    _, frames = host.say(survey(), do("commit"), do("prune", **{"keep": 1, "previous": previous, **how}))
+    answer = frames[-1]
+    return sorted(answer["pruned"]), {left["release"]: left["why"] for left in answer["left"]}
+
+
+WRITTEN: dict[str, Callable[[Path], object]] = {
+    "results": lambda top: plant_file(top / "runs" / "x" / "events.out", "1" * 70),
+    "a file that was changed": lambda top: (top / "a.py").write_text("print(2)\n"),
+    "a file that was appended to": lambda top: (top / "a.py").write_text("print(1)\n# more\n"),
+    "a file in a directory of the tree": lambda top: plant_file(top / "sub" / "empty" / "x", ""),
+    "a link": lambda top: (top / "latest").symlink_to("sub"),
+    "a link that was changed": lambda top: replace_by_link(top / "link", "a.py"),
+    "a file in place of a directory": lambda top: replace_by_file(top / "sub" / "empty"),
+    "byte code that Python does not make": lambda top: plant_file(top / "legacy.pyc", "x"),
+    "data beside byte code": lambda top: plant_file(top / "__pycache__" / "data.bin", "x"),
+    "a directory that cannot be read": lambda top: (top / "locked").mkdir(mode=0),
+    "a name that is no text": lambda top: plant_file(top / os.fsdecode(b"caf\xe9"), "x"),
+}
+
+
+def plant_file(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def replace_by_link(path: Path, target: str) -> None:
+    path.unlink()
+    path.symlink_to(target)
+
+
+def replace_by_file(path: Path) -> None:
+    path.rmdir()
+    path.write_text("x")
+
+
+@pytest.mark.parametrize("what", WRITTEN)
+def test_what_a_job_has_written_is_not_removed_unasked(host: Host, source: Path, what: str) -> None:
+    if what == "a directory that cannot be read" and os.getuid() == 0:
+        pytest.skip("root reads everything")
+    for release in ids(3):
+        host.push(source, release)
+    WRITTEN[what](host.releases / ids(3)[0])
+    assert pruned(host) == ([], {ids(3)[0]: "foreign", ids(3)[1]: "previous"})
+    assert pruned(host, ids=[ids(3)[0]]) == ([], {ids(3)[0]: "foreign"})
+    assert pruned(host, ids=[ids(3)[0]], with_results=True, dry_run=True) == ([ids(3)[0]], {})
+    assert (host.releases / ids(3)[0]).exists()
+    assert pruned(host, ids=[ids(3)[0]], with_results=True) == ([ids(3)[0]], {})
+    assert not (host.releases / ids(3)[0]).exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda top: plant_file(top / "sub" / "__pycache__" / "x.cpython-311.pyc", "code"),
+        lambda top: plant_file(top / "__pycache__" / "x.cpython-311.pyc.140234567", "code"),  # it was killed
+        lambda top: (top / "new" / "empty").mkdir(parents=True),
+        lambda top: (top / "a.py").unlink(),
+        lambda top: (top / "a.py").chmod(0o600),
+        lambda top: os.utime(top / "a.py"),
+    ],
+)
+def test_what_is_no_loss(host: Host, source: Path, change: Callable[[Path], object]) -> None:
+    for release in ids(3):
+        host.push(source, release, keep=("outputs", "runs/logs"))
+    change(host.releases / ids(3)[0])
+    (host.releases / ids(3)[0] / "outputs" / "model").write_text("it lies in shared/")
+    assert pruned(host) == ([ids(3)[0]], {ids(3)[1]: "previous"})  # `keep` is another one now
+    assert (host.workdir / "shared" / "outputs" / "model").exists()
+
+
+def test_a_change_that_times_do_not_show(host: Host, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the clock had been set back before the job wrote: listing trusts times, removing does not."""
+    for release in ids(3):
+        host.push(source, release)
+    (host.releases / ids(3)[0] / "a.py").write_text("print(2)\n")
+    late = host.releases / f"{ids(3)[0]}.manifest.json"
+    late.write_text(late.read_text())  # its time of change is later now
+    wait_for(
+        lambda: late.stat().st_ctime > (host.releases / ids(3)[0] / "a.py").stat().st_ctime or late.touch()
+    )
+    assert listed(host)[ids(3)[0]]["foreign"]["files"] == 0
+    assert pruned(host)[1] == {ids(3)[0]: "foreign", ids(3)[1]: "previous"}
+
+
+def listed(host: Host) -> dict[str, dict[str, Any]]:
+    frames: list[dict[str, Any]] = []
+    answer = receive.main({"action": "list", "workdir": str(host.workdir)}, frames.append, io.BytesIO())
+    assert answer.keys() == {"current", "previous"}
+    return {frame["release"]: frame for frame in frames}
+
+
+def test_the_list_of_releases(host: Host, source: Path) -> None:
+    for release in ids(3):
+        host.push(source, release)
+    plant_file(host.releases / ids(3)[0] / "runs" / "log", "123456")
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()", f"--x={host.releases / ids(3)[1]}/a.py"],
+        stdin=subprocess.PIPE,
+        env={**os.environ, "MNT_JOB": "j1", "MNT_HOST": "h"},
+    ) as job:
+        found = listed(host)
+        job.communicate(b"\n")
+    assert list(found) == ids(3)[::-1]
+    assert found[ids(3)[0]]["foreign"] == {"files": 1, "bytes": 6, "names": ["runs/log"]}
+    size = build(source).size
+    links = 2
+    assert (found[ids(3)[0]]["files"], found[ids(3)[0]]["bytes"]) == (3 + links, size + 6)
+    assert [(use["pid"], use["job"]) for use in found[ids(3)[1]]["uses"]] == [(job.pid, "j1")]
+    assert found[ids(3)[2]]["uses"] == []
+
+
+def test_a_job_that_is_about_to_start_uses_its_release(
+    host: Host, source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its files are there, and no process yet."""
+    for release in ids(3):
+        host.push(source, release)
+    local = tmp_path / "tmp"
+    monkeypatch.setattr(job_files, "user_directory", lambda: str(local))
+    (local / "j1" / "node1").mkdir(parents=True, mode=0o700)
+    for level in (local, local / "j1"):
+        level.chmod(0o700)
+    (local / "j1" / "node1" / "spec.json").write_text(json.dumps({"cwd": str(host.releases / ids(3)[0])}))
+    assert pruned(host) == ([], {ids(3)[0]: "used", ids(3)[1]: "previous"})
+    assert pruned(host, ids=[ids(3)[0]], with_results=True) == ([], {ids(3)[0]: "used"})
+    assert [use["job"] for use in listed(host)[ids(3)[0]]["uses"]] == ["j1"]
+
+
+def test_named_releases_that_stay(host: Host, source: Path) -> None:
+    for release in ids(4):
+        host.push(source, release)
+    how = {"ids": [ID2, *ids(4)], "with_results": True, "protect": [ids(4)[0]]}
+    assert pruned(host, **how) == (
+        [ids(4)[1]],
+        {ID2: "absent", ids(4)[0]: "used", ids(4)[2]: "previous", ids(4)[3]: "current"},
+    )
+
+
+def test_the_previous_release(host: Host, source: Path) -> None:
+    def previous() -> str | None:
+        return str(host.say(survey())[1][-1]["previous"])
+
+    for release in ids(3):
+        host.push(source, release)
+    assert previous() == ids(3)[1]
+    host.say(survey(), do("adopt", id=ids(3)[0]), do("switch", id=ids(3)[0]), do("commit"))
+    assert previous() == ids(3)[2]  # it was current before, though it is newer
+    (host.releases / ".previous").unlink()  # as an older mnt leaves it
+    assert previous() == "None"
+    host.say(survey(), do("adopt", id=ids(3)[1]), do("switch", id=ids(3)[1]))  # called off
+    assert previous() == "None"
 
 
 # --- shared workdirs ----------------------------------------------------------------------------------------

@@ -9,9 +9,10 @@ import os
 import re
 import shutil
 import stat
+from collections.abc import Iterator
 from typing import Any
 
-from mnt.remote.common.files import read_json, replace_file, strerror
+from mnt.remote.common.files import entries, read_json, replace_file, strerror
 from mnt.remote.common.forms import HOST_NAME, JOB_NAME
 from mnt.remote.common.owners import check_owners
 from mnt.remote.common.refusal import Refused
@@ -134,6 +135,17 @@ class JobPaths(JobFiles):
 
     def _has_directory_of(self, path: str) -> bool:
         return self.has_local() if path.startswith(self.local + "/") else self.has_directory()
+
+
+def specs_here() -> Iterator[tuple[str, dict[str, Any]]]:
+    """(job, spec) of each of this user's jobs whose node-local files exist, whatever its `jobs_dir`."""
+    for job in entries(user_directory()):
+        for host in entries(os.path.join(user_directory(), job)):
+            with contextlib.suppress(Refused):
+                paths = JobPaths("/", job, host)
+                spec = paths.read(paths.spec)
+                if spec is not None:
+                    yield job, spec
 
 
 def job_names(jobs_dir: str) -> list[str]:

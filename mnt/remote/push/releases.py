@@ -1,10 +1,13 @@
 """The releases in a workdir, and the names of their files. Runs on a host: Python 3.8, standard library.
 
     workdir/releases/<id>/                    the tree, with links to shared/
+    workdir/releases/<id>.pushed.json         who pushed it, from where; it may be missing
     workdir/releases/<id>.manifest.json       the entries of the tree; without it, it is not a release
     workdir/releases/.incoming-*, .removing-* incomplete; useless once the push has ended
     workdir/releases/.beacon-*                the hosts that see it share the workdir
-    workdir/releases/.lock                    held by the running push
+    workdir/releases/.lock                    held by the running push: see lock.py
+    workdir/releases/.switching               `current` was switched by a push that is not committed
+    workdir/releases/.previous -> <id>        the release that was current before the last switch
 
 workdir.py has the other names. Paths are bytes.
 """
@@ -13,25 +16,30 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
 import stat
 import time
-from typing import Any, Callable, Iterable, Iterator, Sequence
+from typing import Any, Callable, Iterator, Sequence
 
+from mnt.remote.common.files import read_json, replace_file
 from mnt.remote.common.owners import accepts, check_owners
 from mnt.remote.common.refusal import Refused
-from mnt.remote.push.entries import differs, parse_manifest, same_bytes, shown
+from mnt.remote.push.contents import Contents, look_into
+from mnt.remote.push.entries import Entry, differs, parse_manifest, same_bytes, shown
+from mnt.remote.push.pushed import read_pushed, write_pushed
+from mnt.remote.push.uses import Use, uses
 from mnt.remote.push.workdir import Workdir
 
 RELEASE_ID = r"\A[0-9]{8}-[0-9]{6}-[0-9a-f]{8}\Z"
 _ID = re.compile(RELEASE_ID)
 _MANIFEST = ".manifest.json"
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # NFS mounted with `nolock`, FUSE
+_FORMAT = 1  # of what is stored beside the releases
 _STALE = 24 * 3600.0  # seconds after which leftovers are removed if locks do not work
+_STALE_SWITCH = 300.0  # the same for a switch, which is committed or undone within seconds
 _BEACONS = (b".beacon-", b".nonce-")  # the second of an older mnt
 _STALE_BEACON = 3600.0  # seconds; a push looks for beacons long before
 
@@ -88,6 +96,14 @@ class Releases(Workdir):
         except FileNotFoundError:
             return None
 
+    def trees(self) -> Iterator[tuple[bytes, list[Entry]]]:
+        """The tree and the entries of every release that has a readable manifest, newest first."""
+        for release in self.ids():
+            with contextlib.suppress(Refused):
+                document = self.manifest(release)
+                if document is not None:
+                    yield self.path(release), parse_manifest(document)
+
     def manifest_sha(self, release: str) -> str | None:
         document = self.manifest(release)
         return None if document is None else hashlib.sha256(document).hexdigest()
@@ -121,16 +137,36 @@ class Releases(Workdir):
         """Whether a path of a release is a link to shared/, or inside one."""
         return any(path == name or path.startswith(name + b"/") for name in self.keep)
 
-    def in_use(self) -> list[str]:
-        """The releases in which a process of this user on this host has its working directory."""
-        top = os.path.realpath(self.directory) + b"/"
-        found = set()
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            with contextlib.suppress(OSError):
-                cwd = os.readlink(b"/proc/%s/cwd" % pid.encode())
-                if cwd.startswith(top):
-                    found.add(shown(cwd[len(top) :].split(b"/")[0]))
-        return sorted(found)
+    def pushed(self, release: str | None) -> dict[str, Any] | None:
+        """Who pushed a release, as `note_pushed` got it; None: unknown."""
+        if release is None:
+            return None
+        return read_pushed(self._pushed_path(release))
+
+    def uses(self) -> list[Use]:
+        """What uses the releases on this host."""
+        return uses(self.directory)
+
+    def previous(self) -> str | None:
+        """The release that was current before the last switch; if that is unknown, the next older one."""
+        current, ids = self.current(), self.ids()
+        with contextlib.suppress(OSError):
+            previous = shown(os.readlink(self._previous))
+            if previous in ids and previous != current:
+                return previous
+        return next((release for release in ids if current is not None and release < current), None)
+
+    def contents(self, release: str, *, thorough: bool = False) -> Contents:
+        """What is in a release, and which of it is foreign to its manifest.
+
+        Args:
+            thorough: read all files, also those that seem unchanged by their times.
+        """
+        document, made = self.manifest(release), None
+        if document is not None and not thorough:
+            made = os.stat(self.manifest_path(release)).st_ctime
+        entries: list[Entry] = [] if document is None else parse_manifest(document)
+        return look_into(self.path(release), entries, self.shared, made=made)
 
     # --- changing -------------------------------------------------------------------------------------------
 
@@ -168,15 +204,11 @@ class Releases(Workdir):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.link)
             return
-        scratch = b"%s.%d" % (self.link, os.getpid())
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(scratch)
-        os.symlink(target, scratch)
-        try:
-            os.replace(scratch, self.link)
-        except OSError:
-            os.unlink(scratch)
-            raise
+        _replace_link(self.link, target)
+
+    def remember(self, previous: str) -> None:
+        """Note which release was current before the switch. Raises OSError."""
+        _replace_link(self._previous, os.fsencode(previous))
 
     def link_shared(self, top: bytes, undo: Callable[..., Any]) -> None:
         """Make links in the release at `top` to the kept directories of shared/.
@@ -198,48 +230,57 @@ class Releases(Workdir):
                 os.symlink(target, place)
                 undo(_attempt, os.unlink, place)
 
-    def lock(self, who: str, undo: Callable[..., Any], at_end: Callable[..., Any]) -> bool:
-        """Lock the workdir for one push, until `at_end`. False: this file system has no locks.
+    def begin_switch(self, release: str, who: str, undo: Callable[..., Any]) -> None:
+        """Point `current` to a release, and note that this is not final until `end_switch`.
 
-        Raises Refused, naming who holds the lock, if another push is running.
+        `undo` gets what points it back, unless somebody else has moved it meanwhile.
         """
-        path = os.path.join(self.directory, b".lock")
-        while True:
-            is_new = not os.path.exists(path)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            at_end(os.close, descriptor)
-            if self.group is not None and os.fstat(descriptor).st_uid == os.getuid():
-                os.fchmod(descriptor, 0o660)
-            if not self._take(descriptor):
-                return False
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                    break  # otherwise a push that was called off has just removed it
-        if is_new:
-            undo(_attempt, os.unlink, path)
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, who.encode("utf-8", "replace"))
-        return True
+        before = self.current_target()
+        was = None if before is None else os.fsdecode(before)
+        note = {"format": _FORMAT, "release": release, "before": was, "who": who}
+        undo(_attempt, os.unlink, self._switching)
+        replace_file(os.fsdecode(self._switching), json.dumps(note), 0o644)
+        target = b"releases/" + os.fsencode(release)
+        _replace_link(self.link, target, lambda made: undo(self._switch_back, before, made))
 
-    def _take(self, descriptor: int) -> bool:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in _NO_LOCKS:
-                return False
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise
-            holder = os.read(descriptor, 1000).decode("utf-8", "replace")
-            raise Refused(
-                f"another push to {shown(self.workdir)} is running: {holder or 'its owner is unknown'}",
-                "wait for its end, then push again",
-            ) from error
-        return True
+    def end_switch(self) -> None:
+        """Make the switch final."""
+        _attempt(os.unlink, self._switching)
+
+    def _switch_back(self, before: bytes | None, made: os.stat_result) -> None:
+        """Point `current` back, if it is still the link that was made."""
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.lstat(self.link), made):
+                self.switch(before)
+
+    def switching(self) -> dict[str, Any] | None:
+        """The note of a switch that is not final: `release`, `before`, `who`; None: there is none."""
+        if not os.path.lexists(self._switching):
+            return None
+        note = read_json(os.fsdecode(self._switching)) or {}
+        return {name: str(note[name]) if note.get(name) else None for name in ("release", "before", "who")}
+
+    def _end_interrupted_switch(self) -> None:
+        """Point `current` back if a push was killed between switch and commit."""
+        note = self.switching()
+        if note is None:
+            return
+        if note["release"] is not None and self.current() == note["release"]:
+            before = os.fsencode(note["before"] or "")
+            there = before and os.path.isdir(os.path.join(self.workdir, before))
+            if there or not before:
+                self.switch(before or None)
+        self.end_switch()
 
     def sweep(self, locked: bool) -> None:
         """Remove what interrupted pushes left. If the lock is held, no other push is using it."""
+        if locked or _age(self._switching) > _STALE_SWITCH:
+            self._end_interrupted_switch()
+        used = [b".removing-" + os.fsencode(use.release) for use in self.uses()]
         for name in os.listdir(self.directory):
             path = os.path.join(self.directory, name)
+            if name in used:
+                continue
             if name.startswith((b".incoming-", b".removing-")):
                 if locked or _age(path) > _STALE:
                     remove_tree(path)
@@ -253,20 +294,57 @@ class Releases(Workdir):
             file.write(document)
         os.rename(tree, self.path(release))
 
-    def remove(self, release: str) -> None:
-        """Remove a release: hide it by a rename first, then delete it."""
+    def note_pushed(self, release: str, note: dict[str, Any]) -> None:
+        """Store who pushed a release. Raises OSError."""
+        write_pushed(self._pushed_path(release), note)
+
+    def remove(self, release: str) -> bool:
+        """Remove a release: hide it by a rename first, then delete it. False: it is in use, and stays."""
+        if self._is_used(release):
+            return False
         hidden = os.path.join(self.directory, b".removing-" + os.fsencode(release))
         _attempt(os.rename, self.path(release), hidden)
+        if self._is_used(release):  # since just now; from here on nothing can begin to use it
+            _attempt(os.rename, hidden, self.path(release))
+            return False
         _attempt(os.unlink, self.manifest_path(release))
+        _attempt(os.unlink, self._pushed_path(release))
         remove_tree(hidden)
+        return True
 
-    def prune(self, keep: int, protect: Iterable[str]) -> list[str]:
-        """Remove all releases except the `keep` newest and those in `protect`; returns the removed ones."""
-        protected = set(protect)
-        doomed = [release for release in self.ids()[keep:] if release not in protected]
-        for release in doomed:
-            self.remove(release)
-        return doomed
+    def _is_used(self, release: str) -> bool:
+        return any(use.release == release for use in self.uses())
+
+    def _pushed_path(self, release: str) -> bytes:
+        return self.path(release) + b".pushed.json"
+
+    @property
+    def _switching(self) -> bytes:
+        return os.path.join(self.directory, b".switching")
+
+    @property
+    def _previous(self) -> bytes:
+        return os.path.join(self.directory, b".previous")
+
+
+def _replace_link(
+    link: bytes, target: bytes, on_made: Callable[[os.stat_result], object] = lambda made: None
+) -> None:
+    """Point a link to `target` by one rename. Raises OSError.
+
+    Args:
+        on_made: called with the status of the new link, before the rename.
+    """
+    scratch = b"%s.%d" % (link, os.getpid())
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(scratch)
+    os.symlink(target, scratch)
+    try:
+        on_made(os.lstat(scratch))
+        os.replace(scratch, link)
+    except OSError:
+        os.unlink(scratch)
+        raise
 
 
 def _make_directories(path: bytes, undo: Callable[..., Any]) -> list[bytes]:

@@ -1,19 +1,21 @@
-"""Write the tree of a release according to its manifest, from a tar stream or from another release here.
+"""Write the tree of a release according to its manifest: what this host has, and the rest from a stream.
 
-The stream only supplies the bytes: a member that is not the next entry of the manifest is refused, so that
-nothing is written that the manifest does not name. Runs on a host: Python 3.8, standard library.
+The stream only supplies bytes: a member that is not the next file that is lacking is refused, so that nothing
+is written that the manifest does not name. Runs on a host: Python 3.8, standard library.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
 import tarfile
-from typing import IO, Iterator, Optional, Sequence, Tuple, cast
+from typing import IO, Iterator, Mapping, Sequence, cast
 
 from mnt.remote.common.refusal import Refused
 from mnt.remote.push.entries import Entry, differs, shown
+from mnt.remote.push.reuse import open_new, take_from, write_all
 
 _BLOCK = 1 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -64,49 +66,67 @@ def _size(count: int) -> str:
     return f"{count / (1 << 20):.1f} MiB"
 
 
-Contents = Iterator[Tuple[Entry, Optional[IO[bytes]]]]  # each entry, and a file's bytes as something to read
+def assemble(top: bytes, entries: Sequence[Entry], places: Mapping[str, Sequence[bytes]]) -> list[int]:
+    """Make a tree of what this host has; its directories are private and writable until `set_modes`.
 
+    Args:
+        places: SHA-256 (hex) -> the files here that should have these bytes.
 
-def from_release(entries: Sequence[Entry], top: bytes) -> Contents:
-    """The contents of a release that this host already has."""
-    for entry in entries:
-        if entry.kind == "file":
-            with open(os.path.join(top, entry.path), "rb") as file:
-                yield entry, file
-        else:
-            yield entry, None
-
-
-def from_tar(entries: Sequence[Entry], stream: Window) -> Contents:
-    """The contents of a tar stream, which must have the entries, except the top directory, in their order.
-
-    Raises Refused if it contains anything else, EOFError if it ends early.
+    Returns the indexes of the files that are lacking, each content once. Raises Refused if the disk is full.
     """
+    lacking: dict[str, int] = {}
+    for index, entry in enumerate(entries):
+        path = os.path.join(top, entry.path) if entry.path else top
+        with _full_is_refused(entry):
+            if entry.kind == "dir":
+                os.mkdir(path, 0o700)
+            elif entry.kind == "link":
+                os.symlink(entry.target, path)
+            elif entry.size == 0:
+                _write_file(path, entry, None)
+            elif not any(take_from(place, path, entry) for place in places.get(entry.value, ())):
+                lacking.setdefault(entry.value, index)
+    return sorted(lacking.values())
+
+
+def complete(top: bytes, entries: Sequence[Entry], lacking: Sequence[int], stream: Window) -> None:
+    """Write the lacking files from a tar stream, then those with the same bytes from them.
+
+    Raises Refused if the stream contains anything else, or if the disk is full; EOFError if it ends early.
+    """
+    arrived: dict[str, bytes] = {}
+    if lacking:
+        for entry, content in _from_tar([entries[index] for index in lacking], stream):
+            arrived[entry.value] = path = os.path.join(top, entry.path)
+            with _full_is_refused(entry):
+                _write_file(path, entry, content)
+    for entry in entries:
+        path = os.path.join(top, entry.path)
+        if entry.kind == "file" and entry.value in arrived and not os.path.lexists(path):
+            with _full_is_refused(entry):
+                take_from(arrived[entry.value], path, entry)
+
+
+def _from_tar(entries: Sequence[Entry], stream: Window) -> Iterator[tuple[Entry, IO[bytes]]]:
+    """The files of a tar stream, which must be exactly these, in their order."""
     try:
         with tarfile.open(
             fileobj=cast(IO[bytes], stream), mode="r|", encoding="utf-8", errors="surrogateescape"
         ) as archive:
             for entry in entries:
-                if entry.path == b"":
-                    yield entry, None
-                    continue
-                member = _expect(archive.next(), entry)
-                yield entry, archive.extractfile(member) if entry.kind == "file" else None
+                yield entry, cast(IO[bytes], archive.extractfile(_expect(archive.next(), entry)))
                 archive.members = []  # type: ignore[attr-defined]  # otherwise it keeps all members
             if archive.next() is not None:
-                raise Refused("the stream contains more than the manifest names")
+                raise Refused("the stream contains more than what is lacking")
     except tarfile.TarError as error:
         raise Refused(f"the stream is damaged: {error}") from error
-
-
-TAR_TYPES = {"dir": tarfile.DIRTYPE, "file": tarfile.REGTYPE, "link": tarfile.SYMTYPE}
 
 
 def _expect(member: tarfile.TarInfo | None, entry: Entry) -> tarfile.TarInfo:
     if member is None:
         raise Refused(f"the stream lacks {shown(entry.path)!r}")
     name = member.name.encode("utf-8", "surrogateescape")
-    if name != entry.path or member.type != TAR_TYPES[entry.kind] or member.size != entry.size:
+    if name != entry.path or member.type != tarfile.REGTYPE or member.size != entry.size:
         raise Refused(
             f"the stream contains {shown(name)!r} (type {shown(member.type)}, {member.size} bytes) where the "
             f"manifest has {shown(entry.path)!r} ({entry.kind}, {entry.size} bytes)"
@@ -114,37 +134,25 @@ def _expect(member: tarfile.TarInfo | None, entry: Entry) -> tarfile.TarInfo:
     return member
 
 
-def write_tree(top: bytes, contents: Contents) -> None:
-    """Make a tree; its directories are private and writable until `set_modes`.
-
-    Raises Refused if a file's bytes differ from the hash in the manifest, or if the disk is full.
-    """
-    for entry, content in contents:
-        path = os.path.join(top, entry.path) if entry.path else top
-        try:
-            if entry.kind == "dir":
-                os.mkdir(path, 0o700)
-            elif entry.kind == "link":
-                os.symlink(entry.target, path)
-            else:
-                _write_file(path, entry, cast(IO[bytes], content))
-        except OSError as error:
-            if error.errno not in _FULL:
-                raise
-            raise Refused(
-                f"no space: the disk, or your quota, was full at {shown(entry.path)}",
-                "free space there, or push less: .mntignore",
-            ) from error
+@contextlib.contextmanager
+def _full_is_refused(entry: Entry) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise Refused(
+            f"no space: the disk, or your quota, was full at {shown(entry.path)}",
+            "free space there, or push less: .mntignore",
+        ) from error
 
 
-def _write_file(path: bytes, entry: Entry, content: IO[bytes]) -> None:
+def _write_file(path: bytes, entry: Entry, content: IO[bytes] | None) -> None:
+    """Write a new file; None: an empty one. Raises Refused if it has other bytes than the manifest names."""
     digest = hashlib.sha256()
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(os.open(path, flags, 0o600), "wb", buffering=0) as file:
-        for block in iter(lambda: content.read(_BLOCK), b""):
-            view = memoryview(block)
-            while view:
-                view = view[file.write(view) :]
+    with open_new(path) as file:
+        for block in iter(lambda: content.read(_BLOCK) if content else b"", b""):
+            write_all(file, block)
             digest.update(block)
         os.fchmod(file.fileno(), entry.mode)
     if digest.hexdigest() != entry.value:
@@ -159,7 +167,7 @@ def set_modes(top: bytes, entries: Sequence[Entry]) -> None:
 
 
 def check_tree(top: bytes, entries: Sequence[Entry]) -> None:
-    """Raises Refused unless the tree at `top` has exactly the entries; `write_tree` has checked the bytes."""
+    """Raises Refused unless the tree at `top` has exactly the entries; their bytes were checked before."""
     extra = set(_listing(top)) - {entry.path for entry in entries}
     problems = [f"{shown(path)} is not in the manifest" for path in sorted(extra)]
     for entry in entries:

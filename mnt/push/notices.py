@@ -1,0 +1,201 @@
+"""What a tree contains that may not be meant for the hosts: keys, .env files, environments, checkpoints.
+
+All but the search for private keys is pure.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mnt.errors import UsageError
+from mnt.push.manifest import Manifest
+from mnt.push.tree import Entry, printable
+from mnt.remote.common.files import open_regular
+
+LARGE = 100_000_000  # bytes of a file
+MANY = 10_000  # files of a tree
+_SEARCHED = 1 << 20  # bytes of a file, from its beginning, in which keys are searched
+_NAMED = 20  # keys in an error
+
+KINDS = {
+    "env-file": "environment variables, perhaps with secrets",
+    "virtual-environment": "virtual environment",
+    "checkpoint": "checkpoints",
+    "large-file": f"larger than {LARGE // 1_000_000} MB",
+    "many-files": f"more than {MANY:,} files",
+}
+
+
+@dataclass(frozen=True)
+class Notice:
+    """One thing that is worth a look before it is sent."""
+
+    kind: str  # a key of KINDS
+    paths: tuple[str, ...]  # of files or directories
+    files: int
+    bytes: int
+    ignore: tuple[str, ...]  # the lines of a .mntignore in the top directory that leave it out
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def notices(entries: Iterable[Entry]) -> list[Notice]:
+    """What is worth a look in a tree, each file once, except in the count of files."""
+    rest = [entry for entry in entries if entry.kind == "file"]
+    total, found = rest, []
+    for kind, place_of in (
+        ("virtual-environment", _environment_of(rest)),
+        ("env-file", lambda path: path if _is_env_file(path) else None),
+        ("checkpoint", _checkpoint_of(rest)),
+    ):
+        places = {entry.path: place for entry in rest if (place := place_of(entry.path)) is not None}
+        found += _notices(kind, [entry for entry in rest if entry.path in places], places)
+        rest = [entry for entry in rest if entry.path not in places]
+    large = [entry for entry in rest if entry.size > LARGE]
+    found += _notices("large-file", large, {entry.path: entry.path for entry in large})
+    if len(total) > MANY:
+        place = _fullest(total)
+        size = sum(entry.size for entry in total)
+        found.append(Notice("many-files", (place,), len(total), size, (_line(place),) if place else ()))
+    return found
+
+
+def _notices(kind: str, entries: list[Entry], places: dict[str, str]) -> list[Notice]:
+    """One notice for all, or none. A place that is a directory ends with `/`."""
+    if not entries:
+        return []
+    paths = tuple(sorted({places[entry.path] for entry in entries}))
+    lines = dict.fromkeys(_line(path) for path in paths if path != "/")
+    return [Notice(kind, paths, len(entries), sum(entry.size for entry in entries), tuple(lines))]
+
+
+def _line(path: str) -> str:
+    """The line of an ignore file for a path; what such a line cannot contain becomes `?`."""
+    text = re.sub(r"([\\*?\[])", r"\\\1", path)
+    text = "".join(char if char.isprintable() else "?" * len(os.fsencode(char)) for char in text)
+    return "/" + (text[:-1] + "\\ " if text.endswith(" ") else text)
+
+
+def _is_env_file(path: str) -> bool:
+    name = posixpath.basename(path)
+    sample = name.rpartition(".")[2] in ("example", "sample", "template")
+    return name == ".env" or (name.startswith(".env.") and not sample)
+
+
+Placing = Callable[[str], "str | None"]  # takes a file; the directory, or the file, that a notice names
+
+
+def _environment_of(entries: Iterable[Entry]) -> Placing:
+    """Virtual environments (PEP 405: pyvenv.cfg), and those of conda (conda-meta/)."""
+    tops = set()
+    for entry in entries:
+        parent, name = posixpath.split(entry.path)
+        if name == "pyvenv.cfg":
+            tops.add(parent + "/")
+        elif posixpath.basename(parent) == "conda-meta":
+            tops.add(posixpath.dirname(parent) + "/")
+    return lambda path: next((above for above in _above(path) if above in tops), None)
+
+
+_SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors", ".distcp", ".gguf")
+_WEIGHTS = re.compile(r"(?:pytorch_|adapter_|flax_|tf_)?model(?:-\d+-of-\d+)?\.(?:bin|msgpack|h5)")
+# What transformers, DeepSpeed and people call the directory of a checkpoint.
+_DIRECTORY = re.compile(r"checkpoint[-_]\d+|global_step\d+|checkpoints?|ckpts?")
+
+
+def _checkpoint_of(entries: Iterable[Entry]) -> Placing:
+    """Files by their names; directories by theirs, unless they contain Python code."""
+    code = {above for entry in entries if entry.path.endswith(".py") for above in _above(entry.path)}
+
+    def place(path: str) -> str | None:
+        for above in _above(path):
+            if _DIRECTORY.fullmatch(posixpath.basename(above[:-1])) and above not in code:
+                return above
+        name = posixpath.basename(path)
+        return path if name.endswith(_SUFFIXES) or _WEIGHTS.fullmatch(name) else None
+
+    return place
+
+
+def _above(path: str) -> Iterator[str]:
+    """The directories above a path, from the top, each with a `/` at its end; the tree itself is `/`."""
+    yield "/"
+    for index, char in enumerate(path):
+        if char == "/":
+            yield path[: index + 1]
+
+
+def _fullest(entries: Iterable[Entry]) -> str:
+    """The deepest directory with more than half of the files, else the fullest at the top; "": none."""
+    counts = Counter(above for entry in entries for above in _above(entry.path))
+    total = counts.pop("/")
+    if not counts:
+        return ""
+    most = [above for above, count in counts.items() if count > total / 2]
+    return (
+        max(most, key=len) if most else max((a for a in counts if a.count("/") == 1), key=counts.__getitem__)
+    )
+
+
+# --- private keys ------------------------------------------------------------------------------------------
+
+# PEM (RFC 7468) and OpenSSH, PGP's (RFC 4880, 6.2), ssh.com's (RFC 4716) and PuTTY's.
+_HEADER = rb"-{4,5} ?BEGIN (?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOCK)? ?-{4,5}"
+_FIELDS = rb"(?:[A-Za-z][A-Za-z0-9-]{0,40}: [^\r\n\\]{0,200}%b){0,8}"
+_LINES, _ESCAPED = rb"\s{1,16}", rb"(?:\\r|\\n){1,8}"  # as they are, or as in JSON
+_KEY = re.compile(
+    b"|".join(
+        (
+            rb"\A(?:\xef\xbb\xbf)?\s{0,16}" + _HEADER,
+            _HEADER + _LINES + _FIELDS % _LINES + rb"[A-Za-z0-9+/=]{1,4096}(?:[\r\n\\\"]|\Z)",
+            _HEADER + _ESCAPED + _FIELDS % _ESCAPED + rb"[A-Za-z0-9+/=]{16}",
+            rb"(?:\A|\n)PuTTY-User-Key-File-\d+: ",
+        )
+    )
+)
+
+
+def is_private_key(data: bytes) -> bool:
+    """Whether the beginning of a file contains a private key, encrypted or not.
+
+    A text that only mentions the first line of a key, such as a program that looks for keys, is none.
+    """
+    return (b"PRIVATE KEY" in data or b"PuTTY-User-Key-File-" in data) and _KEY.search(data) is not None
+
+
+def private_keys(root: Path, manifest: Manifest) -> list[str]:
+    """The files of a tree with a private key in the first MiB. One that cannot be read any more has none."""
+    return [entry.path for entry in manifest.entries if entry.kind == "file" and _has_key(root / entry.path)]
+
+
+def _has_key(path: Path) -> bool:
+    try:
+        with open_regular(path, follow=False) as file:
+            return is_private_key(file.read(_SEARCHED))
+    except OSError:
+        return False
+
+
+def check_keys(root: Path, keys: Sequence[str]) -> None:
+    """Raises UsageError if there are private keys."""
+    if not keys:
+        return
+    named, more = keys[:_NAMED], len(keys) - _NAMED
+    lines = shlex.join(map(_line, named))
+    raise UsageError(
+        f"the tree contains {len(keys)} private keys, which every host would get"
+        if len(keys) > 1
+        else "the tree contains a private key, which every host would get",
+        details=[*map(printable, named), *([f".. and {more} more"] if more > 0 else [])],
+        fix=f"printf '%s\\n' {lines} >> {shlex.quote(str(root / '.mntignore'))}; "
+        "or send them: mnt push --allow-secrets",
+    )

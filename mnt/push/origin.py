@@ -1,0 +1,100 @@
+"""Where a release comes from: who pushed it, from which tree and commit; and how that is told."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+import subprocess
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mnt import __version__
+from mnt.tasks.push import Pushed
+
+_GIT_TIMEOUT = 5.0  # seconds
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What is stored of a push beside its release."""
+
+    user: str
+    head: str  # the host name of the machine from which it was pushed
+    source: str  # absolute path of the tree there
+    time: float  # epoch seconds of the head, before the tree was read
+    mnt: str  # version
+    commit: str | None = None  # of git; None: the tree is in no work tree of this user, or git cannot tell
+    branch: str | None = None  # None: a detached HEAD too
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def user() -> str:
+    """The name of this user, or the uid."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
+
+
+def here(root: Path, moment: float | None = None) -> Origin:
+    """The origin of what is pushed from `root`.
+
+    Args:
+        moment: before the tree was read, in epoch seconds; None: now, and git is not asked.
+    """
+    found = {} if moment is None else _git_state(root)
+    started = time.time() if moment is None else moment
+    return Origin(user(), platform.node(), str(root.resolve()), started, __version__, **found)
+
+
+def _git_state(root: Path) -> dict[str, Any]:
+    commit = _git(root, "rev-parse", "--verify", "HEAD")
+    if commit is None:
+        return {}
+    branch = _git(root, "symbolic-ref", "--short", "-q", "HEAD")
+    return {"commit": commit, "branch": branch}
+
+
+def _git(root: Path, *words: str) -> str | None:
+    """What git prints; None: it fails, or there is none.
+
+    Only for what reads no file of the work tree: `git status` runs the filters that the tree's own
+    .git/config names.
+    """
+    safe = ["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"]
+    try:
+        ran = subprocess.run(
+            ["git", "-C", str(root), *safe, *words],
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_GIT_TIMEOUT,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return ran.stdout.strip() if ran.returncode == 0 else None
+
+
+def is_mine(pushed: Pushed, own: Origin) -> bool:
+    """Whether this user pushed it from this machine."""
+    return (pushed["user"], pushed["head"]) == (own.user, own.head)
+
+
+def is_this_tree(pushed: Pushed, own: Origin) -> bool:
+    """Whether it comes from the same directory of this machine."""
+    return (pushed["head"], pushed["source"]) == (own.head, own.source)
+
+
+def told(pushed: Pushed) -> str:
+    """`ann@head from /tree (main, 1a2b3c4), 2026-01-02 03:04`: pure, in local time."""
+    git = [pushed["branch"] or "", (pushed["commit"] or "")[:7]]
+    about = ", ".join(filter(None, git))
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(pushed["time"]))
+    return f"{pushed['user']}@{pushed['head']} from {pushed['source']}{about and f' ({about})'}, {when}"
