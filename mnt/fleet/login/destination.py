@@ -41,7 +41,7 @@ class Destination:
 
 def resolve(host: Host, config: SshConfig) -> Destination:
     """Where and how to log in to a host of the inventory. Raises UsageError for values that are not valid."""
-    found = config.lookup(host.name, host.address)
+    found = config.lookup(host.name, host.address, user=host.ssh.user, port=host.ssh.port)
     destination = _destination(host.name, host.address, host.ssh, found)
     jump = host.ssh.gateway if host.ssh.gateway is not None else " ".join(found.get("proxyjump", ()))
     return replace(
@@ -53,7 +53,7 @@ def resolve(host: Host, config: SshConfig) -> Destination:
 
 def _destination(name: str, address: str, ssh: Ssh, found: Settings) -> Destination:
     """A destination without its jumps."""
-    hostname = _first(found, "hostname", address).replace("%h", address).strip("[]")
+    hostname = _first(found, "hostname", address).strip("[]")
     port = ssh.port if ssh.port is not None else _port(_first(found, "port", "22"), name)
     user = ssh.user or _first(found, "user", getpass.getuser())
     identities: tuple[str, ...]
@@ -99,7 +99,7 @@ def _jumps(spec: str, ssh: Ssh, config: SshConfig, seen: tuple[str, ...]) -> tup
         user, address, port = _parse_hop(word)
         if address in seen:
             continue
-        found = config.lookup(address, address)
+        found = config.lookup(address, address, user=user, port=port)
         if index == 0:
             before = " ".join(found.get("proxyjump", ()))
             hops += _jumps(before, ssh, config, (*seen, address))
@@ -119,7 +119,7 @@ def _jumps(spec: str, ssh: Ssh, config: SshConfig, seen: tuple[str, ...]) -> tup
 def _parse_hop(word: str) -> tuple[str | None, str, int | None]:
     """[ssh://][user@]host[:port] as (user, host, port); an IPv6 address with a port is in brackets."""
     match = re.fullmatch(
-        r"(?:ssh://)?(?:(.+)@)?(\[[^\]]+\]|[^:@]+|[0-9a-fA-F:.%]+)(?::([0-9]{1,5}))?/?", word
+        r"(?:ssh://)?(?:(.+)@)?(\[[^\]]+\]|[^:@]+|[0-9a-fA-F:.]+(?:%[\w.-]+)?)(?::([0-9]{1,5}))?/?", word
     )
     if match is None or match[2].startswith("-"):
         raise UsageError(f"not a gateway: {word!r}", fix="write it as [user@]host[:port]")

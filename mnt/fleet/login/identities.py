@@ -176,15 +176,23 @@ def _load(path: str) -> paramiko.PKey | Unusable:
     except (paramiko.PasswordRequiredException, TypeError):  # cryptography raises TypeError
         return Unusable(path, "needs a passphrase, and no agent holds it", locked=True)
     except (paramiko.SSHException, ValueError):
+        if _public_key(path) is not None:
+            return Unusable(path, "a public key, and no agent holds its private key")
         return Unusable(path, "not a private key that can be read")
     except Exception as error:  # noqa: BLE001 - UnknownKeyType and UnsupportedAlgorithm have no common base
         return Unusable(path, f"cannot be used: {error}")
 
 
 def _public_part(path: str) -> bytes | None:
-    """The public key in the .pub file beside a private key, as `ssh-keygen` writes it."""
+    """The public key of a key file: what it has itself (IdentityFile of ssh_config(5)), or its .pub file."""
+    return _public_key(path) or _public_key(f"{path}.pub")
+
+
+def _public_key(path: str) -> bytes | None:
+    """The wire form of the public key in a file, as `ssh-keygen` writes it; None: there is none."""
     try:
-        words = read_bytes(Path(path + ".pub").expanduser(), _MOST_BYTES).split()
-        return base64.b64decode(words[1])
-    except (OSError, IndexError, ValueError):
+        kind, blob = read_bytes(Path(path).expanduser(), _MOST_BYTES).split()[:2]
+        wire = base64.b64decode(blob, validate=True)
+    except (OSError, ValueError):
         return None
+    return wire if wire[4:].startswith(kind) else None

@@ -21,6 +21,7 @@ from mnt.fleet.login.destination import Destination
 from mnt.fleet.login.failures import LoginCancelled, LoginFailure
 from mnt.fleet.login.hostkeys import HostKey, KnownHosts, KnownKey, judge
 from mnt.fleet.login.identities import Identities, Identity, Unusable
+from mnt.fleet.wire.algorithms import HOST_KEY, way_out
 from mnt.fleet.wire.timeouts import Timeouts
 from mnt.fleet.wire.transport import HostTransport
 from mnt.remote.common.files import strerror
@@ -121,8 +122,8 @@ class Login:
         with self._transport_to(via) as transport, contextlib.closing(transport):
             try:
                 self._exchange_keys(transport, algorithms)
-            except LoginFailure as failure:
-                if isinstance(failure.__cause__, IncompatiblePeer) and "host key" in failure.message:
+            except LoginFailure:
+                if [lack.kind for lack in transport.lacks()] == [HOST_KEY]:
                     return None
                 raise
             return _shown(transport)
@@ -224,6 +225,11 @@ class Login:
             if error is None or isinstance(error, _CUT_OFF):
                 fix = "read sshd's log on the host: it may have reached MaxStartups, or refuse this address"
                 raise self._failure("the host closed the connection", fix=fix, again=True)
+            lacks = transport.lacks() if isinstance(error, IncompatiblePeer) else []
+            if lacks:
+                offers = "; ".join(map(str, lacks))
+                message = f"the host offers nothing that mnt's SSH client, paramiko, has: {offers}"
+                raise self._failure(message, fix=way_out(lacks)) from None
             raise self._failure(strerror(error)) from error
 
     def _no_banner(self, transport: HostTransport, in_time: bool) -> LoginFailure:
