@@ -80,10 +80,12 @@ class Streams:
 
         Not what only sends our own input back.
         """
-        noise = self._noise.get("stderr", b"").strip() or self._noise.get("stdout", b"")
         if self._echoed:
             return ""
-        return noise[-_NOISE_KEPT:].decode(errors="replace")
+        noise = self._noise.get("stderr", b"")
+        if not noise.strip():
+            noise = self._noise.get("stdout", b"")
+        return bytes(noise[-_NOISE_KEPT:]).decode(errors="replace")
 
     def stdout(self, data: bytes) -> bytes:
         """The command's part of the next piece of standard output."""

@@ -35,6 +35,7 @@ class Destination:
     agent: str | None = None  # socket of the agent; None: SSH_AUTH_SOCK; "none": no agent
     proxied: bool = False  # ssh_config has a ProxyCommand for it, which only ssh itself uses
     jumps: tuple[Destination, ...] = ()  # gateways, from the head to the server
+    is_gateway: bool = False
     # The values that do not come from ssh_config: for ssh itself, which reads ssh_config too.
     given: Ssh = field(default=Ssh(), compare=False)
 
@@ -108,11 +109,12 @@ def _jumps(spec: str, ssh: Ssh, config: SshConfig, seen: tuple[str, ...]) -> tup
             user=user or (None if "user" in found else ssh.user),
             port=port,
             identity=None if "identityfile" in found else ssh.identity,
+            named_at=ssh.named_at,
             known_hosts=ssh.known_hosts,
             config=ssh.config,
             host_keys=ssh.host_keys,
         )
-        hops.append(_destination(address, address, own, found))
+        hops.append(replace(_destination(address, address, own, found), is_gateway=True))
     return tuple(hops)
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import getpass
 import os
+import pwd
+import shlex
 import socket
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +24,8 @@ from mnt.remote.common.files import read_bytes, strerror
 
 _AGENT_TIMEOUT = 10.0  # seconds for each answer of an agent, which may ask its user
 _MOST_BYTES = 64 * 1024  # of a key file
+_MISSING = "missing"
+AGENT = "agent: "  # begins the label of a key that only an agent has
 _TRIES = 3  # at a passphrase
 
 
@@ -38,6 +44,16 @@ class Unusable:
     label: str
     reason: str  # "missing", "needs a passphrase", ...
     locked: bool = False  # a passphrase would open it
+    fix: str | None = None  # on this machine; None: name another file
+
+    @property
+    def missing(self) -> bool:
+        return self.reason == _MISSING
+
+    @property
+    def quoted(self) -> str:
+        """Its path, for a shell."""
+        return shlex.quote(os.path.expanduser(self.label))
 
 
 class Identities:
@@ -91,7 +107,7 @@ class Identities:
         if destination.only_identities:
             return
         for key in agent:
-            yield Identity(f"agent: {key.comment or key.get_name()}", key)
+            yield Identity(f"{AGENT}{key.comment or key.get_name()}", key)
         if not destination.identities:
             for path in DEFAULT_IDENTITIES:
                 if os.path.exists(os.path.expanduser(path)):
@@ -170,17 +186,40 @@ def _load(path: str) -> paramiko.PKey | Unusable:
         read_bytes(file, _MOST_BYTES)  # paramiko would wait for a pipe, and read a device for ever
         return paramiko.PKey.from_path(file)
     except FileNotFoundError:
-        return Unusable(path, "missing")
+        return Unusable(path, _MISSING)
+    except PermissionError as error:
+        return _unreadable(path, strerror(error))
     except OSError as error:
         return Unusable(path, strerror(error))
     except (paramiko.PasswordRequiredException, TypeError):  # cryptography raises TypeError
         return Unusable(path, "needs a passphrase, and no agent holds it", locked=True)
     except (paramiko.SSHException, ValueError):
         if _public_key(path) is not None:
-            return Unusable(path, "a public key, and no agent holds its private key")
+            private = Unusable(path.removesuffix(".pub"), "")
+            return Unusable(
+                path, "a public key, and no agent holds its private key", fix=f"ssh-add {private.quoted}"
+            )
         return Unusable(path, "not a private key that can be read")
     except Exception as error:  # noqa: BLE001 - UnknownKeyType and UnsupportedAlgorithm have no common base
         return Unusable(path, f"cannot be used: {error}")
+
+
+def _unreadable(path: str, reason: str) -> Unusable:
+    """A file that this user may not read, with its mode and owner, as far as they can be seen."""
+    me = getpass.getuser()
+    file = Unusable(path, reason)
+    try:
+        found = os.stat(os.path.expanduser(path))
+    except OSError:
+        return replace(file, fix=f"give {me} access to the directory of {file.quoted}, or name another key")
+    owner = str(found.st_uid)
+    with contextlib.suppress(KeyError):
+        owner = pwd.getpwuid(found.st_uid).pw_name
+    reason = f"{reason}, mode {found.st_mode & 0o7777:04o}, owner {owner}"
+    if found.st_uid == os.geteuid():
+        return replace(file, reason=reason, fix=f"chmod 600 {file.quoted}")
+    fix = f"copy it to a file of {me} with mode 0600, and name that one; or: sudo chown {me} {file.quoted}"
+    return replace(file, reason=reason, fix=fix)
 
 
 def _public_part(path: str) -> bytes | None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
-import shlex
 import socket
 import threading
 import time
@@ -17,6 +15,7 @@ from paramiko.ssh_exception import IncompatiblePeer
 
 from mnt.errors import UsageError
 from mnt.fleet.login import tcp
+from mnt.fleet.login.advice import way_in
 from mnt.fleet.login.destination import Destination
 from mnt.fleet.login.failures import LoginCancelled, LoginFailure
 from mnt.fleet.login.hostkeys import HostKey, KnownHosts, KnownKey, judge
@@ -272,9 +271,20 @@ class Login:
         message = f"no key accepted; tried {', '.join(tried) or 'none'}"
         for file in unusable:
             message += f"; {file.label}: {file.reason}"
-        locked = [shlex.quote(os.path.expanduser(file.label)) for file in unusable if file.locked]
-        fix = f"ssh-add {' '.join(locked)}" if locked else self._how_to_authorize(tried)
-        raise self._failure(message, fix=fix)
+        offered = self._offered(transport)
+        if offered and "publickey" not in offered:
+            message += f"; the host accepts only {', '.join(offered)} of {self._destination.user}"
+        raise self._failure(message, fix=way_in(self._destination, tried, unusable, offered))
+
+    def _offered(self, transport: HostTransport) -> list[str]:
+        """The methods of authentication that the host offers; empty: it does not say."""
+        try:
+            transport.auth_none(self._destination.user)
+        except paramiko.BadAuthenticationType as error:
+            return list(error.allowed_types)
+        except (paramiko.SSHException, EOFError, OSError):
+            pass
+        return []
 
     def _authenticate_by_password(self, transport: HostTransport, password: str) -> None:
         """Use `password` or `keyboard-interactive`, whichever the host offers."""
@@ -292,12 +302,6 @@ class Login:
             raise self._failure("no answer about the password") from None
         if more:
             raise self._failure(f"the host wants more than a password: {', '.join(more)}")
-
-    def _how_to_authorize(self, tried: Sequence[str]) -> str:
-        destination = self._destination
-        files = [label for label in tried if not label.startswith("agent: ")]
-        key = f"-i {files[0]} " if files else ""
-        return f"ssh-copy-id {key}-p {destination.port} {destination.user}@{destination.hostname}"
 
     def _try(self, transport: HostTransport, identity: Identity, tried: Sequence[str]) -> bool:
         """Whether the host accepts that key."""

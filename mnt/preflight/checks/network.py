@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 
@@ -172,6 +173,16 @@ def hostname_loopback(host: Host, facts: HostFacts) -> Iterator[Problem]:
         message=message,
         found=found,
         expected="an address in the training network",
-        fix=f"in /etc/hosts, set {shlex.quote(facts.hostname)} to the address of the training NIC, "
-        "not to 127.0.1.1",
+        fix=_name_fix(host, facts.hostname),
     )
+
+
+_LOCAL = re.compile(r"(ip6-)?localhost[46]?(\.|$)", re.IGNORECASE)
+
+
+def _name_fix(host: Host, hostname: str) -> str:
+    if _LOCAL.match(hostname):  # an address for that name would break the host
+        name = "NAME" if _LOCAL.match(host.name) else shlex.quote(host.name)
+        address = f"in /etc/hosts, set {name} to the address of the training NIC"
+        return f"give the host a name of its own: sudo hostnamectl set-hostname {name}; {address}"
+    return f"in /etc/hosts, set {shlex.quote(hostname)} to the address of the training NIC, not to 127.0.1.1"
