@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket as socketlib
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -149,6 +151,23 @@ def test_identity_agent_none(home: Path, agent: None) -> None:
 def test_an_agent_that_is_gone_is_no_agent(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_AUTH_SOCK", str(home / "gone"))
     assert candidates(destination()) == []
+
+
+def test_an_agent_that_hangs(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = make_key(home / "mine")
+    with socketlib.socket(socketlib.AF_UNIX) as silent:
+        silent.bind(str(home / "silent"))
+        silent.listen()
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(home / "silent"))
+        assert candidates(destination(identity=mine)) == [mine]
+        assert capsys.readouterr().err == "", "nobody needs it"
+        began = time.monotonic()
+        assert candidates(destination()) == []
+        assert time.monotonic() - began < 9
+    said = f"warning: the SSH agent at {home / 'silent'} gives no answer within 2 s: its keys are not tried\n"
+    assert capsys.readouterr().err == said
 
 
 def test_what_is_no_key(home: Path) -> None:

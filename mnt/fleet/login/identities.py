@@ -18,11 +18,13 @@ from pathlib import Path
 import paramiko
 from paramiko.agent import AgentKey, AgentSSH
 
+from mnt import ui
 from mnt.fleet.login.destination import DEFAULT_IDENTITIES, Destination
 from mnt.fleet.login.terminal import ask_secret, has_terminal
 from mnt.remote.common.files import read_bytes, strerror
 
-_AGENT_TIMEOUT = 10.0  # seconds for each answer of an agent, which may ask its user
+_AGENT_LISTS = 2.0  # seconds for an agent to list its keys
+_AGENT_SIGNS = 10.0  # seconds for each signature: it may ask its user
 _MOST_BYTES = 64 * 1024  # of a key file
 _MISSING = "missing"
 AGENT = "agent: "  # begins the label of a key that only an agent has
@@ -76,12 +78,11 @@ class Identities:
         key: the user can add them with `ssh-add`. To be called in the main thread, before the logins.
         """
         for destination in destinations:
-            agent = self._agent_keys(destination.agent)
             paths = destination.identities
-            if not (paths or destination.only_identities or agent):
+            if not (paths or destination.only_identities or self._agent_keys(destination.agent)):
                 paths = DEFAULT_IDENTITIES
             for path in paths:
-                found = self._file(path, agent)
+                found = self._file(path, destination.agent)
                 if isinstance(found, Unusable) and found.locked:
                     self._files[path] = _unlock(path)
 
@@ -101,27 +102,27 @@ class Identities:
             yield found
 
     def _all(self, destination: Destination) -> Iterator[Identity | Unusable]:
-        agent = self._agent_keys(destination.agent)
         for path in destination.identities:
-            yield self._file(path, agent)
+            yield self._file(path, destination.agent)
         if destination.only_identities:
             return
-        for key in agent:
+        for key in self._agent_keys(destination.agent):
             yield Identity(f"{AGENT}{key.comment or key.get_name()}", key)
         if not destination.identities:
             for path in DEFAULT_IDENTITIES:
                 if os.path.exists(os.path.expanduser(path)):
-                    yield self._file(path, agent)
+                    yield self._file(path, destination.agent)
 
-    def _file(self, path: str, agent: list[AgentKey]) -> Identity | Unusable:
+    def _file(self, path: str, agent: str | None) -> Identity | Unusable:
+        """The key in a file; an agent is asked only for one that cannot be used as it is."""
         with self._lock:
             if path not in self._files:
                 self._files[path] = _load(path)
             loaded = self._files[path]
         if isinstance(loaded, Unusable):
             public = _public_part(path)
-            held = next((key for key in agent if key.asbytes() == public), None)
-            return loaded if held is None else Identity(path, held)
+            held = public and next((key for key in self._agent_keys(agent) if key.asbytes() == public), None)
+            return Identity(path, held) if held else loaded
         return Identity(path, loaded)
 
     def _agent_keys(self, path: str | None) -> list[AgentKey]:
@@ -137,13 +138,20 @@ class Identities:
 
     def _ask(self, path: str) -> list[AgentKey]:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.settimeout(_AGENT_TIMEOUT)
+        connection.settimeout(_AGENT_LISTS)
         try:
             connection.connect(path)
             agent = _SharedAgent(connection)
+        except TimeoutError:
+            connection.close()
+            ui.warn(
+                f"the SSH agent at {path} gives no answer within {_AGENT_LISTS:g} s: its keys are not tried"
+            )
+            return []
         except (OSError, paramiko.SSHException):
             connection.close()
             return []
+        connection.settimeout(_AGENT_SIGNS)
         self._sockets.append(connection)
         return list(agent.get_keys())
 
