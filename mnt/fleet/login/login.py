@@ -13,7 +13,7 @@ from typing import TypeVar
 import paramiko
 from paramiko.ssh_exception import IncompatiblePeer
 
-from mnt.errors import UsageError
+from mnt.errors import OutputError, UsageError
 from mnt.fleet.login import tcp
 from mnt.fleet.login.advice import way_in
 from mnt.fleet.login.destination import Destination
@@ -69,7 +69,7 @@ class Login:
                 self._socket.shutdown(socket.SHUT_RDWR)  # wakes a connect(); close() would not
 
     def run(self, via: HostTransport | None, password: str | None = None) -> HostTransport:
-        """An authenticated transport, through a gateway's if there is one. Raises LoginFailure.
+        """An authenticated transport, through a gateway's if there is one. Raises LoginFailure, OutputError.
 
         Args:
             password: to log in with, in place of keys; it is sent to no host whose key is not known.
@@ -250,9 +250,9 @@ class Login:
             try:
                 self._known_hosts.record(destination.key_name, key, file, hashed=destination.hash_names)
             except OSError as error:
-                message = f"it is new, and cannot be recorded in {file}: {strerror(error)}"
+                message = f"{file}: the host key of {destination.name} is new, and cannot be recorded: "
                 fix = "name a file that you can write to: ssh: {known_hosts: ..}"
-                raise self._failure(message, fix=fix) from None
+                raise OutputError(message + strerror(error), fix=fix) from None
 
     # -- authentication
 
