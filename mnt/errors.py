@@ -89,7 +89,10 @@ class NeverStarted(MntError):
 
 
 class OutputError(MntError):
-    """Standard output or standard error cannot be written, for another reason than a broken pipe."""
+    """The head cannot write what it must: standard output, standard error, a file of its own.
+
+    Not for a broken pipe. It is no host's fault: where a task on a host raises it, all tasks end (`Fleet`).
+    """
 
 
 class HostError(MntError):

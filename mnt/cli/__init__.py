@@ -73,13 +73,15 @@ def _use_streams() -> None:
     """Prepare the standard streams: writing waits for a slow reader, and a closed stream becomes /dev/null.
 
     Otherwise a pipe of another program's that does not block would lose output, and a socket could get the
-    number of a closed stream.
+    number of a closed stream. A closed standard output still cannot be written: results must not be lost
+    with an exit code of 0.
     """
     for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.set_blocking(descriptor, True)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is `descriptor`
+            # It gets the lowest free number, which is `descriptor`.
+            os.open(os.devnull, os.O_RDONLY if descriptor == 1 else os.O_RDWR)
         if getattr(sys, name) is None:
             setattr(sys, name, open(descriptor, mode))  # noqa: SIM115 - for the life of the process
 
@@ -110,6 +112,14 @@ def main() -> None:
 
         ui.error(error)
         code = error.exit_code
+    except OSError as error:  # of click's own output: --help, --version, a usage error
+        if error.filename is not None:
+            raise
+        from mnt import ui
+
+        ui.discard(sys.stdout)
+        ui.error(ui.unwritable(sys.stdout, error))
+        code = 1
     except (KeyboardInterrupt, click.Abort):
         from mnt import ui
 

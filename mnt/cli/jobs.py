@@ -21,6 +21,14 @@ class FoundJobs:
     hosts: JobHosts  # where they were found
     jobs: list[Job]  # newest first
     complete: bool  # every host on which there may be jobs was asked, and answered
+    unasked: tuple[str, ...] = ()  # hosts that did not answer
+
+    @property
+    def where(self) -> str:
+        """The hosts that this is about, for a sentence that there is no job."""
+        if self.complete:
+            return "the hosts"
+        return "the hosts that answered" + (f" ({brief(self.unasked)} did not)" if self.unasked else "")
 
     def named(self, job: str | None) -> Job:
         """The job with that id; None: the newest. Raises MntError, as a UsageError if no host can have it."""
@@ -29,7 +37,8 @@ class FoundJobs:
         except UsageError as error:
             if self.complete:
                 raise
-            raise MntError(f"{error.message} that answered", fix="see the warnings above") from None
+            fix = f"bring {brief(self.unasked)} back, then ask again" if self.unasked else error.fix
+            raise MntError(error.message.replace("the hosts", self.where), fix=fix) from None
 
 
 @contextmanager
@@ -80,4 +89,4 @@ def look_for_jobs(hosts: JobHosts, wanted: str | None, *, decided: bool) -> Foun
     for job in disputed:
         other = "disagrees with most hosts" if job.agreed else "these hosts do not agree"
         ui.warn(f"{brief(job.disagreeing)}: {other} about job {job.job}")
-    return FoundJobs(hosts, jobs, decided and not (errors or disputed))
+    return FoundJobs(hosts, jobs, decided and not (errors or disputed), tuple(errors))

@@ -77,17 +77,17 @@ def preflight(
     checks = select(only=_ids(only), skip=_ids(skip), deep=deep)
     with Fleet(selection.hosts) as fleet:
         report, seconds = _look(fleet, selection, checks)
-        _write(report, seconds, junit, html)
         if as_json:
             ui.document(report.document())
         else:
             show_report(report, seconds)
+        _write(report, seconds, junit, html)
         while watch is not None:
             time.sleep(watch)
             before = report
             report, seconds = _look(fleet, selection, checks)
-            _write(report, seconds, junit, html)
             show_changes(changes(before, report), report)
+            _write(report, seconds, junit, html)
     return 0 if report.ok else 1
 
 

@@ -67,9 +67,8 @@ def show_tree(code: Code, hosts: list[str], refusal: MntError | None, as_json: b
         return
     for entry in entries:
         ui.plain(printable(entry.path) + ("/" if entry.kind == "dir" else ""))
-    ui.info(
-        f"{counted(manifest.files, 'file')}, {filesize.decimal(manifest.size)}, to {counted(len(hosts), 'host')}; the largest:"
-    )
+    size = filesize.decimal(manifest.size)
+    ui.info(f"{counted(manifest.files, 'file')}, {size}, to {counted(len(hosts), 'host')}; the largest:")
     for entry in largest:
         ui.info(f"  {filesize.decimal(entry.size):>10}  {printable(entry.path)}")
     show_notices(code.notices)

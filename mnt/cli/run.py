@@ -9,7 +9,7 @@ import click
 
 from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
-from mnt.errors import MntError, counted
+from mnt.errors import MntError, OutputError, counted
 from mnt.fleet import Fleet, HostConnection, Timeouts
 from mnt.fleet.processes import OpenSshConnection
 from mnt.inventory.hostlist import fold, group
@@ -103,8 +103,8 @@ def run(
     elif keep:
         _show_groups(summary, diff=diff)
     _show_end(summary)
-    _remember(selection.inventory.file, summary)
-    return summary.exit_code
+    saved = _remember(selection.inventory.file, summary)
+    return summary.exit_code or (0 if saved else 1)
 
 
 def _command(words: tuple[str, ...], script: str | None, sudo: bool) -> Command:
@@ -193,8 +193,13 @@ def _show_end(summary: RunSummary) -> None:
         ui.failure(f"{count}: -n {shlex.quote(fold(summary.failed))}, or -n @failed")
 
 
-def _remember(inventory: str, summary: RunSummary) -> None:
+def _remember(inventory: str, summary: RunSummary) -> bool:
+    """Whether `@failed` says what is true of this run."""
     try:
         failed.remember(inventory, summary.failed)
-    except (OSError, MntError) as error:
+    except OutputError as error:
+        ui.error(error)
+        return False
+    except MntError as error:
         ui.warn(f"the failed hosts could not be saved for -n @failed: {error}")
+    return True

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from mnt import ui
+from mnt import keys, ui
 from mnt.cli.options import Selection, json_option, selection_options
 from mnt.errors import counted
 from mnt.fleet.login.terminal import ask_secret
@@ -27,31 +27,48 @@ from mnt.trust.setup import Setup, set_up
 def ssh_setup(selection: Selection, as_json: bool, key: str | None, no_mesh: bool, dry_run: bool) -> int:
     """Install your key on the hosts, set up logins between them, and test both.
 
-    If a host does not accept your key yet, your password is asked for: once for all such hosts. It is sent
+    If a host accepts no key of yours yet, your password is asked for: once for all such hosts. It is sent
     only to hosts whose host keys are known (`mnt trust`), and is not stored. Each node generates its own key,
     which never leaves the node.
     """
-    path = key or identities.choose(selection.hosts)
-    identity = identities.load(path)
-    if identity is None and dry_run:
-        ui.info(f"{path}: would be generated")
-        identity = identities.Identity(path, "ssh-ed25519 -", "")
-    elif identity is None:
-        ui.info(f"{path}: generated")
-        identity = identities.make(path)
+    named = key or identities.named(selection.hosts)
+    head = _Key(named or identities.usual(), dry_run)
     done = set_up(
         selection.inventory.cluster,
         selection.hosts,
-        identity,
+        head.get,
+        chosen=named is not None,
         ask=_ask_password,
         nodes=not no_mesh,
         dry_run=dry_run,
     )
     if as_json:
-        ui.document({"key": identity.path, "dry_run": dry_run, **done.document()})
+        ui.document({"key": head.path, "dry_run": dry_run, **done.document()})
     else:
-        _show(done, identity, dry_run)
+        _show(done, head, dry_run)
     return 0 if done.ok else 1
+
+
+class _Key:
+    """The head's key, which is made when it is first needed."""
+
+    def __init__(self, path: str, dry_run: bool) -> None:
+        self.path = path
+        self._dry_run = dry_run
+        self.loaded: Identity | None = None
+
+    def get(self) -> Identity:
+        """Raises UsageError if it cannot be read or made."""
+        if self.loaded is None:
+            self.loaded = identities.load(self.path) or self._make()
+        return self.loaded
+
+    def _make(self) -> Identity:
+        if self._dry_run:
+            ui.info(f"{self.path}: would be generated")
+            return Identity(self.path, keys.generate().public, "")  # of the right form, for the hosts
+        ui.info(f"{self.path}: generated")
+        return identities.make(self.path)
 
 
 def _ask_password(user: str, hosts: Sequence[str], why: str) -> str | None:
@@ -59,7 +76,7 @@ def _ask_password(user: str, hosts: Sequence[str], why: str) -> str | None:
     return ask_secret(f"Password of {user} on {fold(hosts)}: ")
 
 
-def _show(done: Setup, identity: Identity, dry_run: bool) -> None:
+def _show(done: Setup, key: _Key, dry_run: bool) -> None:
     for name, changes in done.changes.items():
         for change in changes:
             ui.plain(f"{name}: {'would be ' if dry_run else ''}{change}")
@@ -71,5 +88,6 @@ def _show(done: Setup, identity: Identity, dry_run: bool) -> None:
     if done.ok and not dry_run:
         works = f"{counted(len(done.mesh), 'login')} between hosts work{'s' * (len(done.mesh) == 1)}"
         between = f", and {works}" if done.mesh else ""
-        accept = f"{counted(len(done.changes), 'host')} accept{'s' * (len(done.changes) == 1)}"
-        ui.success(f"{accept} {identity.path}{between}")
+        accept = f"accept{'s' * (len(done.changes) == 1)}"
+        what = f"{accept} {key.path}" if key.loaded else f"already {accept} a key"
+        ui.success(f"{counted(len(done.changes), 'host')} {what}{between}")

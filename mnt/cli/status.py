@@ -42,13 +42,12 @@ def status(selection: Selection, as_json: bool, job: str | None) -> int:
     elif job is not None:
         _show_job(jobs[0])
     else:
-        _show_jobs(jobs, found.complete)
+        _show_jobs(jobs, found.where)
     return 0 if found.complete else 1
 
 
-def _show_jobs(jobs: list[Job], complete: bool) -> None:
+def _show_jobs(jobs: list[Job], where: str) -> None:
     if not jobs:
-        where = "the hosts" if complete else "the hosts that answered"
         ui.info(f"there are no jobs on {where}; mnt launch starts one")
         return
     rows: list[list[str | ui.Cell]] = [

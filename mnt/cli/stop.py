@@ -39,7 +39,7 @@ def stop(selection: Selection, as_json: bool, everything: bool, grace: float, jo
     if as_json:
         ui.document(document)
     elif not document["jobs"]:
-        ui.info("nothing to stop: no job runs" + ("" if found.complete else " on the hosts that answered"))
+        ui.info("nothing to stop: no job runs" + ("" if found.complete else f" on {found.where}"))
     for stopped in document["jobs"] if not as_json else ():
         ui.info(f"job {stopped['job']}:")
         for host, each in stopped["hosts"].items():

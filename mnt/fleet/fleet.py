@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from mnt.errors import HostError
+from mnt.errors import HostError, OutputError
 from mnt.fleet.connection import HostConnection
 from mnt.fleet.login.shared import Shared
 from mnt.fleet.results import Outcome, Results
@@ -87,8 +87,9 @@ class Fleet:
         If a private key needs a passphrase and no agent holds the key, the passphrase is asked for at the
         terminal before anything else, once for all hosts.
 
-        Returns the outcomes in the order of the fleet's hosts. A KeyboardInterrupt closes every connection
-        and is raised again at once. Raises KeyError for a name that is no host of the fleet.
+        Returns the outcomes in the order of the fleet's hosts. A KeyboardInterrupt, or an OutputError of a
+        task, which is the head's own fault, closes every connection and is raised again at once. Raises
+        KeyError for a name that is no host of the fleet.
         """
         work = {name: (self._connections[name], args) for name, args in arguments.items()}
         order = [name for name in self._hosts if name in work]
@@ -110,6 +111,8 @@ class Fleet:
             for _ in order:
                 outcome = done.get()
                 outcomes[outcome.host] = outcome
+                if outcome.error is not None and isinstance(outcome.error.__cause__, OutputError):
+                    raise outcome.error.__cause__
                 if on_result is not None:
                     on_result(outcome)
         except BaseException:

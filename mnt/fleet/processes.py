@@ -18,7 +18,7 @@ from mnt.fleet.login.destination import Destination
 from mnt.fleet.login.failures import LoginCancelled, LoginFailure
 from mnt.fleet.login.shared import Shared
 from mnt.fleet.wire.process import OpenSshCommand, ProcessCommand
-from mnt.fleet.wire.sshwords import ssh_argv
+from mnt.fleet.wire.sshwords import has_session_type, ssh_argv
 from mnt.inventory.model import Host
 from mnt.remote.common.files import strerror
 
@@ -119,9 +119,14 @@ class OpenSshConnection(_ProcessConnection):
         try:
             master = self._shared.masters.through(self.destination.jumps)
             proxy = None if master is None else master.proxy_to(self.destination)
-            strict = self.destination.strict
             return ssh_argv(
-                self.target, self.timeouts, command, proxy=proxy, strict=strict, terminal=terminal
+                self.target,
+                self.timeouts,
+                command,
+                proxy=proxy,
+                strict=self.destination.strict,
+                newer=has_session_type(),
+                terminal=terminal,
             )
         except LoginFailure as failure:
             raise failure.of(self.target.name) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from mnt.errors import HostError, OutputError
+from mnt.errors import HostError
 
 T = TypeVar("T")
 
@@ -42,10 +42,10 @@ class Results(dict[str, Outcome[T]]):
 
 
 def raise_output_error(outcome: Outcome[Any]) -> None:
-    """For `on_result`, if tasks print: end all tasks when the output cannot be written any more.
+    """For `on_result`, if tasks print: end all tasks when nobody reads the output any more.
 
-    Raises BrokenPipeError, OutputError.
+    Raises BrokenPipeError. A Fleet itself raises an OutputError.
     """
     cause = outcome.error.__cause__ if outcome.error else None
-    if isinstance(cause, (BrokenPipeError, OutputError)):
+    if isinstance(cause, BrokenPipeError):
         raise cause

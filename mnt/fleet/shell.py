@@ -1,63 +1,90 @@
-"""The user's login shell on a host, for an error message."""
+"""The user's login shell on a host, and its start-up files, for an error message."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
+import time
 
 import paramiko
 
 from mnt.errors import HostError
 from mnt.fleet.connection import HostConnection
+from mnt.fleet.startup import FILES, Found, explain
 from mnt.fleet.wire.channel import CHANNEL_ERRORS
+from mnt.fleet.wire.command import ReadTimeout, remaining
 
-_PASSWD_LIMIT = 1 << 20  # bytes
+_FILE_LIMIT = 1 << 20  # bytes
 _PACKET_LIMIT = 1 << 18  # bytes; the largest of OpenSSH's sftp-server (SFTP_MAX_MSG_LENGTH)
-_LINE_SHOWN = 500  # characters
+_LOOK_LIMIT = 5.0  # seconds
+
+# Any login shell passes it on (see bootstrap.COMMAND). Who only repeats the command does not know the sum.
+_LOOKED = b"mnt-looked-42\n"
+_LOOK = (
+    'exec sh -c \'echo mnt-looked-$((6 * 7)); echo "$SHELL"; cd; '
+    f'grep -n "" /dev/null {" ".join(name.replace("~/", "./") for name in FILES)}\''
+)
 
 
 def runs_nothing(connection: HostConnection, exit_code: int | None, output: str) -> HostError:
-    """The error for a host whose login shell ended without running the command.
+    """The error for a host whose login shell has ended without running a command, or does not get that far.
 
     Args:
-        exit_code: of the shell.
-        output: its output, if any; the last line is in the message.
+        exit_code: of the shell; None: it has not ended.
+        output: of the shell, if any; its end is in the message.
     """
-    shell = login_shell(connection)
-    named = "the login shell" if shell is None else f"the login shell, {shell},"
-    code = "" if exit_code is None else f", exit code {exit_code}"
-    last = "".join(output.strip().splitlines()[-1:])[:_LINE_SHOWN]
-    return HostError(
-        connection.target.name,
-        "command",
-        f"{named} runs no command{code}" + (f": {last}" if last else ""),
-        fix=f"as root on the host: usermod --shell /bin/bash {connection.destination.user}",
-    )
+    ending = f"exit code {exit_code}"
+    if exit_code is None:
+        ending = f"and has not ended within {connection.timeouts.start:g} s"
+    found = _look(connection) or over_sftp(connection)
+    message, fix = explain(found, ending, output, connection.destination.user)
+    return HostError(connection.target.name, "command", message, fix=fix)
 
 
-def login_shell(connection: HostConnection) -> str | None:
-    """The shell in the host's /etc/passwd; None if it is not there, or the file cannot be read.
+def _look(connection: HostConnection) -> Found | None:
+    """What a command without any input finds; None if the shell does not run it either."""
+    output, deadline = b"", time.monotonic() + _LOOK_LIMIT
+    with contextlib.suppress(HostError, ReadTimeout), connection.start(_LOOK) as running:
+        running.end_input()
+        while data := running.read(remaining(deadline)):
+            output = (output + data)[:_FILE_LIMIT]
+    _, mark, answer = output.partition(_LOOKED)
+    if not mark:
+        return None
+    shell, *lines = answer.decode(errors="replace").split("\n")
+    files: dict[str, str] = {}
+    for line in lines:
+        match = re.match(r"([^:]+):\d+:", line)
+        name = match[1].replace("./", "~/") if match else ""
+        if name in FILES and match:
+            files[name] = files.get(name, "") + line[match.end() :] + "\n"
+    return Found(shell or None, True, files)
 
-    The file is read over SFTP, which sshd's own `internal-sftp` serves without a shell, within
-    `Timeouts.channel` seconds.
+
+def over_sftp(connection: HostConnection) -> Found:
+    """What the host's files say of the shell.
+
+    They are read over SFTP, which sshd's own `internal-sftp` serves without a shell, within `_LOOK_LIMIT`.
     """
+    texts: dict[str, str] = {}
     with (
-        contextlib.suppress(HostError, paramiko.SSHException, OSError, EOFError),
+        contextlib.suppress(HostError, paramiko.SSHException, paramiko.SFTPError, OSError, EOFError),
         contextlib.closing(connection.open_session()) as channel,
     ):
-        limit = connection.timeouts.channel
-        end = threading.Timer(limit, _close, (channel,))
+        end = threading.Timer(_LOOK_LIMIT, _close, (channel,))
         end.daemon = True
-        channel.settimeout(limit)
-        channel.invoke_subsystem("sftp")
         end.start()
         try:
-            with _Sftp(channel).open("/etc/passwd") as file:
-                text = file.read(_PASSWD_LIMIT).decode(errors="replace")
+            channel.settimeout(_LOOK_LIMIT)
+            channel.invoke_subsystem("sftp")
+            sftp = _Sftp(channel)
+            for name in ("/etc/passwd", *FILES):
+                with contextlib.suppress(FileNotFoundError), sftp.open(name.removeprefix("~/")) as file:
+                    texts[name] = file.read(_FILE_LIMIT).decode(errors="replace")
         finally:
             end.cancel()
-        return shell_of(text, connection.destination.user)
-    return None
+    return Found(shell_of(texts.pop("/etc/passwd", ""), connection.destination.user), False, texts)
 
 
 def _close(channel: paramiko.Channel) -> None:

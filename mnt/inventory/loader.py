@@ -57,7 +57,7 @@ def load(file: str | os.PathLike[str]) -> Inventory:
     resolved = {
         "cluster": parsed.cluster or Path(source.file).stem,
         "file": source.file,
-        "hosts": [_host(source, name, layers[name]) for name in entries],
+        "hosts": [_host(source, name, layers[name], _places(name, groups, entries)) for name in entries],
         "groups": groups,
         "secrets": _secrets(source, parsed),
     }
@@ -188,7 +188,13 @@ def _groups(source: Document, parsed: InventoryFile, known: Collection[str]) -> 
     return groups
 
 
-def _host(source: Document, name: str, layers: list[Plain]) -> Plain:
+def _places(name: str, groups: Groups, entries: Mapping[str, list[Location]]) -> list[Location]:
+    """Where the file may have settings for a host, from weak to strong."""
+    mine = [("groups", group) for group, hosts in groups.items() if name in hosts]
+    return [(), ("defaults",), *mine, *entries[name]]
+
+
+def _host(source: Document, name: str, layers: list[Plain], places: list[Location]) -> Plain:
     """One host's final settings, by the names of mnt.inventory.model.Host."""
     settings: Plain = {"address": name}
     for layer in layers:
@@ -200,7 +206,11 @@ def _host(source: Document, name: str, layers: list[Plain]) -> Plain:
     beside = Path(source.file).absolute().parent
     ssh = settings.get("ssh", {})
     paths = {key: str(beside / ssh[key]) for key in _HEAD_PATHS if not (ssh.get(key) or "~").startswith("~")}
-    return settings | {"name": name, "ssh": ssh | paths}  # `~` stays: the home of the user who runs `mnt`
+    ssh = ssh | paths  # `~` stays: the home of the user who runs `mnt`
+    identities = [at for place in places if (at := (*place, "ssh", "identity")) in source.lines]
+    if ssh.get("identity") and identities:
+        ssh["named_at"] = (ssh["identity"], f"{source.file}:{source.line(identities[-1])}")
+    return settings | {"name": name, "ssh": ssh}
 
 
 def _layers(plain: Plain, groups: Groups, entries: Mapping[str, list[Location]]) -> dict[str, list[Plain]]:

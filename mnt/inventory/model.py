@@ -31,6 +31,9 @@ class Ssh:
     config: str | None = "~/.ssh/config"  # an ssh_config file; None: read none
     gateway: str | None = None  # [user@]host[:port], or several of them with commas, as in ProxyJump
     host_keys: str = "accept-new"  # or "strict"
+    mesh: str = "optional"  # or "required": logins between the nodes, which `mnt` itself never needs
+    # For messages: `identity` as the inventory names it, and FILE:LINE.
+    named_at: tuple[str, str] | None = field(default=None, compare=False)
 
 
 class Rdma(Section, frozen=True):

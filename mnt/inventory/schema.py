@@ -41,6 +41,7 @@ class SshSection(Section, frozen=True):
     config: HeadPath | None = None
     gateway: Gateway | None = None
     host_keys: Literal["accept-new", "strict"] = "accept-new"
+    mesh: Literal["optional", "required"] = "optional"
 
 
 class NodeNetworkSection(Section, frozen=True):

@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from mnt.errors import UsageError
+from mnt.errors import OutputError, UsageError
 from mnt.remote.common.files import parse_json, read_bytes, replace_file, strerror
 from mnt.remote.common.owners import check_owners
 from mnt.remote.common.refusal import Refused
@@ -28,15 +28,34 @@ def state_file(inventory: str) -> Path:
 def remember(inventory: str, hosts: Sequence[str]) -> None:
     """Replace the failed hosts of the inventory.
 
+    If that is not possible, those of an earlier run are at least forgotten: they must not be taken for these.
+
     Raises:
-        OSError: the file cannot be written.
+        OutputError: the file cannot be written; or, where no host failed, not even be removed.
         UsageError: another user could change it.
     """
     file = state_file(inventory)
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _is_ours(file.parent)
     text = json.dumps({"format": _FORMAT, "inventory": os.path.realpath(inventory), "hosts": list(hosts)})
-    replace_file(file, text + "\n")
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _is_ours(file.parent)
+        replace_file(file, text + "\n")
+    except OSError as error:
+        if _forgotten(file) and not hosts:
+            return
+        raise OutputError(
+            f"{file}: the hosts for -n @failed cannot be saved: {strerror(error)}",
+            fix="free space there, or set XDG_STATE_HOME to another directory",
+        ) from None
+
+
+def _forgotten(file: Path) -> bool:
+    """Whether there is no file any more."""
+    try:
+        file.unlink(missing_ok=True)
+    except OSError:
+        return not file.exists()
+    return True
 
 
 def recall(inventory: str) -> list[str]:

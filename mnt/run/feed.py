@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 
-from mnt.errors import MntError
+from mnt.errors import OutputError
 from mnt.remote.common.files import strerror
 
 _READ = 1 << 18  # bytes
@@ -72,7 +72,7 @@ class Source:
     def _piece(self, offset: int, feed: Feed) -> bytes:
         """The data at an offset; waits for it. Empty at the end of the data, or if `feed` is closed.
 
-        Raises MntError if standard input could not be copied.
+        Raises OutputError if standard input could not be copied.
         """
         with self._changed:
             if offset > self._position:
@@ -84,14 +84,14 @@ class Source:
             return b""
         if self._failure is not None:
             message = f"standard input cannot be copied: {strerror(self._failure)}"
-            raise MntError(message, fix="free space in $TMPDIR")
+            raise OutputError(message, fix="free space in $TMPDIR")
         return os.pread(self._file, size, self._start + offset)
 
 
 class Feed:
     """The reader of a Source for one host. Iterating waits for data; `close`, in another thread, ends it.
 
-    Iterating raises MntError if standard input could not be copied.
+    Iterating raises OutputError if standard input could not be copied.
     """
 
     def __init__(self, source: Source) -> None:

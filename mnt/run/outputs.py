@@ -13,9 +13,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 
-from mnt.errors import UsageError
+from mnt.errors import OutputError, UsageError
 from mnt.remote.common.files import strerror
 from mnt.remote.common.owners import check_owners, group_of
 from mnt.remote.common.refusal import Refused
@@ -40,7 +39,12 @@ class Stored:
         self.size = 0
 
     def write(self, data: bytes) -> None:
-        self._file.write(data[: max(0, (KEPT_MIB << 20) - self.size)])
+        """Raises OutputError."""
+        try:
+            self._file.write(data[: max(0, (KEPT_MIB << 20) - self.size)])
+        except OSError as error:
+            message = f"{tempfile.gettempdir()}: the output cannot be kept: {strerror(error)}"
+            raise OutputError(message, fix="free space there, or set TMPDIR to another directory") from None
         self._hash.update(data)
         self.size += len(data)
 
@@ -107,16 +111,41 @@ def prepare(directory: str, hosts: Iterable[str]) -> Path:
     return path
 
 
-def create(directory: Path, host: str, opened: contextlib.ExitStack) -> list[BinaryIO]:
+class _File:
+    """A file of --outdir, which only the user can read. Raises OutputError."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            self._file = open(os.open(path, flags, 0o600), "wb", buffering=0)  # noqa: SIM115 - see `close`
+        except OSError as error:
+            raise self._failure(error) from None
+
+    def write(self, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[self._file.write(view) :]
+        except OSError as error:
+            raise self._failure(error) from None
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _failure(self, error: OSError) -> OutputError:
+        message = f"--outdir: {self._path} cannot be written: {strerror(error)}"
+        return OutputError(message, fix="name another directory")
+
+
+def create(directory: Path, host: str, opened: contextlib.ExitStack) -> list[_File]:
     """Create both files of a host that was reached: for stdout and for stderr; `opened` closes them.
 
-    A host's name in the inventory is a valid file name. Only the user can read the files. Raises OSError,
-    also if they exist: `prepare` has removed those of earlier runs.
+    A host's name in the inventory is a valid file name. Raises OutputError, also if the files exist:
+    `prepare` has removed those of earlier runs.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     return [
-        opened.enter_context(open(os.open(directory / f"{host}{suffix}", flags, 0o600), "wb", buffering=0))
-        for suffix in _SUFFIXES
+        opened.enter_context(contextlib.closing(_File(directory / f"{host}{suffix}"))) for suffix in _SUFFIXES
     ]
 
 
@@ -139,7 +168,7 @@ class Outputs:
         self.kept: dict[str, Capture] = {}
 
     def open(self, host: str, opened: contextlib.ExitStack) -> Sink:
-        """The sink of a host that was reached; `opened` closes its files. Raises OSError."""
+        """The sink of a host that was reached; `opened` closes its files. Raises OutputError."""
         writers: list[Writers] = []
         if self._live is not None:
             out, err = self._live

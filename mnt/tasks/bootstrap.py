@@ -158,11 +158,12 @@ class FrameReader:
         self._buffer = bytearray()
         self._parts = bytearray()
         self._noise = bytearray()
+        self._echoed = False  # the opening comes back, in which the mark is a line
 
     @property
     def noise(self) -> str:
-        """The end of the text outside frames."""
-        return (self._noise + self._buffer)[-_NOISE_KEPT:].decode(errors="replace")
+        """The end of the text outside frames; not what only sends our own input back, which may be secret."""
+        return "" if self._echoed else (self._noise + self._buffer)[-_NOISE_KEPT:].decode(errors="replace")
 
     @property
     def skipped(self) -> str:
@@ -172,6 +173,7 @@ class FrameReader:
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Take a piece of output, and return the frames that it completes. Raises BadFrame."""
         self._buffer += data
+        self._echoed = self._echoed or self._mark.rstrip() + b"\n" in self._buffer
         while self._skip_to_mark():
             end = self._buffer.find(b"\n")
             if end < 0:

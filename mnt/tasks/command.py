@@ -52,7 +52,7 @@ def run_command(
     Args:
         sink: called in this thread.
         stdin: the command's standard input, closed at the end. None: it has none.
-        timeout: seconds for the command, after at most `Timeouts.channel` seconds to start; None: no limit.
+        timeout: seconds for the command, after at most `Timeouts.start` seconds to start; None: no limit.
 
     Raises:
         HostError: phase `command`: it could not be started, or did not end in time; `channel` or an earlier
@@ -70,12 +70,9 @@ def run_command(
         with connection.start(login_line, on_stderr=on_stderr) as running, ExitStack() as started:
             running.write([wrapper.opening(command, mark, with_input=stdin is not None)])
             output = _Output(running, streams, sink)
-            if timeout is not None:
-                output.limit(timeout + connection.timeouts.channel)
-            if not output.follow(until=lambda: streams.started):
+            if not output.starts(connection.timeouts.start):
                 raise _not_started(connection, running, streams, command)
-            if timeout is not None:
-                output.limit(timeout)
+            output.limit(math.inf if timeout is None else timeout)
             if stdin is not None:
                 started.enter_context(_leash(connection, login_line, streams.group))
                 started.callback(stdin.close)  # this ends the thread that waits for more of it
@@ -104,6 +101,14 @@ class _Output:
     def limit(self, seconds: float) -> None:
         """Allow it this long, from now on."""
         self._deadline = time.monotonic() + seconds
+
+    def starts(self, limit: float) -> bool:
+        """Whether the command starts within `limit` seconds. Raises HostError."""
+        self.limit(limit)
+        try:
+            return self.follow(until=lambda: self._streams.started)
+        except TimeoutError:
+            return False
 
     def follow(self, until: Callable[[], bool] = lambda: False) -> bool:
         """Pass output on until it ends or `until()` is true; returns False if it ended.
@@ -183,7 +188,9 @@ def _not_started(
 ) -> HostError:
     """The error if the login shell, or sudo, did not run the command."""
     if not command.sudo:
-        return runs_nothing(connection, running.exit_code, streams.noise)
+        code = running.exit_code
+        running.close()
+        return runs_nothing(connection, code, streams.noise)
     lines = streams.noise.strip().splitlines()
     if lines and "password" in lines[-1]:
         fix = "a NOPASSWD rule in the host's sudoers(5), for the user who logs in"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from mnt.errors import HostError
-from mnt.fleet import HostConnection
+from mnt.fleet import HostConnection, Timeouts
 from mnt.fleet.shell import runs_nothing
 from mnt.fleet.wire.command import ReadTimeout, RunningCommand, remaining
 from mnt.remote.common.files import whole_number
@@ -94,7 +94,7 @@ def run_program(
         if stdin is None:
             request += bootstrap.END_OF_STREAM
         with connection.start(bootstrap.COMMAND) as command:
-            run = _Run(command, mark, name, deadline, patience, most)
+            run = _Run(command, mark, name, deadline, connection.timeouts, most)
             command.write([opening + bundle.packed(name) + request])
             return run.answer(stdin, on_frame, on_noise)
 
@@ -189,9 +189,9 @@ class _TimedOut(Exception):
 
 @dataclass(eq=False)
 class _NoShell(Exception):
-    """The login shell has ended, and did not run COMMAND."""
+    """The login shell did not run COMMAND: it has ended, or `Timeouts.start` has passed."""
 
-    exit_code: int | None
+    exit_code: int | None  # None: it has not ended
     output: str
 
 
@@ -201,7 +201,7 @@ class _Run:
     Args:
         mark: of its frames.
         deadline: on time.monotonic()'s clock.
-        patience: seconds that each interpreter has to start.
+        timeouts: for the start of the shell, and of each interpreter.
         bound: of each frame.
     """
 
@@ -211,7 +211,7 @@ class _Run:
         mark: str,
         name: str,
         deadline: float | None,
-        patience: float,
+        timeouts: Timeouts,
         bound: Bound,
     ) -> None:
         self._command = command
@@ -219,10 +219,11 @@ class _Run:
         self._name = name
         self._reader = FrameReader(mark, bound)
         self._deadline = deadline
-        self._patience = patience
+        self._patience = timeouts.interpreter
         self._heard = False  # whether any frame has come
         self._group: int | None = None  # process group of sh, until a program has started
-        self._impatient: float | None = None  # when to give up the interpreter that is being started
+        # When to give up what is being started: the shell, then an interpreter.
+        self._impatient: float | None = time.monotonic() + timeouts.start
 
     def answer(
         self,
@@ -275,7 +276,10 @@ class _Run:
             try:
                 data = self._command.read(remaining(min(due)) if due else None)
             except ReadTimeout:
-                raise _TimedOut(self._group, starting=min(due) == self._impatient) from None
+                starting = min(due) == self._impatient
+                if starting and not self._heard:
+                    raise self._ended() from None
+                raise _TimedOut(self._group, starting=starting) from None
             if not data:
                 return
             for frame in self._reader.feed(data):

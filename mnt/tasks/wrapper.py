@@ -64,6 +64,7 @@ class Streams:
     def __init__(self, mark: str) -> None:
         self._mark = mark.encode()
         self._noise: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
+        self._echoed = False  # the input comes back
         self._held = b""  # the end of standard error, if it may be the beginning of the exit code
         self.group: int | None = None  # the command's process group
         self.exit_code: int | None = None
@@ -75,8 +76,16 @@ class Streams:
 
     @property
     def noise(self) -> str:
-        """The end of standard error before the mark."""
-        return self._noise.get("stderr", b"")[-_NOISE_KEPT:].decode(errors="replace")
+        """The end of standard error before the mark; of standard output, if there is none.
+
+        Not what only sends our own input back.
+        """
+        if self._echoed:
+            return ""
+        noise = self._noise.get("stderr", b"")
+        if not noise.strip():
+            noise = self._noise.get("stdout", b"")
+        return bytes(noise[-_NOISE_KEPT:]).decode(errors="replace")
 
     def stdout(self, data: bytes) -> bytes:
         """The command's part of the next piece of standard output."""
@@ -112,14 +121,17 @@ class Streams:
         if noise is None:
             return data
         noise += data
-        _, mark, rest = noise.partition(self._mark)
+        # On standard output a space follows: something that only sends its input back has not started it.
+        begin = self._mark + b" " if stream == "stdout" else self._mark
+        _, mark, rest = noise.partition(begin)
         digits, newline, rest = rest.partition(b"\n")
+        self._echoed = self._echoed or (stream == "stdout" and self._mark + b"\n" in noise)
         if newline or len(digits) > len(b" ") + _DIGITS:
             del self._noise[stream]
             group = _number(digits.strip())
             self.group = self.group if group is None else group
         elif not mark:
-            del noise[: -_NOISE_KEPT - len(self._mark)]
+            del noise[: -_NOISE_KEPT - len(begin)]
         return bytes(rest)
 
 

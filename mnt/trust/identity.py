@@ -25,36 +25,39 @@ class Identity:
     comment: str
 
 
-def choose(hosts: Iterable[Host]) -> str:
-    """The key file in the inventory, else the first existing default of ssh, else the file to create.
-
-    Raises UsageError if the hosts have different key files.
-    """
-    named = {host.ssh.identity for host in hosts}
-    if len(named) > 1:
+def named(hosts: Iterable[Host]) -> str | None:
+    """The key file that the inventory names for the hosts. Raises UsageError if they have different ones."""
+    found = {host.ssh.identity for host in hosts}
+    if len(found) > 1:
         raise UsageError(
             "these hosts have different keys in the inventory",
             fix="select hosts with the same key: -n; or name one key: --key FILE",
         )
-    (only,) = named
-    if only is not None:
-        return only
+    (only,) = found
+    return only
+
+
+def usual() -> str:
+    """The first existing default of ssh, else the file to create."""
     return next((path for path in DEFAULT_IDENTITIES if os.path.exists(_file(path))), DEFAULT_IDENTITIES[0])
 
 
 def load(path: str) -> Identity | None:
-    """The key in a file; None if there is no such file. Raises UsageError if its public key is missing."""
+    """The key in a file; None if there is no such file. Raises UsageError if its public key is missing.
+
+    The file may itself be a public key, which stands for one of an agent.
+    """
     if not _file(path).exists():
         return None
-    public = Path(f"{_file(path)}.pub")
+    public = path if path.endswith(".pub") else f"{path}.pub"
+    fix = None if public == path else f"ssh-keygen -y -f {path} > {public}"
     try:
-        text = read_bytes(public, _MOST_BYTES)
+        text = read_bytes(_file(public), _MOST_BYTES)
         words = text.decode("utf-8", "replace").split("\n")[0].split(None, 2)
     except OSError as error:
-        fix = f"ssh-keygen -y -f {path} > {path}.pub"
-        raise UsageError(f"{path}.pub: {strerror(error)}", fix=fix) from None
+        raise UsageError(f"{public}: {strerror(error)}", fix=fix) from None
     if len(words) < 2:
-        raise UsageError(f"{path}.pub: not a public key", fix=f"ssh-keygen -y -f {path} > {path}.pub")
+        raise UsageError(f"{public}: not a public key", fix=fix)
     comment = words[2].strip() if len(words) == 3 else ""
     return Identity(path, f"{words[0]} {words[1]}", comment)
 

@@ -14,6 +14,7 @@ from mnt.errors import HostError, UsageError
 from mnt.fleet import Fleet, HostConnection, Results
 from mnt.fleet.login.destination import Destination
 from mnt.fleet.login.hostkeys import KnownHosts
+from mnt.fleet.login.terminal import has_terminal
 from mnt.inventory.model import Host
 from mnt.tasks.logins import Account, Authorized, Peer, PeerLogin, authorize, mesh
 from mnt.trust.identity import Identity
@@ -33,10 +34,14 @@ class Setup:
     changes: dict[str, list[str]] = field(default_factory=dict)  # by host
     errors: dict[str, HostError] = field(default_factory=dict)  # by host
     mesh: dict[tuple[str, str], PeerLogin] = field(default_factory=dict)  # (from, to) -> result of the login
+    passwords: list[str] = field(default_factory=list)  # a dry run: hosts that would get the key by password
 
     @property
     def ok(self) -> bool:
         return not self.errors and all(login["ok"] for login in self.mesh.values())
+
+    def _status(self, name: str) -> str:
+        return "failed" if name in self.errors else "password" if name in self.passwords else "ready"
 
     def document(self) -> dict[str, Any]:
         """The JSON form of `mnt ssh-setup --json`."""
@@ -45,7 +50,7 @@ class Setup:
             "ok": self.ok,
             "hosts": {
                 name: {
-                    "status": "failed" if name in self.errors else "ready",
+                    "status": self._status(name),
                     "changes": self.changes.get(name, []),
                     "error": self.errors[name].reason if name in self.errors else None,
                 }
@@ -58,15 +63,19 @@ class Setup:
 def set_up(
     cluster: str,
     hosts: Sequence[Host],
-    identity: Identity,
+    key: Callable[[], Identity],
     *,
+    chosen: bool,
     ask: AskPassword,
     nodes: bool = True,
     dry_run: bool = False,
 ) -> Setup:
-    """Install the head's key on all hosts, and each node's own key on all other nodes; then test the logins.
+    """Install the head's key on hosts, and each node's own key on all other nodes; then test the logins.
 
     Args:
+        key: the head's key; it is called only if a host gets it.
+        chosen: the user has named that key, so all hosts get it. Otherwise it is only for hosts that accept
+            no key yet.
         ask: returns a user's password for hosts that accept no key yet; None: no password is available.
         nodes: whether to set up logins between the hosts.
         dry_run: change nothing, and ask for no password.
@@ -77,19 +86,25 @@ def set_up(
     # No host key is recorded here: a host must be known before it gets keys or a password.
     hosts = [replace(host, ssh=replace(host.ssh, host_keys="strict")) for host in hosts]
     directory = _directory(cluster)
-    head: Authorized = {"key": identity.public, "comment": identity.comment, "options": ""}
-    task = partial(authorize, cluster=directory, authorized=[head], node_key=nodes, dry_run=dry_run)
+    task = partial(authorize, cluster=directory, node_key=nodes, dry_run=dry_run)
     with Fleet(hosts) as fleet:
         destinations = {host.name: fleet.connection(host.name).destination for host in hosts}
         if nodes:
             _check_plain(destinations)
-        results = fleet.run(task)
+        results = fleet.run(partial(task, authorized=[_head(key())] if chosen else []))
     _note(done, results)
     accounts = results.values_by_host()
-    if not dry_run:
-        accounts |= _by_password(done, hosts, task, destinations, ask)
+    keyed = set(accounts) if chosen else set()  # the hosts that have got the head's key
+    if locked := [host for host in hosts if _is_locked(done.errors.get(host.name))]:
+        if dry_run:
+            _plan_passwords(done, [host.name for host in locked], key())
+        else:
+            found = _by_password(done, locked, partial(task, authorized=[_head(key())]), destinations, ask)
+            accounts |= found
+            keyed |= set(found)
     reached = [
-        replace(host, ssh=replace(host.ssh, identity=identity.path))  # from now on the only key for logins
+        # From now on its only key for logins.
+        replace(host, ssh=replace(host.ssh, identity=key().path)) if host.name in keyed else host
         for host in hosts
         if host.name in accounts
     ]
@@ -100,11 +115,32 @@ def set_up(
             if (public := accounts[host.name]["public"]) is not None
         ]
         peers = [_peer(host.name, destinations[host.name]) for host in reached]
-        _join(done, directory, [head, *node_keys], reached, peers=peers, dry_run=dry_run)
+        heads = {host.name: [_head(key())] if host.name in keyed else [] for host in reached}
+        added = {name: [*head, *node_keys] for name, head in heads.items()}
+        _join(done, directory, added, reached, peers=peers, dry_run=dry_run)
     elif reached:
         with Fleet(reached) as fleet:
             done.errors.update(fleet.run(HostConnection.open).errors())
     return done
+
+
+def _head(identity: Identity) -> Authorized:
+    return {"key": identity.public, "comment": identity.comment, "options": ""}
+
+
+def _is_locked(error: HostError | None) -> bool:
+    """Whether the host itself has refused our keys: a password may open it. Gateways get no keys."""
+    return error is not None and error.phase == "authentication" and not error.reason.startswith("gateway ")
+
+
+def _plan_passwords(done: Setup, names: Sequence[str], identity: Identity) -> None:
+    """What a dry run shows for hosts that accept no key: nothing else is known of them."""
+    for name in names:
+        del done.errors[name]
+        done.changes[name] = [
+            f"~/.ssh/authorized_keys: {identity.path} added, after the password is asked for"
+        ]
+        done.passwords.append(name)
 
 
 def _note(done: Setup, results: Results[Account]) -> None:
@@ -129,12 +165,12 @@ def _by_password(
     accounts: dict[str, Account] = {}
     for _ in range(_TRIES):
         errors = done.errors
-        refused = {name for name, error in errors.items() if error.phase == "authentication"}
-        locked = [host for host in hosts if host.name in refused]
+        locked = [host for host in hosts if _is_locked(errors.get(host.name))]
         for user in dict.fromkeys(destinations[host.name].user for host in locked):
             group = [host for host in locked if destinations[host.name].user == user]
             password = ask(user, [host.name for host in group], errors[group[0].name].reason)
             if password is None:
+                _ask_elsewhere(done, [host.name for host in group])
                 return accounts
             with Fleet(group, connect=partial(HostConnection, password=password)) as fleet:
                 results = fleet.run(task)
@@ -143,10 +179,21 @@ def _by_password(
     return accounts
 
 
+def _ask_elsewhere(done: Setup, names: Sequence[str]) -> None:
+    """Say of these hosts that a password was needed, and none was given."""
+    why, fix = "no password was given", "mnt ssh-setup, and type the password"
+    if not has_terminal():
+        why = "a password is needed, and there is no terminal to ask for it at"
+        fix = "run mnt ssh-setup on a terminal"
+    for name in names:
+        error = done.errors[name]
+        done.errors[name] = HostError(name, error.phase, f"{error.reason}; {why}", fix=fix)
+
+
 def _join(
     done: Setup,
     directory: str,
-    authorized: list[Authorized],
+    authorized: Mapping[str, list[Authorized]],
     hosts: Sequence[Host],
     *,
     peers: Sequence[Peer],
@@ -154,8 +201,8 @@ def _join(
 ) -> None:
     """Set up the logins between the nodes, and test those from and to the first node."""
     with Fleet(hosts) as fleet:
-        task = partial(authorize, cluster=directory, authorized=authorized, peers=peers, dry_run=dry_run)
-        results = fleet.run(task)
+        task = partial(authorize, peers=peers, dry_run=dry_run)
+        results = fleet.run_each(task, {name: (directory, keys) for name, keys in authorized.items()})
         _note(done, results)
         ready = [host for host in hosts if results[host.name].ok]
         if dry_run or len(ready) < 2:

@@ -6,6 +6,7 @@ whatever text of hosts it contains. It is not processed as markup and not wrappe
 
 from mnt.ui.console import (
     StatusLine,
+    discard,
     document,
     error,
     failure,
@@ -16,6 +17,7 @@ from mnt.ui.console import (
     plain,
     readable,
     success,
+    unwritable,
     warn,
 )
 from mnt.ui.files import write_file
@@ -27,6 +29,7 @@ __all__ = [
     "HostLines",
     "StatusLine",
     "block",
+    "discard",
     "document",
     "error",
     "failure",
@@ -39,6 +42,7 @@ __all__ = [
     "readable",
     "success",
     "table",
+    "unwritable",
     "warn",
     "write_file",
 ]

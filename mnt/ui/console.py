@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -59,8 +60,23 @@ def put(stream: TextIO, data: str | bytes) -> None:
         raise
     except OSError as error:
         discard(stream)
-        message = f"the output cannot be written: {strerror(error)}"
-        raise OutputError(message, fix="write it to another place") from error
+        raise unwritable(stream, error) from error
+
+
+def unwritable(stream: TextIO, error: OSError) -> OutputError:
+    """The error for a stream that cannot be written."""
+    name = {1: "standard output", 2: "standard error"}.get(_number(stream), "the output")
+    closed = error.errno == errno.EBADF
+    reason = "it is closed" if closed else strerror(error)
+    fix = "open it; >/dev/null discards it" if closed else "write it to another place"
+    return OutputError(f"{name}: the output cannot be written: {reason}", fix=fix)
+
+
+def _number(stream: TextIO) -> int:
+    try:
+        return stream.fileno()
+    except (OSError, ValueError):  # no file
+        return -1
 
 
 def discard(stream: TextIO) -> None:

@@ -101,7 +101,7 @@ REST = [
     Fault("ssh-silent", "ssh", lambda lab, host: faults.ssh_silent(host), says="banner"),
     Fault("host-off", "ssh", lambda lab, host: faults.host_off(host), says="connect"),
     Fault("master-off", "ssh", lambda lab, host: faults.host_off(host), "node1"),
-    Fault("master-locked-out", "ssh-mesh", master_lockout, "node3"),
+    Fault("master-locked-out", "ssh-mesh", master_lockout, "node3", severity="warn"),
     Fault(
         "slow-shell", "shell-slow", lambda lab, host: faults.start_up_file(host, "sleep 3\n"), severity="warn"
     ),

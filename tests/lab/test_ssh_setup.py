@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from terminals import Said, on_a_terminal, without_a_terminal
 from mnt.lab.lab import Lab, LabHost
 
 MakeLab = Callable[..., Lab]
+RunMnt = Callable[..., subprocess.CompletedProcess[str]]
 PASSWORD = "pass word$1"
 SETUP = [sys.executable, "-m", "mnt", "ssh-setup"]
 
@@ -148,11 +150,64 @@ def test_nobody_to_ask(bare: Callable[..., Cluster]) -> None:
     done = cluster.run()
     assert done.returncode == 1
     assert "node1: authentication: no key accepted" in done.stderr
+    assert "a password is needed, and there is no terminal to ask for it at" in done.stderr
+    assert "fix: run mnt ssh-setup on a terminal" in done.stderr
+
+
+def test_the_fix_of_a_missing_key(bare: Callable[..., Cluster], run_mnt: RunMnt) -> None:
+    """Taken literally: it leads to a login."""
+    cluster = bare(count=1)
+    refused = run_mnt("run", "hostname", env=cluster.env)
+    line = next(
+        number
+        for number, text in enumerate(cluster.inventory.read_text().splitlines(), 1)
+        if "identity" in text
+    )
+    assert f"correct `identity` in {cluster.inventory}:{line}; or " in refused.stderr
+    assert refused.stderr.splitlines()[1].endswith("mnt ssh-setup")
+    assert cluster.ask([("Password of mnt", PASSWORD)]).code == 0
+    assert run_mnt("run", "hostname", env=cluster.env).stdout == "node1 | node1\n"
+
+
+def test_hosts_that_accept_a_key_get_no_other(
+    make_lab: MakeLab, tmp_path: Path, run_mnt: RunMnt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = make_lab(count=2)
+    document = yaml.safe_load(lab.inventory_path.read_text())
+    del document["ssh"]["identity"]
+    inventory = tmp_path / "inventory.yaml"
+    inventory.write_text(yaml.safe_dump(document))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    socket = str(tmp_path / "agent")
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", socket], stdout=subprocess.PIPE)
+    try:
+        assert agent.stdout is not None
+        agent.stdout.readline()
+        env = {"SSH_AUTH_SOCK": socket, "MNT_INVENTORY": str(inventory)}
+        subprocess.run(["ssh-add", "-q", lab.directory / "identity"], env={**os.environ, **env}, check=True)
+        keys = ["cat", ".ssh/authorized_keys"]
+        before = lab.host("node1").exec(keys, user=True).stdout
+        done = run_mnt("ssh-setup", "--no-mesh", env=env)
+        assert done.returncode == 0, done.stderr
+        assert lab.host("node1").exec(keys, user=True).stdout == before
+        assert not (tmp_path / ".ssh").exists(), "a key was made"
+        assert run_mnt("ssh-setup", env=env).returncode == 0  # the nodes' own keys, and no other
+        added = set(lab.host("node1").exec(keys, user=True).stdout.splitlines()) - set(before.splitlines())
+        assert added
+        assert all("mnt:" in line for line in added)
+    finally:
+        agent.terminate()
+        agent.communicate()
 
 
 def test_a_dry_run_changes_nothing(bare: Callable[..., Cluster]) -> None:
     cluster = bare(count=2)
-    assert cluster.document("--dry-run")["hosts"]["node1"]["status"] == "failed"
+    shown = cluster.document("--dry-run")
+    assert shown["ok"]
+    assert shown["hosts"]["node1"]["status"] == "password"
+    assert shown["hosts"]["node1"]["changes"] == [
+        f"~/.ssh/authorized_keys: {cluster.key} added, after the password is asked for"
+    ]
     assert not cluster.key.exists()
     assert cluster.ask([("Password of mnt", PASSWORD)], "--no-mesh").code == 0
     before = modes(cluster.lab.host("node1"))

@@ -10,7 +10,7 @@ from fleets import findings, healthy, make_fleet, nic, only_finding, texts
 
 from mnt.errors import HostError
 from mnt.facts.host import Gpus, Listener
-from mnt.inventory.model import Network
+from mnt.inventory.model import Network, Ssh
 from mnt.preflight.findings import Severity
 
 # --- ssh -------------------------------------------------------------------------------------------------
@@ -50,16 +50,18 @@ MESH: dict[str, str | None] = {"node2": None, "node3": None, "node4": None}
     ("failed", "blamed"),
     [
         ({}, []),
-        ({"node3": "Permission denied (publickey)"}, ["ssh-mesh node3 fail"]),
-        (dict.fromkeys(MESH, "Permission denied (publickey)"), ["ssh-mesh node1 fail"]),
+        ({"node3": "Permission denied (publickey)"}, ["ssh-mesh node3 warn"]),
+        (dict.fromkeys(MESH, "Permission denied (publickey)"), ["ssh-mesh node1 warn"]),
         (
             {"node2": "Connection refused", "node4": "timed out"},
-            ["ssh-mesh node2 fail", "ssh-mesh node4 fail"],
+            ["ssh-mesh node2 warn", "ssh-mesh node4 warn"],
         ),
     ],
 )
 def test_the_mesh(failed: dict[str, str], blamed: list[str]) -> None:
     assert texts(findings(make_fleet(mesh={**MESH, **failed}))) == blamed
+    required = make_fleet(mesh={**MESH, **failed}, host={"ssh": Ssh(mesh="required")})
+    assert texts(findings(required)) == [text.replace("warn", "fail") for text in blamed]
 
 
 def test_one_worker_that_the_master_cannot_reach_is_the_workers_matter() -> None:

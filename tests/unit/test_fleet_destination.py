@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import getpass
 import os
+import pwd
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -175,6 +177,53 @@ def test_the_first_kind_of_proxy_counts(
 def test_what_is_no_gateway(destination: Resolve, gateway: str) -> None:
     with pytest.raises(UsageError, match="not a gateway"):
         destination(gateway=gateway)
+
+
+needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="the OpenSSH client is not installed")
+
+
+@needs_ssh
+@pytest.mark.parametrize(
+    ("config", "gateway", "user"),
+    [
+        ("", "gate", "us"),
+        ("Host other\n User {me}\n", "gate", "us"),
+        ("Host gate\n User {me}\n", "gate", "{me}"),
+        ("Match host gate\n User {me}\n", "gate", "{me}"),
+        ("Host gate\n User keeper\n", "gate", "keeper"),
+        ("Host gate\n User {me}\n", "door@gate", "door"),
+        ("Match user door\n User keeper\n", "gate", "us"),
+    ],
+)
+def test_a_match_block_gives_no_gateway_a_user(
+    destination: Resolve, config: str, gateway: str, user: str
+) -> None:
+    """`ssh -G` prints the user who asks, where the file has none."""
+    me = pwd.getpwuid(os.getuid()).pw_name
+    found = destination(f"Match host nowhere\n Port 4\n{config.format(me=me)}", gateway=gateway, user="us")
+    assert [name for name, *_ in hops(found)] == [user.format(me=me)]
+
+
+@needs_ssh
+def test_match_knows_user_and_port_of_the_inventory(destination: Resolve) -> None:
+    config = 'Match user us host 10.0.0.7\n Port 2207\nMatch exec "test %p = 2222"\n IdentityFile /matched\n'
+    assert destination(config, address="10.0.0.7", user="us").port == 2207
+    assert destination(config, address="10.0.0.7", user="other").port == 22
+    assert destination(config, port=2222).identities == ("/matched",)
+
+
+@needs_ssh
+@pytest.mark.parametrize("config", ["", "Match host nowhere\n Port 4\n"])
+@pytest.mark.parametrize("zone", ["eth0", "hsn0", "%", "br-lan.4"])
+def test_a_link_local_address_with_a_zone(destination: Resolve, config: str, zone: str) -> None:
+    address = f"fe80::1%{zone}"
+    assert destination(config, address=address).hostname == address
+    assert destination(config, address=f"[{address}]", port=23).key_name == f"[{address}]:23"
+    named = f"{config}Host node1\n HostName fe80::1%%{zone.replace('%', '%%')}\n"
+    assert destination(named).hostname == address
+    if zone != "%":
+        gateways = destination(config, gateway=f"me@{address},[{address}]:2200").jumps
+        assert [(hop.hostname, hop.port) for hop in gateways] == [(address, 22), (address, 2200)]
 
 
 def test_a_bad_port_in_ssh_config(destination: Resolve) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket as socketlib
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -118,6 +120,29 @@ def test_a_key_with_a_passphrase_needs_the_agent(home: Path, agent: None) -> Non
     assert candidates(destination(identity=mine)) == [mine]
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_public_key_names_the_agents_key(home: Path, agent: None, kept: bool) -> None:
+    load(make_key(home / "other"))
+    mine = make_key(home / "mine", kind="ecdsa")
+    public = f"{mine}.pub"
+    assert candidates(destination(identity=public)) == [
+        f"{public}: a public key, and no agent holds its private key"
+    ]
+    load(mine)
+    if not kept:
+        Path(mine).unlink()  # it is in the agent alone
+    assert candidates(destination(identity=public)) == [public]
+    config = f"IdentityFile {public}\nIdentitiesOnly yes\n"
+    assert candidates(destination(config, home)) == [public]
+
+
+@pytest.mark.parametrize("text", ["ssh-ed25519", "ssh-ed25519 AAAA", "ssh-ed25519 !!!", "a b c", "\xff \xff"])
+def test_what_is_no_public_key_either(home: Path, agent: None, text: str) -> None:
+    file = home / "key.pub"
+    file.write_text(text)
+    assert candidates(destination(identity=str(file))) == [f"{file}: not a private key that can be read"]
+
+
 def test_identity_agent_none(home: Path, agent: None) -> None:
     load(make_key(home / "other"))
     assert candidates(destination("IdentityAgent none\n", home)) == []
@@ -126,6 +151,23 @@ def test_identity_agent_none(home: Path, agent: None) -> None:
 def test_an_agent_that_is_gone_is_no_agent(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_AUTH_SOCK", str(home / "gone"))
     assert candidates(destination()) == []
+
+
+def test_an_agent_that_hangs(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = make_key(home / "mine")
+    with socketlib.socket(socketlib.AF_UNIX) as silent:
+        silent.bind(str(home / "silent"))
+        silent.listen()
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(home / "silent"))
+        assert candidates(destination(identity=mine)) == [mine]
+        assert capsys.readouterr().err == "", "nobody needs it"
+        began = time.monotonic()
+        assert candidates(destination()) == []
+        assert time.monotonic() - began < 9
+    said = f"warning: the SSH agent at {home / 'silent'} gives no answer within 2 s: its keys are not tried\n"
+    assert capsys.readouterr().err == said
 
 
 def test_what_is_no_key(home: Path) -> None:

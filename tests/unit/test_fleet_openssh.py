@@ -15,26 +15,28 @@ USUAL = [
     *("-o", "StrictHostKeyChecking=accept-new", "-o", "ForwardAgent=no", "-o", "ForwardX11=no"),
     *("-o", "ClearAllForwardings=yes", "-o", "Tunnel=no", "-o", "PermitLocalCommand=no"),
 ]
+SESSION = ["-o", "RemoteCommand=none", "-o", "RequestTTY=no", "-o", "ExitOnForwardFailure=no"]
+SESSION += ["-o", "LogLevel=INFO", "-o", "ControlMaster=no"]
 
 
 @pytest.mark.parametrize(
     ("host", "expected"),
     [
-        (Host("node1", "node1"), [*USUAL, "--", "node1", "CMD"]),
-        (Host("node1", "[fe80::1%eth0]"), [*USUAL, "--", "fe80::1%eth0", "CMD"]),
+        (Host("node1", "node1"), [*USUAL, *SESSION, "--", "node1", "CMD"]),
+        (Host("node1", "[fe80::1%eth0]"), [*USUAL, *SESSION, "--", "fe80::1%eth0", "CMD"]),
         (
             Host("node1", "10.0.0.1", Ssh(user="-oProxyCommand=x", port=2222)),
-            [*USUAL, "-l", "-oProxyCommand=x", "-p", "2222", "--", "10.0.0.1", "CMD"],
+            [*USUAL, "-l", "-oProxyCommand=x", "-p", "2222", *SESSION, "--", "10.0.0.1", "CMD"],
         ),
         (
             Host("node1", "10.0.0.1", Ssh(config=None)),
-            [*USUAL[:2], "-F", "none", *USUAL[2:], "--", "10.0.0.1", "CMD"],
+            [*USUAL[:2], "-F", "none", *USUAL[2:], *SESSION, "--", "10.0.0.1", "CMD"],
         ),
         (
             Host("node1", "10.0.0.1", Ssh(identity="/a b/%key", known_hosts="/k", gateway="")),
             [
                 *(*USUAL, "-o", 'IdentityFile="/a b/%%key"', "-o", "IdentitiesOnly=yes"),
-                *("-o", 'UserKnownHostsFile="/k"', "-J", "none", "--", "10.0.0.1", "CMD"),
+                *("-o", 'UserKnownHostsFile="/k"', *SESSION, "-J", "none", "--", "10.0.0.1", "CMD"),
             ],
         ),
     ],
@@ -42,6 +44,13 @@ USUAL = [
 def test_words(host: Host, expected: list[str]) -> None:
     timeouts = Timeouts(connect=9.5, keepalive=15)
     assert ssh_argv(host, timeouts, "CMD") == expected
+
+
+def test_a_session_stays_ours_with_a_newer_client() -> None:
+    session = {"SessionType=default", "StdinNull=no", "ForkAfterAuthentication=no"}
+    assert session < set(ssh_argv(Host("a", "a"), Timeouts(), "CMD", newer=True))
+    master = set(master_argv(Host("a", "a"), Timeouts(), "/tmp/d/0", newer=True))
+    assert {"SessionType=none", "StdinNull=no", "ForkAfterAuthentication=no", "ControlMaster=yes"} < master
 
 
 def test_strict_and_a_file_below_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -92,10 +101,10 @@ def test_the_way_through_a_gateway() -> None:
     )
     timeouts = Timeouts(connect=9.5, keepalive=15)
     words = ssh_argv(Host("node1", "10.0.0.1", Ssh(gateway="a")), timeouts, "CMD", proxy=proxy)
-    assert words == [*USUAL, "-o", f"ProxyCommand={proxy}", "--", "10.0.0.1", "CMD"]
+    assert words == [*USUAL, *SESSION, "-o", f"ProxyCommand={proxy}", "--", "10.0.0.1", "CMD"]
     # The gateway itself, as `gateway: a` for all hosts suggests: reached without itself.
     words = ssh_argv(Host("a", "a", Ssh(gateway="a")), timeouts, "CMD")
-    assert words == [*USUAL, "-J", "none", "--", "a", "CMD"]
+    assert words == [*USUAL, *SESSION, "-J", "none", "--", "a", "CMD"]
     master = master_argv(Host("b", "b", Ssh(user="u")), timeouts, "/tmp/d/1", proxy=proxy)
     assert master[:2] == ["ssh", "-N"]
     assert master[-5:] == [f"ProxyCommand={proxy}", "-S", "/tmp/d/1", "--", "b"]

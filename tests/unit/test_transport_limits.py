@@ -18,10 +18,14 @@ from rogue_sshd import KEY, RogueServer
 from waiting import PATIENCE, wait_for
 
 from mnt.errors import HostError
-from mnt.fleet.shell import login_shell
+from mnt.fleet.login.destination import resolve
+from mnt.fleet.login.sshconfig import SshConfig
+from mnt.fleet.shell import over_sftp
+from mnt.fleet.startup import Found
 from mnt.fleet.wire.channel import RemoteCommand, open_session
 from mnt.fleet.wire.timeouts import Timeouts
 from mnt.fleet.wire.transport import HostTransport
+from mnt.inventory.model import Host
 
 MIB = 1 << 20
 
@@ -157,11 +161,12 @@ def test_a_server_that_never_ends_what_it_announces(opening: bytes, message: str
 
 
 class _Connection:
-    """As much of a HostConnection as `login_shell` needs."""
+    """As much of a HostConnection as `over_sftp` needs."""
 
     def __init__(self, transport: HostTransport) -> None:
         self._transport = transport
         self.timeouts = Timeouts(channel=1.0)
+        self.destination = resolve(Host("liar", "liar"), SshConfig(None))
 
     def open_session(self) -> paramiko.Channel:
         return open_session(self._transport, PATIENCE)
@@ -180,10 +185,15 @@ def sftp_that_dribbles(channel: paramiko.Channel) -> None:
         time.sleep(0.1)  # the attack itself: never silent for a second, never done
 
 
-@pytest.mark.parametrize("deed", [sftp_of_16_mib, sftp_that_dribbles])
+def sftp_that_is_text(channel: paramiko.Channel) -> None:
+    channel.sendall(b"This account runs backups only.\n" * 10)
+    channel.close()
+
+
+@pytest.mark.parametrize("deed", [sftp_of_16_mib, sftp_that_dribbles, sftp_that_is_text])
 def test_the_search_for_the_login_shell_has_limits(deed: Callable[[Any], None]) -> None:
     before, start = peak_memory(), time.monotonic()
     with connected(deed) as transport:
-        assert login_shell(_Connection(transport)) is None  # type: ignore[arg-type]
+        assert over_sftp(_Connection(transport)) == Found()  # type: ignore[arg-type]
     assert time.monotonic() - start < 10
     assert peak_memory() - before < 30_000

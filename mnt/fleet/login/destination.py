@@ -35,13 +35,14 @@ class Destination:
     agent: str | None = None  # socket of the agent; None: SSH_AUTH_SOCK; "none": no agent
     proxied: bool = False  # ssh_config has a ProxyCommand for it, which only ssh itself uses
     jumps: tuple[Destination, ...] = ()  # gateways, from the head to the server
+    is_gateway: bool = False
     # The values that do not come from ssh_config: for ssh itself, which reads ssh_config too.
     given: Ssh = field(default=Ssh(), compare=False)
 
 
 def resolve(host: Host, config: SshConfig) -> Destination:
     """Where and how to log in to a host of the inventory. Raises UsageError for values that are not valid."""
-    found = config.lookup(host.name, host.address)
+    found = config.lookup(host.name, host.address, user=host.ssh.user, port=host.ssh.port)
     destination = _destination(host.name, host.address, host.ssh, found)
     jump = host.ssh.gateway if host.ssh.gateway is not None else " ".join(found.get("proxyjump", ()))
     return replace(
@@ -53,7 +54,7 @@ def resolve(host: Host, config: SshConfig) -> Destination:
 
 def _destination(name: str, address: str, ssh: Ssh, found: Settings) -> Destination:
     """A destination without its jumps."""
-    hostname = _first(found, "hostname", address).replace("%h", address).strip("[]")
+    hostname = _first(found, "hostname", address).strip("[]")
     port = ssh.port if ssh.port is not None else _port(_first(found, "port", "22"), name)
     user = ssh.user or _first(found, "user", getpass.getuser())
     identities: tuple[str, ...]
@@ -99,7 +100,7 @@ def _jumps(spec: str, ssh: Ssh, config: SshConfig, seen: tuple[str, ...]) -> tup
         user, address, port = _parse_hop(word)
         if address in seen:
             continue
-        found = config.lookup(address, address)
+        found = config.lookup(address, address, user=user, port=port)
         if index == 0:
             before = " ".join(found.get("proxyjump", ()))
             hops += _jumps(before, ssh, config, (*seen, address))
@@ -108,18 +109,19 @@ def _jumps(spec: str, ssh: Ssh, config: SshConfig, seen: tuple[str, ...]) -> tup
             user=user or (None if "user" in found else ssh.user),
             port=port,
             identity=None if "identityfile" in found else ssh.identity,
+            named_at=ssh.named_at,
             known_hosts=ssh.known_hosts,
             config=ssh.config,
             host_keys=ssh.host_keys,
         )
-        hops.append(_destination(address, address, own, found))
+        hops.append(replace(_destination(address, address, own, found), is_gateway=True))
     return tuple(hops)
 
 
 def _parse_hop(word: str) -> tuple[str | None, str, int | None]:
     """[ssh://][user@]host[:port] as (user, host, port); an IPv6 address with a port is in brackets."""
     match = re.fullmatch(
-        r"(?:ssh://)?(?:(.+)@)?(\[[^\]]+\]|[^:@]+|[0-9a-fA-F:.%]+)(?::([0-9]{1,5}))?/?", word
+        r"(?:ssh://)?(?:(.+)@)?(\[[^\]]+\]|[^:@]+|[0-9a-fA-F:.]+(?:%[\w.-]+)?)(?::([0-9]{1,5}))?/?", word
     )
     if match is None or match[2].startswith("-"):
         raise UsageError(f"not a gateway: {word!r}", fix="write it as [user@]host[:port]")

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import getpass
 import os
+import pwd
+import shlex
 import socket
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 import paramiko
 from paramiko.agent import AgentKey, AgentSSH
 
+from mnt import ui
 from mnt.fleet.login.destination import DEFAULT_IDENTITIES, Destination
 from mnt.fleet.login.terminal import ask_secret, has_terminal
 from mnt.remote.common.files import read_bytes, strerror
 
-_AGENT_TIMEOUT = 10.0  # seconds for each answer of an agent, which may ask its user
+_AGENT_LISTS = 2.0  # seconds for an agent to list its keys
+_AGENT_SIGNS = 10.0  # seconds for each signature: it may ask its user
 _MOST_BYTES = 64 * 1024  # of a key file
+_MISSING = "missing"
+AGENT = "agent: "  # begins the label of a key that only an agent has
 _TRIES = 3  # at a passphrase
 
 
@@ -38,6 +46,16 @@ class Unusable:
     label: str
     reason: str  # "missing", "needs a passphrase", ...
     locked: bool = False  # a passphrase would open it
+    fix: str | None = None  # on this machine; None: name another file
+
+    @property
+    def missing(self) -> bool:
+        return self.reason == _MISSING
+
+    @property
+    def quoted(self) -> str:
+        """Its path, for a shell."""
+        return shlex.quote(os.path.expanduser(self.label))
 
 
 class Identities:
@@ -60,12 +78,11 @@ class Identities:
         key: the user can add them with `ssh-add`. To be called in the main thread, before the logins.
         """
         for destination in destinations:
-            agent = self._agent_keys(destination.agent)
             paths = destination.identities
-            if not (paths or destination.only_identities or agent):
+            if not (paths or destination.only_identities or self._agent_keys(destination.agent)):
                 paths = DEFAULT_IDENTITIES
             for path in paths:
-                found = self._file(path, agent)
+                found = self._file(path, destination.agent)
                 if isinstance(found, Unusable) and found.locked:
                     self._files[path] = _unlock(path)
 
@@ -85,27 +102,27 @@ class Identities:
             yield found
 
     def _all(self, destination: Destination) -> Iterator[Identity | Unusable]:
-        agent = self._agent_keys(destination.agent)
         for path in destination.identities:
-            yield self._file(path, agent)
+            yield self._file(path, destination.agent)
         if destination.only_identities:
             return
-        for key in agent:
-            yield Identity(f"agent: {key.comment or key.get_name()}", key)
+        for key in self._agent_keys(destination.agent):
+            yield Identity(f"{AGENT}{key.comment or key.get_name()}", key)
         if not destination.identities:
             for path in DEFAULT_IDENTITIES:
                 if os.path.exists(os.path.expanduser(path)):
-                    yield self._file(path, agent)
+                    yield self._file(path, destination.agent)
 
-    def _file(self, path: str, agent: list[AgentKey]) -> Identity | Unusable:
+    def _file(self, path: str, agent: str | None) -> Identity | Unusable:
+        """The key in a file; an agent is asked only for one that cannot be used as it is."""
         with self._lock:
             if path not in self._files:
                 self._files[path] = _load(path)
             loaded = self._files[path]
         if isinstance(loaded, Unusable):
             public = _public_part(path)
-            held = next((key for key in agent if key.asbytes() == public), None)
-            return loaded if held is None else Identity(path, held)
+            held = public and next((key for key in self._agent_keys(agent) if key.asbytes() == public), None)
+            return Identity(path, held) if held else loaded
         return Identity(path, loaded)
 
     def _agent_keys(self, path: str | None) -> list[AgentKey]:
@@ -121,13 +138,20 @@ class Identities:
 
     def _ask(self, path: str) -> list[AgentKey]:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.settimeout(_AGENT_TIMEOUT)
+        connection.settimeout(_AGENT_LISTS)
         try:
             connection.connect(path)
             agent = _SharedAgent(connection)
+        except TimeoutError:
+            connection.close()
+            ui.warn(
+                f"the SSH agent at {path} gives no answer within {_AGENT_LISTS:g} s: its keys are not tried"
+            )
+            return []
         except (OSError, paramiko.SSHException):
             connection.close()
             return []
+        connection.settimeout(_AGENT_SIGNS)
         self._sockets.append(connection)
         return list(agent.get_keys())
 
@@ -170,21 +194,52 @@ def _load(path: str) -> paramiko.PKey | Unusable:
         read_bytes(file, _MOST_BYTES)  # paramiko would wait for a pipe, and read a device for ever
         return paramiko.PKey.from_path(file)
     except FileNotFoundError:
-        return Unusable(path, "missing")
+        return Unusable(path, _MISSING)
+    except PermissionError as error:
+        return _unreadable(path, strerror(error))
     except OSError as error:
         return Unusable(path, strerror(error))
     except (paramiko.PasswordRequiredException, TypeError):  # cryptography raises TypeError
         return Unusable(path, "needs a passphrase, and no agent holds it", locked=True)
     except (paramiko.SSHException, ValueError):
+        if _public_key(path) is not None:
+            private = Unusable(path.removesuffix(".pub"), "")
+            return Unusable(
+                path, "a public key, and no agent holds its private key", fix=f"ssh-add {private.quoted}"
+            )
         return Unusable(path, "not a private key that can be read")
     except Exception as error:  # noqa: BLE001 - UnknownKeyType and UnsupportedAlgorithm have no common base
         return Unusable(path, f"cannot be used: {error}")
 
 
-def _public_part(path: str) -> bytes | None:
-    """The public key in the .pub file beside a private key, as `ssh-keygen` writes it."""
+def _unreadable(path: str, reason: str) -> Unusable:
+    """A file that this user may not read, with its mode and owner, as far as they can be seen."""
+    me = getpass.getuser()
+    file = Unusable(path, reason)
     try:
-        words = read_bytes(Path(path + ".pub").expanduser(), _MOST_BYTES).split()
-        return base64.b64decode(words[1])
-    except (OSError, IndexError, ValueError):
+        found = os.stat(os.path.expanduser(path))
+    except OSError:
+        return replace(file, fix=f"give {me} access to the directory of {file.quoted}, or name another key")
+    owner = str(found.st_uid)
+    with contextlib.suppress(KeyError):
+        owner = pwd.getpwuid(found.st_uid).pw_name
+    reason = f"{reason}, mode {found.st_mode & 0o7777:04o}, owner {owner}"
+    if found.st_uid == os.geteuid():
+        return replace(file, reason=reason, fix=f"chmod 600 {file.quoted}")
+    fix = f"copy it to a file of {me} with mode 0600, and name that one; or: sudo chown {me} {file.quoted}"
+    return replace(file, reason=reason, fix=fix)
+
+
+def _public_part(path: str) -> bytes | None:
+    """The public key of a key file: what it has itself (IdentityFile of ssh_config(5)), or its .pub file."""
+    return _public_key(path) or _public_key(f"{path}.pub")
+
+
+def _public_key(path: str) -> bytes | None:
+    """The wire form of the public key in a file, as `ssh-keygen` writes it; None: there is none."""
+    try:
+        kind, blob = read_bytes(Path(path).expanduser(), _MOST_BYTES).split()[:2]
+        wire = base64.b64decode(blob, validate=True)
+    except (OSError, ValueError):
         return None
+    return wire if wire[4:].startswith(kind) else None

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
-import shlex
 import socket
 import threading
 import time
@@ -15,12 +13,14 @@ from typing import TypeVar
 import paramiko
 from paramiko.ssh_exception import IncompatiblePeer
 
-from mnt.errors import UsageError
+from mnt.errors import OutputError, UsageError
 from mnt.fleet.login import tcp
+from mnt.fleet.login.advice import way_in
 from mnt.fleet.login.destination import Destination
 from mnt.fleet.login.failures import LoginCancelled, LoginFailure
 from mnt.fleet.login.hostkeys import HostKey, KnownHosts, KnownKey, judge
 from mnt.fleet.login.identities import Identities, Identity, Unusable
+from mnt.fleet.wire.algorithms import HOST_KEY, way_out
 from mnt.fleet.wire.timeouts import Timeouts
 from mnt.fleet.wire.transport import HostTransport
 from mnt.remote.common.files import strerror
@@ -69,7 +69,7 @@ class Login:
                 self._socket.shutdown(socket.SHUT_RDWR)  # wakes a connect(); close() would not
 
     def run(self, via: HostTransport | None, password: str | None = None) -> HostTransport:
-        """An authenticated transport, through a gateway's if there is one. Raises LoginFailure.
+        """An authenticated transport, through a gateway's if there is one. Raises LoginFailure, OutputError.
 
         Args:
             password: to log in with, in place of keys; it is sent to no host whose key is not known.
@@ -121,8 +121,8 @@ class Login:
         with self._transport_to(via) as transport, contextlib.closing(transport):
             try:
                 self._exchange_keys(transport, algorithms)
-            except LoginFailure as failure:
-                if isinstance(failure.__cause__, IncompatiblePeer) and "host key" in failure.message:
+            except LoginFailure:
+                if [lack.kind for lack in transport.lacks()] == [HOST_KEY]:
                     return None
                 raise
             return _shown(transport)
@@ -224,6 +224,11 @@ class Login:
             if error is None or isinstance(error, _CUT_OFF):
                 fix = "read sshd's log on the host: it may have reached MaxStartups, or refuse this address"
                 raise self._failure("the host closed the connection", fix=fix, again=True)
+            lacks = transport.lacks() if isinstance(error, IncompatiblePeer) else []
+            if lacks:
+                offers = "; ".join(map(str, lacks))
+                message = f"the host offers nothing that mnt's SSH client, paramiko, has: {offers}"
+                raise self._failure(message, fix=way_out(lacks)) from None
             raise self._failure(strerror(error)) from error
 
     def _no_banner(self, transport: HostTransport, in_time: bool) -> LoginFailure:
@@ -245,9 +250,9 @@ class Login:
             try:
                 self._known_hosts.record(destination.key_name, key, file, hashed=destination.hash_names)
             except OSError as error:
-                message = f"it is new, and cannot be recorded in {file}: {strerror(error)}"
+                message = f"{file}: the host key of {destination.name} is new, and cannot be recorded: "
                 fix = "name a file that you can write to: ssh: {known_hosts: ..}"
-                raise self._failure(message, fix=fix) from None
+                raise OutputError(message + strerror(error), fix=fix) from None
 
     # -- authentication
 
@@ -266,9 +271,20 @@ class Login:
         message = f"no key accepted; tried {', '.join(tried) or 'none'}"
         for file in unusable:
             message += f"; {file.label}: {file.reason}"
-        locked = [shlex.quote(os.path.expanduser(file.label)) for file in unusable if file.locked]
-        fix = f"ssh-add {' '.join(locked)}" if locked else self._how_to_authorize(tried)
-        raise self._failure(message, fix=fix)
+        offered = self._offered(transport)
+        if offered and "publickey" not in offered:
+            message += f"; the host accepts only {', '.join(offered)} of {self._destination.user}"
+        raise self._failure(message, fix=way_in(self._destination, tried, unusable, offered))
+
+    def _offered(self, transport: HostTransport) -> list[str]:
+        """The methods of authentication that the host offers; empty: it does not say."""
+        try:
+            transport.auth_none(self._destination.user)
+        except paramiko.BadAuthenticationType as error:
+            return list(error.allowed_types)
+        except (paramiko.SSHException, EOFError, OSError):
+            pass
+        return []
 
     def _authenticate_by_password(self, transport: HostTransport, password: str) -> None:
         """Use `password` or `keyboard-interactive`, whichever the host offers."""
@@ -286,12 +302,6 @@ class Login:
             raise self._failure("no answer about the password") from None
         if more:
             raise self._failure(f"the host wants more than a password: {', '.join(more)}")
-
-    def _how_to_authorize(self, tried: Sequence[str]) -> str:
-        destination = self._destination
-        files = [label for label in tried if not label.startswith("agent: ")]
-        key = f"-i {files[0]} " if files else ""
-        return f"ssh-copy-id {key}-p {destination.port} {destination.user}@{destination.hostname}"
 
     def _try(self, transport: HostTransport, identity: Identity, tried: Sequence[str]) -> bool:
         """Whether the host accepts that key."""

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from mnt.fleet.login.destination import Destination
 from mnt.fleet.login.failures import LoginCancelled, LoginFailure
-from mnt.fleet.wire.sshwords import NO_SSH_FIX, failure_of, master_argv, proxy_command
+from mnt.fleet.wire.sshwords import NO_SSH_FIX, failure_of, has_session_type, master_argv, proxy_command
 from mnt.fleet.wire.timeouts import Timeouts
 from mnt.inventory.model import Host
 from mnt.remote.common.files import strerror
@@ -94,8 +94,14 @@ class Master:
         try:
             self._directory = tempfile.mkdtemp(prefix="mnt-ssh-", dir=_DIRECTORIES)
             stderr = tempfile.TemporaryFile(prefix="mnt-")  # noqa: SIM115 - `run` closes it
-            strict = self._destination.strict
-            words = master_argv(host, self._timeouts, self._socket, proxy=proxy, strict=strict)
+            words = master_argv(
+                host,
+                self._timeouts,
+                self._socket,
+                proxy=proxy,
+                strict=self._destination.strict,
+                newer=has_session_type(),
+            )
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", _KEEPER, self._directory, *words],
                 stdin=subprocess.PIPE,

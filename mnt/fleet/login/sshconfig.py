@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import glob
 import os
+import pwd
 import re
 import string
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +25,7 @@ from mnt.remote.common.files import read_bytes, strerror
 _USER_CONFIG = "~/.ssh/config"
 _SYSTEM_CONFIG = "/etc/ssh/ssh_config"
 _MOST_INCLUDES = 16  # depth, as in OpenSSH
+_NOBODY = "mnt-nobody-is-named"
 _SSH_G_TIMEOUT = 20.0  # seconds; a `Match exec` may run any command
 
 _LONGEST_PATTERN = 1024  # a longer one with wildcards matches nothing, as in OpenSSH
@@ -94,19 +97,25 @@ class SshConfig:
         except NeedsSsh:
             self._blocks = None
 
-    def lookup(self, name: str, address: str) -> Settings:
+    def lookup(
+        self, name: str, address: str, *, user: str | None = None, port: int | None = None
+    ) -> Settings:
         """The settings for a host with this name and address (often the same).
 
         HostName is looked up for the address alone: the inventory's address wins over a HostName that the
-        file has for the name.
+        file has for the name. Its tokens (`%h`, `%%`) are expanded.
+
+        Args:
+            user, port: those that are known already, for `Match user` and the tokens of `Match exec`.
         """
         if self._blocks is None:
-            return ask_ssh(name, address, self._file)
+            return ask_ssh(name, address, self._file, user=user, port=port)
         found = dict(settings_of(self._blocks, (name, address)))
         found.pop("hostname", None)
         hostname = settings_of(self._blocks, (address,)).get("hostname")
         if hostname:
-            found["hostname"] = hostname
+            tokens = {"%h": address, "%%": "%"}
+            found["hostname"] = (re.sub("%[h%]", lambda token: tokens[token[0]], hostname[0]),)
         return found
 
 
@@ -248,16 +257,46 @@ def _fits(pattern: str, name: str) -> bool:
     return not pattern[at:].strip("*")
 
 
-def ask_ssh(name: str, address: str, file: str | None) -> Settings:
-    """The settings by `ssh -G`. Raises UsageError if it fails."""
-    command = ["ssh", "-G"]
-    if file is not None:
-        command += ["-F", os.path.expanduser(file)]
-    if address != name:
-        command += ["-o", f"HostName={address}"]
+def ask_ssh(
+    name: str, address: str, file: str | None, *, user: str | None = None, port: int | None = None
+) -> Settings:
+    """The settings by `ssh -G`, as `SshConfig.lookup`. Raises UsageError if it fails."""
+    address = address.strip("[]")
+    # An address may have a zone, fe80::1%eth0, and HostName has tokens (ssh_config(5), TOKENS).
+    options = ["-o", f"HostName={address.replace('%', '%%')}"] if address != name else []
+    if user is not None:
+        options += ["-l", user]
+    if port is not None:
+        options += ["-p", str(port)]
+    found = _asked(name, [] if file is None else ["-F", os.path.expanduser(file)], options)
+    if user is None and found.get("user") == (_own_name(),) and not _names_user(name, file, options):
+        del found["user"]
+    return without_defaults(found)
+
+
+def _names_user(name: str, file: str | None, options: Sequence[str]) -> bool:
+    """Whether a file has a User for the host: without one, `ssh -G` prints the name of whoever asks."""
+    files = [file] if file is not None else [_USER_CONFIG, _SYSTEM_CONFIG]
+    includes = "".join(f'Match all\nInclude "{os.path.expanduser(each)}"\n' for each in files)
+    with tempfile.NamedTemporaryFile("w", prefix="mnt-") as config:
+        config.write(f"{includes}Match all\nUser {_NOBODY}\n")
+        config.flush()
+        return _asked(name, ["-F", config.name], options).get("user") != (_NOBODY,)
+
+
+def _own_name() -> str:
+    """The user that ssh logs in as by default: it asks for no variable of the environment."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return ""
+
+
+def _asked(name: str, config: Sequence[str], options: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The settings as `ssh -G` prints them. Raises UsageError if it fails."""
     try:
         done = subprocess.run(
-            [*command, "--", name],
+            ["ssh", "-G", *config, *options, "--", name],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -282,7 +321,7 @@ def ask_ssh(name: str, address: str, file: str | None) -> Settings:
             found[keyword] = (*found.get(keyword, ()), value)
         elif keyword in KEYWORDS:
             found[keyword] = tuple(value.split())
-    return without_defaults(found)
+    return found
 
 
 # What `ssh -G` prints if nothing is configured (OpenSSH 8.4 to 9.9).

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import re
+import subprocess
+from functools import cache
 
 from mnt.fleet.wire.timeouts import Timeouts
 from mnt.inventory.model import Host, Ssh
@@ -33,8 +35,30 @@ _CLOSED = {
     "PermitLocalCommand": "no",
 }
 
+# Nor may it turn our session into another one: a command of its own, a terminal, a forwarding that must work,
+# a master that stays behind. Messages are those that `failure_of` reads, and no others.
+_SESSION = {
+    "RemoteCommand": "none",
+    "RequestTTY": "no",
+    "ExitOnForwardFailure": "no",
+    "LogLevel": "INFO",
+}
+_SESSION_8_7 = {"SessionType": "default", "StdinNull": "no", "ForkAfterAuthentication": "no"}
+
 # For a master, in addition.
-_MASTER = {"ControlMaster": "yes", "ControlPersist": "no", "RemoteCommand": "none"}
+_MASTER = {"ControlMaster": "yes", "ControlPersist": "no"}
+
+
+@cache
+def has_session_type() -> bool:
+    """Whether the `ssh` of this machine has SessionType, StdinNull, ForkAfterAuthentication: OpenSSH 8.7."""
+    try:
+        done = subprocess.run(
+            ["ssh", "-G", "-F", "none", "host"], stdin=subprocess.DEVNULL, capture_output=True, check=False
+        )
+    except OSError:
+        return False
+    return b"\nsessiontype " in done.stdout
 
 
 def ssh_argv(
@@ -45,15 +69,20 @@ def ssh_argv(
     proxy: str | None = None,
     strict: bool = False,
     terminal: bool = False,
+    newer: bool = False,
 ) -> list[str]:
     """The words that run `command` on a host. ssh_config decides what the inventory does not.
 
     Args:
         proxy: the ProxyCommand; None: there is no gateway.
         strict: accept no new host key, even if the inventory does: ssh_config does not.
+        newer: the client is OpenSSH 8.7 or newer (`has_session_type`).
         terminal: give the command a terminal.
     """
-    words = ["ssh", "-tt" if terminal else "-T", *_login(host.ssh, timeouts, strict=strict)]
+    own = {**_SESSION, **(_SESSION_8_7 if newer else {}), "ControlMaster": "no"}
+    if terminal:
+        own["RequestTTY"] = "force"
+    words = ["ssh", "-tt" if terminal else "-T", *_login(host.ssh, timeouts, strict=strict), *_options(own)]
     if proxy is not None:
         words += ["-o", f"ProxyCommand={proxy}"]
     elif host.ssh.gateway is not None:
@@ -62,13 +91,20 @@ def ssh_argv(
 
 
 def master_argv(
-    host: Host, timeouts: Timeouts, socket: str, *, proxy: str | None = None, strict: bool = False
+    host: Host,
+    timeouts: Timeouts,
+    socket: str,
+    *,
+    proxy: str | None = None,
+    strict: bool = False,
+    newer: bool = False,
 ) -> list[str]:
     """The words that log in to a gateway, and open connections from there for users of `socket`.
 
-    `strict` is that of `ssh_argv`.
+    `strict` and `newer` are those of `ssh_argv`.
     """
-    options = _MASTER if proxy is None else {**_MASTER, "ProxyCommand": proxy}
+    own = {**_SESSION, **({**_SESSION_8_7, "SessionType": "none"} if newer else {}), **_MASTER}
+    options = own if proxy is None else {**own, "ProxyCommand": proxy}
     login = _login(host.ssh, timeouts, strict=strict)
     words = ["ssh", "-N", "-T", *login, *_options(options), "-S", socket]
     return [*words, "--", host.address.strip("[]")]

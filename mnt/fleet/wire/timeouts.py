@@ -20,5 +20,6 @@ class Timeouts:
     key_exchange: float = 15.0
     authentication: float = 15.0
     channel: float = 15.0
+    start: float = 20.0  # until the login shell, with its start-up files, runs our command
     interpreter: float = 15.0  # until the chosen Python runs our code
     keepalive: float = 2.5  # a dead host is noticed within 14 s: 4 x (2.5 s + 1 s between two looks)

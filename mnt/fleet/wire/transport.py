@@ -13,6 +13,7 @@ from typing import Any
 import paramiko
 from paramiko import common
 
+from mnt.fleet.wire.algorithms import Lack, lacking
 from mnt.fleet.wire.packets import STALL, ClearToSend, GuardedPacketizer, Turn
 from mnt.fleet.wire.timeouts import Timeouts
 
@@ -40,6 +41,7 @@ class HostTransport(paramiko.Transport):
         super().__init__(sock, default_window_size=_WINDOW, packetizer_class=GuardedPacketizer)
         self.banner_read = threading.Event()
         self.banner_error: BaseException | None = None
+        self._offered: dict[str, list[str]] = {}  # the lists of the server's last KEXINIT
         self._keepalive = timeouts.keepalive
         self.banner_timeout = timeouts.banner
         self.handshake_timeout = timeouts.key_exchange
@@ -65,6 +67,17 @@ class HostTransport(paramiko.Transport):
             self.banner_error = error.__context__ or error
             raise
         self.banner_read.set()
+
+    def _parse_kex_init(self, message: paramiko.Message) -> None:
+        start = message.packet.tell()
+        self._offered = self._really_parse_kex_init(message)  # type: ignore[attr-defined]
+        message.packet.seek(start)
+        super()._parse_kex_init(message)  # type: ignore[misc]
+
+    def lacks(self) -> list[Lack]:
+        """The kinds of algorithms of which the server has offered none that we have."""
+        have = self.get_security_options()
+        return lacking(self._offered, (have.kex, have.key_types, have.ciphers, have.digests))
 
     def watch_life(self) -> None:
         """From now on, ask for a sign of life whenever the connection is silent."""

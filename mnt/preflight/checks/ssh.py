@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mnt.facts.fleet import FleetFacts
-from mnt.preflight.findings import Problem
+from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.registry import Needs, check
 
 
@@ -47,15 +47,18 @@ def host_key(fleet: FleetFacts) -> Iterator[Problem]:
             )
 
 
-@check("ssh-mesh", needs=Needs.MESH)
+@check("ssh-mesh", severity=Severity.WARN, needs=Needs.MESH)
 def ssh_mesh(fleet: FleetFacts) -> Iterator[Problem]:
     """The master logs in to every worker without a prompt.
 
-    DeepSpeed's own launcher, pdsh and mpirun need these logins to start the workers.
+    `mnt launch` needs no such logins. DeepSpeed's own launcher, pdsh and mpirun need them to start workers:
+    with `ssh: {mesh: required}` in the inventory it is a failure.
     """
     mesh = fleet.mesh
     failed = {worker: error for worker, error in mesh.items() if error is not None}
     master = fleet.master.name
+    required = any(host.ssh.mesh == "required" for host in fleet.hosts)
+    severity = Severity.FAIL if required else Severity.WARN
     expected = f"a login from {master} without a prompt"
     fix = f"mnt ssh-setup; or on {master}: ssh-keygen -t ed25519, then ssh-copy-id each worker"
     if len(failed) == len(mesh) > 1:
@@ -65,6 +68,7 @@ def ssh_mesh(fleet: FleetFacts) -> Iterator[Problem]:
             found="no login to any worker",
             expected="a login to every worker without a prompt",
             fix=fix,
+            severity=severity,
         )
         return
     for worker, error in failed.items():
@@ -74,4 +78,5 @@ def ssh_mesh(fleet: FleetFacts) -> Iterator[Problem]:
             found=str(error),
             expected=expected,
             fix=fix,
+            severity=severity,
         )

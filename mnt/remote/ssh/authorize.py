@@ -46,7 +46,8 @@ def _authorize(args: dict[str, Any]) -> dict[str, Any]:
     own = os.path.join(ssh, "mnt", args["cluster"])
     account = Account(args["dry_run"])
     account.directory(ssh)
-    account.edit(os.path.join(ssh, "authorized_keys"), lambda text: authorized(text, args["authorized"]))
+    if args["authorized"]:
+        account.edit(os.path.join(ssh, "authorized_keys"), lambda text: authorized(text, args["authorized"]))
     public = None
     if args["node_key"] or args["peers"]:
         account.directory(os.path.dirname(own))
@@ -166,7 +167,7 @@ def config(cluster: str, peers: list[dict[str, Any]]) -> str:
     for peer in peers:
         lines += [
             "Host " + " ".join(sorted({*peer["names"], peer["address"]})),
-            f"    HostName {peer['address']}",
+            f"    HostName {peer['address'].replace('%', '%%')}",
             f"    User {peer['user']}",
             f"    Port {peer['port']:d}",
             f"    IdentityFile ~/.ssh/mnt/{cluster}/id_ed25519",
