@@ -49,8 +49,8 @@ class Attacked:
     def as_root(self, script: str) -> str:
         return self._done(self.host.exec(["sh", "-c", script]))
 
-    def as_eve(self, script: str) -> str:
-        become = ["setpriv", f"--reuid={EVE}", f"--regid={EVE}", "--clear-groups"]
+    def as_eve(self, script: str, *, gid: int = EVE) -> str:
+        become = ["setpriv", f"--reuid={EVE}", f"--regid={gid}", "--clear-groups"]
         return self._done(self.host.exec([*become, "sh", "-c", script]))
 
     def files(self, *tops: str) -> str:
@@ -272,3 +272,19 @@ def test_a_group_that_shares_a_workdir(attacked: Attacked, tree: Path) -> None:
     attacked.settings(workdir=workdir, workdir_group="no-such")
     assert "this host has no group no-such" in attacked.mnt("push", str(tree)).stderr
     assert host.alive
+
+
+def test_a_primary_group_that_eve_has_too(attacked: Attacked, tree: Path) -> None:
+    """No list of this host names her: as with SSSD and LDAP, which list no users, and no primary members."""
+    top, gid = "/srv/data", 64997
+    user = attacked.as_user("id", "-un")
+    attacked.as_root(f"groupadd -g {gid} research && usermod -g research {user}")
+    attacked.as_root(f"install -d -o {user} -g research -m 775 {top}")  # as with umask 002
+    attacked.settings(workdir=f"{top}/project")
+    named = f"the group research can write to {top} (mode 0775)"
+    refused(attacked, tree, named)
+    attacked.as_root(f"chmod g-w {top}")
+    attacked.trained(tree)
+    attacked.as_root(f"chmod g+w {top}")
+    attacked.as_eve(f"cd {top} && mv project old && mkdir -m 777 project", gid=gid)
+    refused(attacked, tree, named)

@@ -4,8 +4,10 @@ The rule is that of sshd's StrictModes (OpenSSH 9, sshd_config(5)), for every le
 this user or to root, and no other user can write to it. A directory in which all users may make files of
 their own (the sticky bit, like /tmp) may be on the way to a path, but not its end. In addition:
 
-* A group that has only this user is no other user: with umask 002, Debian and Red Hat make home directories
-  that it can write to.
+* This user's own group is no other user: with umask 002, Debian and Red Hat make home directories that it can
+  write to. It is the primary group of the user, has the user's name (useradd(8), USERGROUPS_ENAB), and lists
+  no other member. Any other group may have members that this host cannot list: a directory service (SSSD,
+  LDAP) finds a user by name, but lists none, and a user's primary group does not list the user.
 * Users and groups in an access control list (acl(5)) are other users. (Lists of NFSv4 are not read.)
 * The members of a group that the caller names may own files and write to them.
 * In a user namespace (a container), root's files may be shown as nobody's.
@@ -242,24 +244,29 @@ def _judge_private(path: str, found: os.stat_result) -> None:
 
 
 def _is_accepted_group(gid: int, group: Group | None) -> bool:
-    """Whether its members are accepted: the named group, or this user's own, which has no other member."""
+    """Whether its members are accepted: the named group, or this user's own."""
     if group is not None and gid == group.id:
         return True
     try:
         me, found = pwd.getpwuid(os.getuid()), grp.getgrgid(gid)
     except KeyError:
         return False
-    if gid != me.pw_gid or not set(found.gr_mem) <= {me.pw_name}:
+    if gid != me.pw_gid or found.gr_name != me.pw_name:
         return False
-    return all(user.pw_gid != gid or user.pw_uid == me.pw_uid for user in pwd.getpwall())
+    # Several names may have one id. Where users and groups are listed, a name that somebody else has counts.
+    members = {name for entry in (found, *grp.getgrall()) if entry.gr_gid == gid for name in entry.gr_mem}
+    return members <= {me.pw_name} and all(
+        user.pw_gid != gid or user.pw_uid == me.pw_uid for user in pwd.getpwall()
+    )
 
 
 def _is_member(uid: int, group: Group) -> bool:
+    """Whether the user would get the group at a login: a directory service may not list a group's members."""
     try:
         user = pwd.getpwuid(uid)
-        return user.pw_gid == group.id or user.pw_name in grp.getgrgid(group.id).gr_mem
     except KeyError:
         return False
+    return group.id in os.getgrouplist(user.pw_name, user.pw_gid)
 
 
 def _in_user_namespace() -> bool:
