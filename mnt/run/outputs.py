@@ -12,12 +12,11 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import BinaryIO
 
 from mnt.errors import UsageError
-from mnt.remote.common.files import strerror
-from mnt.remote.common.owners import check_owners, group_of
+from mnt.remote.common.files import make_directories, strerror
+from mnt.remote.common.owners import checked_directory, shared_group
 from mnt.remote.common.refusal import Refused
 from mnt.tasks.command import Sink
 from mnt.ui import HostLines
@@ -87,27 +86,32 @@ class Capture:
         return self.out.digest + self.err.digest
 
 
-def prepare(directory: str, hosts: Iterable[str]) -> Path:
+def prepare(directory: str, hosts: Iterable[str], opened: contextlib.ExitStack) -> int:
     """Create the directory, and remove these hosts' files of an earlier run.
 
+    Returns a descriptor of the directory, which `opened` closes: a member of its group could exchange it.
+
     Raises UsageError, also if another user could replace the directory, or make files in it. The members of
-    its own group may.
+    its own group may, if this user is one of them.
     """
-    path = Path(directory)
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        check_owners(os.path.abspath(path), group_of(directory), inside_closed=True)
+        make_directories(directory)
+        path = os.path.join(os.getcwd(), directory)
+        descriptor = opened.enter_context(
+            checked_directory(path, shared_group(directory), inside_closed=True)
+        )
         for host in hosts:
             for suffix in _SUFFIXES:
-                (path / f"{host}{suffix}").unlink(missing_ok=True)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f"{host}{suffix}", dir_fd=descriptor)
     except Refused as refusal:
         raise UsageError(f"--outdir {directory}: {refusal.message}", fix=refusal.fix) from None
     except OSError as error:
         raise UsageError(f"--outdir {directory}: {strerror(error)}") from None
-    return path
+    return descriptor
 
 
-def create(directory: Path, host: str, opened: contextlib.ExitStack) -> list[BinaryIO]:
+def create(directory: int, host: str, opened: contextlib.ExitStack) -> list[BinaryIO]:
     """Create both files of a host that was reached: for stdout and for stderr; `opened` closes them.
 
     A host's name in the inventory is a valid file name. Only the user can read the files. Raises OSError,
@@ -115,7 +119,9 @@ def create(directory: Path, host: str, opened: contextlib.ExitStack) -> list[Bin
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     return [
-        opened.enter_context(open(os.open(directory / f"{host}{suffix}", flags, 0o600), "wb", buffering=0))
+        opened.enter_context(
+            open(os.open(f"{host}{suffix}", flags, 0o600, dir_fd=directory), "wb", buffering=0)
+        )
         for suffix in _SUFFIXES
     ]
 
@@ -126,11 +132,11 @@ class Outputs:
     Args:
         live: show stdout and stderr of all hosts immediately, on these.
         keep: keep it for the summary.
-        directory: also write it to files there.
+        directory: also write it to files there; the descriptor that `prepare` returns.
     """
 
     def __init__(
-        self, *, live: tuple[HostLines, HostLines] | None, keep: bool, directory: Path | None = None
+        self, *, live: tuple[HostLines, HostLines] | None, keep: bool, directory: int | None = None
     ) -> None:
         self._live = live
         self._keep = keep
