@@ -5,6 +5,7 @@
     workdir/releases/.incoming-*, .removing-* incomplete; useless once the push has ended
     workdir/releases/.beacon-*                the hosts that see it share the workdir
     workdir/releases/.lock                    held by the running push
+    workdir/releases/.opened                  names of the releases that other users could once enter
 
 workdir.py has the other names. Paths are bytes.
 """
@@ -22,7 +23,8 @@ import stat
 import time
 from typing import Any, Callable, Iterable, Iterator, Sequence
 
-from mnt.remote.common.owners import accepts, check_owners
+from mnt.remote.common.files import replace_file
+from mnt.remote.common.owners import accepts, check_owners, is_closed
 from mnt.remote.common.refusal import Refused
 from mnt.remote.push.entries import differs, parse_manifest, same_bytes, shown
 from mnt.remote.push.workdir import Workdir
@@ -95,10 +97,11 @@ class Releases(Workdir):
     def intact(self, release: str) -> bool:
         """Whether every entry of the manifest exists as it was sent, and is ours; hashes all files again.
 
-        Files that jobs have added since (byte code, logs) do not count.
+        Files that jobs have added since (byte code, logs) do not count. A release that other users could
+        enter is not intact: they may hold its files open.
         """
         document = self.manifest(release)
-        if document is None:
+        if document is None or os.fsencode(release) in self.opened():
             return False
         entries = [entry for entry in parse_manifest(document) if not self.is_kept(entry.path)]
         top = self.path(release)
@@ -137,9 +140,12 @@ class Releases(Workdir):
     def make(self, undo: Callable[..., Any]) -> None:
         """Make the directory of the releases, as `make_directories`, and close it to other users.
 
-        Then the modes of the code in it, which are those on the head, give others no access.
+        Then the modes of the code in it, which are those on the head, give others no access. What is there
+        already is recorded if others had access to it.
         """
         self.make_directories(self.directory, undo)
+        if not is_closed(self.directory, self.group) and self.ids():
+            replace_file(os.fsdecode(self.opened_list), "\n".join(self.ids()), mode=0o644)
         if os.stat(self.directory).st_uid == os.getuid():
             os.chmod(self.directory, 0o700)
             self._share(self.directory, 0o2770)
