@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mnt.errors import UsageError
-from mnt.remote.common.files import parse_json, read_bytes, replace_file, strerror
+from mnt.remote.common.files import make_directories, parse_json, read_bytes, replace_file, strerror
 from mnt.remote.common.owners import check_owners
 from mnt.remote.common.refusal import Refused
 
@@ -33,7 +33,7 @@ def remember(inventory: str, hosts: Sequence[str]) -> None:
         UsageError: another user could change it.
     """
     file = state_file(inventory)
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_directories(file.parent)
     _is_ours(file.parent)
     text = json.dumps({"format": _FORMAT, "inventory": os.path.realpath(inventory), "hosts": list(hosts)})
     replace_file(file, text + "\n")

@@ -7,7 +7,7 @@ import os
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -16,17 +16,23 @@ from moments import moments
 from test_receive import Host, survey
 
 from mnt.errors import MntError, UsageError
+from mnt.fleet.login.hostkeys import HostKey, KnownHosts
 from mnt.inventory import find
 from mnt.push.manifest import build, read_steadily
 from mnt.push.stream import spooled
 from mnt.push.tree import walk
+from mnt.remote.common.files import make_directories
 from mnt.remote.job.files import JobPaths
 from mnt.remote.push import releases
 from mnt.remote.push.releases import remove_tree
+from mnt.remote.ssh import authorize
+from mnt.run import failed
 from mnt.run.outputs import create, prepare
+from mnt.trust import identity
 from mnt.ui.files import write_file
 
 EVE = 64999
+KEY = HostKey("ssh-ed25519", b"key")
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
 
@@ -187,6 +193,33 @@ def test_output_goes_to_new_files(tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "node1.out")
         with pytest.raises(FileExistsError):
             create(directory, "node1", opened)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda home: failed.remember("inventory.yaml", ["node1"]),
+        lambda home: identity.make(f"{home}/.ssh/keys/id_ed25519"),
+        lambda home: KnownHosts().record("node1", KEY, f"{home}/.ssh/keys/known_hosts"),
+        lambda home: authorize.Account(dry_run=False).directory(f"{home}/.ssh/mnt/cluster"),
+        lambda home: prepare(f"{home}/results/today", ["node1"], ExitStack()),
+        lambda home: make_directories(home / "labs" / "mine", 0o755),
+    ],
+)
+def test_no_directory_is_open_to_her_whatever_the_umask_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], object]
+) -> None:
+    """In ~/.local, made with umask 0, she could put start-up files of Python."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    before = os.umask(0)
+    try:
+        make(tmp_path / "home")
+    finally:
+        os.umask(before)
+    made = [tmp_path / "home", *(tmp_path / "home").rglob("*")]
+    assert len(made) > 2
+    assert [path for path in made if path.stat().st_mode & 0o022] == []
 
 
 # --- files that a command reads
