@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -75,8 +76,13 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 def _leave_python_path() -> None:
-    """Take the directory of this file from PYTHONPATH again: it is there for torchrun, not for the ranks."""
+    """Take the directory of this file from PYTHONPATH again: it is there for torchrun, not for the ranks.
+
+    torchrun itself does not look there again either: after some days without a change, a cleaner of /tmp may
+    remove it, and then another user could make it.
+    """
     here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [path for path in sys.path if path != here]
     rest = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path != here]
     if any(rest):
         os.environ["PYTHONPATH"] = os.pathsep.join(rest)
