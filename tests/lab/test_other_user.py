@@ -221,7 +221,8 @@ def test_code_that_eve_can_write_is_not_launched(attacked: Attacked, tree: Path)
     attacked.as_root(f"rm {workdir}/current/json.py")
     write = "import sys; file = open(sys.argv[1], 'r+'); sys.stdin.read(); file.write('print(1) #eve')"
     argv = [*attacked.eve(), "/usr/bin/python3", "-c", write, f"{workdir}/current/train.py"]
-    with subprocess.Popen(attacked.host.command(argv), stdin=subprocess.PIPE) as held:
+    environment = attacked.host.environment()
+    with subprocess.Popen(attacked.host.command(argv), env=environment, stdin=subprocess.PIPE) as held:
         holds = f"ls -l /proc/[0-9]*/fd 2>/dev/null | grep -q {workdir}/releases/.*/train.py"
         wait_for(lambda: attacked.host.exec(["sh", "-c", holds]).returncode == 0)
         assert attacked.mnt("push", str(tree)).returncode == 0
