@@ -10,7 +10,7 @@ import click
 from mnt import ui
 from mnt.cli.options import json_option
 from mnt.errors import UsageError
-from mnt.lab import spec, store, system
+from mnt.lab import spec, store, system, terminal
 from mnt.lab.lab import Lab, describe_labs
 from mnt.lab.lab import down as take_down
 
@@ -91,12 +91,14 @@ def status(as_json: bool) -> None:
 @name_option
 @click.argument("host")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD...")
-def exec_(user: bool, name: str, host: str, command: tuple[str, ...]) -> None:
+def exec_(user: bool, name: str, host: str, command: tuple[str, ...]) -> int:
     """Run CMD inside HOST, without SSH, and exit with its exit code."""
     system.require_root()
     target = Lab.find(name).host(host)
     argv = target.command(command[1:] if command[0] == "--" else command, user=user)
-    os.execvpe(argv[0], argv, target.environment(user=user))  # noqa: S606 - it becomes the command
+    if user:
+        return terminal.run_apart(argv, target.environment(user=True))
+    os.execvpe(argv[0], argv, target.environment())  # noqa: S606 - it becomes the command
 
 
 @lab.command()

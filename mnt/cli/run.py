@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from contextlib import ExitStack
 
 import click
 
@@ -89,12 +90,15 @@ def run(
     names = [host.name for host in selection.hosts]
     command = _command(words, script, sudo)
     keep = as_json or fold or diff
-    directory = None if outdir is None else prepare(outdir, names)
-    out, err = (ui.HostLines(names, stream, prefix=not no_prefix) for stream in (sys.stdout, sys.stderr))
-    outputs = Outputs(live=None if keep else (out, err), keep=keep, directory=directory)
-    stdin = feed.Source(0) if feed.is_given(0) else None
     connect = OpenSshConnection if worker == "ssh" else HostConnection
-    with Fleet(selection.hosts, fanout=fanout, timeouts=_timeouts(connect_timeout), connect=connect) as fleet:
+    with ExitStack() as opened:
+        directory = None if outdir is None else prepare(outdir, names, opened)
+        out, err = (ui.HostLines(names, stream, prefix=not no_prefix) for stream in (sys.stdout, sys.stderr))
+        outputs = Outputs(live=None if keep else (out, err), keep=keep, directory=directory)
+        stdin = feed.Source(0) if feed.is_given(0) else None
+        fleet = opened.enter_context(
+            Fleet(selection.hosts, fanout=fanout, timeouts=_timeouts(connect_timeout), connect=connect)
+        )
         summary = run_everywhere(
             fleet, command, outputs, _show_error, stdin=stdin, timeout=timeout, fail_fast=fail_fast
         )

@@ -35,7 +35,7 @@ def locate(name: str | None) -> str:
 
     Raises:
         UsageError: there is no such inventory, several labs could be meant, or another user can write to a
-            file in inventories/ that is not named by its path.
+            file that is not named by its path.
     """
     name = name or os.environ.get(VARIABLE)
     if not name:
@@ -94,9 +94,9 @@ def _own(file: str) -> str:
 def _only_lab(several: type[UsageError] = UsageError) -> str:
     running = labs()
     if DEFAULT in running:
-        return running[DEFAULT]
+        return _own(running[DEFAULT])
     if len(running) == 1:
-        return next(iter(running.values()))
+        return _own(next(iter(running.values())))
     if not running:
         raise UsageError("no lab is running", fix="mnt lab up")
     raise several("several labs are running", fix=_one_of([f"lab:{name}" for name in running]))
@@ -108,7 +108,7 @@ def _lab(name: str) -> str:
         raise UsageError(
             f"no lab named {name!r} is running{did_you_mean(name, running)}", fix=_what_there_is()
         )
-    return running[name]
+    return _own(running[name])
 
 
 def _what_there_is() -> str:

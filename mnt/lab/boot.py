@@ -31,7 +31,7 @@ class _Anchor:
             "LAB_UID": str(spec.uid),
         }
         namespaces = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child"]
-        with open(log, "ab") as errors:
+        with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644), "ab") as errors:
             process = subprocess.Popen(
                 # setsid: not our child, so the lab survives its creator, and init reaps it.
                 ["setsid", "--fork", *namespaces, "/bin/sh", str(_ANCHOR)],
@@ -111,7 +111,7 @@ def boot(record: store.Record, *, cache: str) -> store.Record:
         _plug_in(spec, int(pid))
         record = replace(record, inits={name: identify(init) for name, init in inits.items()}, complete=True)
         store.write(record)
-        replace_file(directory / "inventory.yaml", files.inventory(spec, str(directory), cache), mode=None)
+        replace_file(directory / "inventory.yaml", files.inventory(spec, str(directory), cache), mode=0o644)
         anchor.say("stay")
     finally:
         anchor.close()
@@ -122,11 +122,10 @@ def _lay_files(spec: LabSpec, anchor: int, directory: Path, cache: str) -> None:
     login = keys.generate()
     host_keys = {host.name: keys.generate() for host in spec.hosts}
     tree.lay(Path(f"/proc/{anchor}/root/run"), spec, login=login, host_keys=host_keys, cache=cache)
-    (directory / "identity").touch(mode=0o600)
-    (directory / "identity").write_text(login.private)
-    (directory / "identity.pub").write_text(login.public + "\n")
+    replace_file(directory / "identity", login.private)
+    replace_file(directory / "identity.pub", login.public + "\n", mode=0o644)
     public = {name: key.public for name, key in host_keys.items()}
-    (directory / "known_hosts").write_text(files.known_hosts(spec, public))
+    replace_file(directory / "known_hosts", files.known_hosts(spec, public), mode=0o644)
 
 
 def _await_hosts(anchor: _Anchor, spec: LabSpec) -> dict[str, int]:

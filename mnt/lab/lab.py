@@ -80,6 +80,7 @@ class LabHost:
             text=True,
             errors="replace",
             timeout=timeout,
+            start_new_session=user,  # without the terminal of the caller
         )
 
 

@@ -23,7 +23,7 @@ from mnt.errors import MntError
 from mnt.lab import LAB_ROOT, check_root
 from mnt.lab.processes import Process
 from mnt.lab.spec import LabSpec
-from mnt.remote.common.files import parse_json, read_bytes, replace_file, whole_number
+from mnt.remote.common.files import make_directories, parse_json, read_bytes, replace_file, whole_number
 from mnt.remote.job.procs import boot_id
 
 _RECORD = "lab.json"
@@ -106,7 +106,7 @@ def registry() -> Iterator[None]:
     with ExitStack() as held:
         there = False
         while not there:
-            LAB_ROOT.mkdir(parents=True, exist_ok=True)
+            make_directories(LAB_ROOT, 0o755)
             there = held.enter_context(_locked(LAB_ROOT / _REGISTRY_LOCK, LAB_ROOT, wait=60.0))
         try:
             yield

@@ -57,7 +57,7 @@ def lay(tree: Path, lab: LabSpec, *, login: KeyPair, host_keys: Mapping[str, Key
         MntError: the cache changes while it is copied.
     """
     for name in ("netns", "net", "shared"):
-        (tree / name).mkdir()
+        _directory(tree / name)
     (tree / "netns" / network.SWITCH).touch()
     _start_files(tree, lab)
     known_hosts = files.known_hosts(lab, {name: key.public for name, key in host_keys.items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -12,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from mnt.errors import MntError
-from mnt.push.tree import Entry, Tree, printable
+from mnt.push.tree import Entry, Tree, open_inside, printable
 from mnt.remote.common.files import strerror
 
 FORMAT = 1
@@ -66,7 +67,7 @@ def _entry(root: Path, found: Entry) -> Entry:
 def read_steadily(root: Path, path: str) -> Iterator[bytes]:
     """The bytes of the file `path` of the tree at `root`. Raises MntError if it is written to meanwhile."""
     try:
-        descriptor = os.open(root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = open_inside(root, path)
         with open(descriptor, "rb", buffering=0) as file:
             before = os.fstat(descriptor)
             if not stat.S_ISREG(before.st_mode):
@@ -77,6 +78,8 @@ def read_steadily(root: Path, path: str) -> Iterator[bytes]:
                 yield block
             after = os.fstat(descriptor)
     except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):  # it, or a directory above it, is a link now
+            raise changed(path) from None
         raise MntError(
             f"{printable(path)}: {strerror(error)}", fix="make it readable, or list it in .mntignore"
         ) from error

@@ -17,8 +17,7 @@ from typing import Any
 
 from mnt.errors import UsageError
 from mnt.push.manifest import Manifest
-from mnt.push.tree import Entry, printable
-from mnt.remote.common.files import open_regular
+from mnt.push.tree import Entry, open_inside, printable
 
 LARGE = 100_000_000  # bytes of a file
 MANY = 10_000  # files of a tree
@@ -174,12 +173,12 @@ def is_private_key(data: bytes) -> bool:
 
 def private_keys(root: Path, manifest: Manifest) -> list[str]:
     """The files of a tree with a private key in the first MiB. One that cannot be read any more has none."""
-    return [entry.path for entry in manifest.entries if entry.kind == "file" and _has_key(root / entry.path)]
+    return [entry.path for entry in manifest.entries if entry.kind == "file" and _has_key(root, entry.path)]
 
 
-def _has_key(path: Path) -> bool:
+def _has_key(root: Path, path: str) -> bool:
     try:
-        with open_regular(path, follow=False) as file:
+        with open(open_inside(root, path), "rb") as file:
             return is_private_key(file.read(_SEARCHED))
     except OSError:
         return False

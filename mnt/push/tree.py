@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import stat
@@ -13,7 +14,7 @@ from pathlib import Path
 from mnt.errors import MntError, UsageError
 from mnt.push import ignore
 from mnt.remote.common.files import read_bytes, strerror
-from mnt.remote.common.owners import accepts, check_owners, group_of
+from mnt.remote.common.owners import accepts, checked_directory, shared_group
 from mnt.remote.common.refusal import Refused
 from mnt.remote.push.entries import DEEPEST
 
@@ -62,8 +63,8 @@ def walk(source: str | os.PathLike[str], most: int | None = None) -> Tree:
 
     Raises:
         TooLarge: the tree has more than `most` entries.
-        UsageError: there is no such directory, it contains nothing to push, or another user could replace a
-            part of it by a link to your files. The members of its own group may write to it.
+        UsageError: there is no such directory, it contains nothing to push, or another user can write to it.
+            The members of its own group may, if this user is one of them.
         MntError: an entry cannot be read.
     """
     root = Path(source).expanduser()
@@ -71,13 +72,12 @@ def walk(source: str | os.PathLike[str], most: int | None = None) -> Tree:
         problem = "is not a directory" if os.path.lexists(root) else "does not exist"
         raise UsageError(f"{root} {problem}", fix="name the directory to push: mnt push SRC")
     started = time.time()
-    root = root.resolve()
-    _check_owners(root)
+    root = _checked(root)
     top = _work_tree(root)
-    entries = [Entry("", "dir", _mode(root.stat(), "."))]
     notes: list[str] = []
-    walker = _walk(root, _below(top, root), _rules_above(root, top), notes)
     try:
+        entries = [Entry("", "dir", _mode(root.stat(), "."))]
+        walker = _walk(root, _below(top, root), _rules_above(root, top), notes)
         found = list(walker if most is None else itertools.islice(walker, most + 1))
         if most is not None and len(found) > most:
             raise TooLarge(f"{root} has more than {most:,} entries")
@@ -92,11 +92,56 @@ def walk(source: str | os.PathLike[str], most: int | None = None) -> Tree:
     return Tree(root, tuple(entries), tuple(sorted(notes)), started)
 
 
-def _check_owners(root: Path) -> None:
+def _checked(source: Path) -> Path:
+    """The directory without links on the way. Raises UsageError: see `walk`."""
     try:
-        check_owners(str(root), group_of(str(root)), inside_closed=True)
+        group = shared_group(source)
+        with checked_directory(os.path.join(os.getcwd(), source), group, inside_closed=True) as directory:
+            return Path(os.readlink(f"/proc/self/fd/{directory}"))
     except Refused as refusal:
         raise UsageError(refusal.message, fix=refusal.fix) from None
+    except OSError as error:
+        raise UsageError(
+            f"{source}: {strerror(error)}", fix="name the directory to push: mnt push SRC"
+        ) from None
+
+
+def open_inside(root: Path, path: str, flags: int = os.O_RDONLY | os.O_NONBLOCK) -> int:
+    """A descriptor of the file or directory `path` in the tree at `root`, which is resolved.
+
+    No level of it is a link, `root` and those above included: what the walk found to be a directory may be a
+    link to a file of this user by now, if others can write to the directory in which it is.
+
+    Raises OSError.
+    """
+    nofollow = os.O_NOFOLLOW | os.O_CLOEXEC
+    *above, name = [".", *root.parts[1:], *filter(None, path.split("/"))]
+    place = os.open("/", os.O_PATH | os.O_CLOEXEC)
+    try:
+        for level in above:
+            inside = os.open(level, os.O_PATH | os.O_DIRECTORY | nofollow, dir_fd=place)
+            os.close(place)
+            place = inside
+        return os.open(name, flags | nofollow, dir_fd=place)
+    except OSError as error:
+        raise _named(error, root, path) from None
+    finally:
+        os.close(place)
+
+
+def _named(error: OSError, root: Path, path: str) -> OSError:
+    """The error, with the whole path."""
+    return type(error)(error.errno, strerror(error), os.path.join(root, path))
+
+
+@contextlib.contextmanager
+def _opened(root: Path, path: str = "", *, how: int = os.O_RDONLY) -> Iterator[int]:
+    """A descriptor of a directory; see `open_inside`."""
+    descriptor = open_inside(root, path, how | os.O_DIRECTORY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def printable(path: str) -> str:
@@ -128,25 +173,34 @@ def _below(top: Path, place: Path) -> bytes:
 def _rules_above(root: Path, top: Path) -> _Rules:
     rules: _Rules = dict.fromkeys(IGNORE_FILES, ())
     for place in reversed([parent for parent in root.parents if parent.is_relative_to(top)]):
-        rules = _with_rules_of(place, rules, len(_below(top, place)))
+        with _opened(place, how=os.O_PATH) as directory:  # it may have no listing
+            rules = _with_rules_of(directory, place, rules, len(_below(top, place)))
     return rules
 
 
-def _with_rules_of(directory: str | os.PathLike[str], rules: _Rules, offset: int) -> _Rules:
-    place = os.fsencode(directory)
-    return {name: (*rules[name], *_read_rules(os.path.join(place, name), offset)) for name in IGNORE_FILES}
+def _with_rules_of(directory: int, place: Path, rules: _Rules, offset: int) -> _Rules:
+    """The rules in a directory: those above it, and those of its ignore files.
+
+    Args:
+        directory: its descriptor.
+        place: its path, for errors.
+    """
+    return {name: (*rules[name], *_read_rules(directory, place, name, offset)) for name in IGNORE_FILES}
 
 
-def _read_rules(path: bytes, offset: int) -> tuple[ignore.Pattern, ...]:
+def _read_rules(directory: int, place: Path, name: bytes, offset: int) -> tuple[ignore.Pattern, ...]:
     """The patterns in a file; none if it is not a regular file (git follows no link here either)."""
+    file = os.fsdecode(name)
     try:
-        if not stat.S_ISREG(os.lstat(path).st_mode):
+        if not stat.S_ISREG(os.lstat(name, dir_fd=directory).st_mode):
             return ()
-        return ignore.parse(read_bytes(path, ignore.MOST_BYTES), offset)
+        return ignore.parse(read_bytes(name, ignore.MOST_BYTES, follow=False, dir_fd=directory), offset)
     except FileNotFoundError:
         return ()
+    except OSError as error:
+        raise _named(error, place, file) from None
     except ignore.TooMuch as error:
-        raise MntError(f"{printable(os.fsdecode(path))}: {error}", fix="shorten it") from None
+        raise MntError(f"{printable(str(place / file))}: {error}", fix="shorten it") from None
 
 
 def _ignored(rules: _Rules, path: bytes) -> bool:
@@ -163,9 +217,8 @@ def _walk(root: Path, prefix: bytes, rules: _Rules, notes: list[str]) -> Iterato
     pending = [("", rules)]
     while pending:
         inside, rules = pending.pop()
-        directory = os.path.join(root, inside)
-        rules = _with_rules_of(directory, rules, len(prefix) + len(os.fsencode(inside)))
-        with os.scandir(directory) as entries:
+        with _opened(root, inside) as directory, os.scandir(directory) as entries:
+            rules = _with_rules_of(directory, root / inside, rules, len(prefix) + len(os.fsencode(inside)))
             for entry in entries:
                 path = inside + entry.name
                 is_dir = entry.is_dir(follow_symlinks=False)
@@ -177,19 +230,23 @@ def _walk(root: Path, prefix: bytes, rules: _Rules, notes: list[str]) -> Iterato
                         problem = f"{printable(path[:100])}..: more than {DEEPEST} directories deep"
                         raise MntError(problem, fix="list it in .mntignore")
                     pending.append((path + "/", rules))
-                found = _entry(entry, path, notes)
+                try:
+                    found = _entry(entry, directory, path, notes)
+                except OSError as error:
+                    raise _named(error, root, path) from None
                 if found is not None:
                     yield found
 
 
-def _entry(entry: os.DirEntry[str], path: str, notes: list[str]) -> Entry | None:
+def _entry(entry: os.DirEntry[str], directory: int, path: str, notes: list[str]) -> Entry | None:
+    """The entry of a directory, whose descriptor is given. Raises OSError."""
     status = entry.stat(follow_symlinks=False)
     if stat.S_ISDIR(status.st_mode):
         return Entry(path, "dir", _mode(status, path))
     if stat.S_ISREG(status.st_mode):
         return Entry(path, "file", _mode(status, path), status.st_size)
     if stat.S_ISLNK(status.st_mode):
-        target = os.readlink(entry.path)
+        target = os.readlink(entry.name, dir_fd=directory)
         landing = os.path.normpath(os.path.join(os.path.dirname(path), target))
         if os.path.isabs(landing) or landing.split("/")[0] == "..":
             notes.append(

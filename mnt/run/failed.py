@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mnt.errors import OutputError, UsageError
-from mnt.remote.common.files import parse_json, read_bytes, replace_file, strerror
+from mnt.remote.common.files import make_directories, parse_json, read_bytes, replace_file, strerror
 from mnt.remote.common.owners import check_owners
 from mnt.remote.common.refusal import Refused
 
@@ -37,7 +37,7 @@ def remember(inventory: str, hosts: Sequence[str]) -> None:
     file = state_file(inventory)
     text = json.dumps({"format": _FORMAT, "inventory": os.path.realpath(inventory), "hosts": list(hosts)})
     try:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directories(file.parent)
         _is_ours(file.parent)
         replace_file(file, text + "\n")
     except OSError as error:

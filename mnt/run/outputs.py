@@ -12,11 +12,10 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from pathlib import Path
 
 from mnt.errors import OutputError, UsageError
-from mnt.remote.common.files import strerror
-from mnt.remote.common.owners import check_owners, group_of
+from mnt.remote.common.files import make_directories, strerror
+from mnt.remote.common.owners import checked_directory, shared_group
 from mnt.remote.common.refusal import Refused
 from mnt.tasks.command import Sink
 from mnt.ui import HostLines
@@ -91,34 +90,39 @@ class Capture:
         return self.out.digest + self.err.digest
 
 
-def prepare(directory: str, hosts: Iterable[str]) -> Path:
+def prepare(directory: str, hosts: Iterable[str], opened: contextlib.ExitStack) -> int:
     """Create the directory, and remove these hosts' files of an earlier run.
 
+    Returns a descriptor of the directory, which `opened` closes: a member of its group could exchange it.
+
     Raises UsageError, also if another user could replace the directory, or make files in it. The members of
-    its own group may.
+    its own group may, if this user is one of them.
     """
-    path = Path(directory)
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        check_owners(os.path.abspath(path), group_of(directory), inside_closed=True)
+        make_directories(directory)
+        path = os.path.join(os.getcwd(), directory)
+        descriptor = opened.enter_context(
+            checked_directory(path, shared_group(directory), inside_closed=True)
+        )
         for host in hosts:
             for suffix in _SUFFIXES:
-                (path / f"{host}{suffix}").unlink(missing_ok=True)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(f"{host}{suffix}", dir_fd=descriptor)
     except Refused as refusal:
         raise UsageError(f"--outdir {directory}: {refusal.message}", fix=refusal.fix) from None
     except OSError as error:
         raise UsageError(f"--outdir {directory}: {strerror(error)}") from None
-    return path
+    return descriptor
 
 
 class _File:
-    """A file of --outdir, which only the user can read. Raises OutputError."""
+    """A file in the directory of --outdir, which only the user can read. Raises OutputError."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, directory: int, name: str) -> None:
+        self._name = name
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
-            self._file = open(os.open(path, flags, 0o600), "wb", buffering=0)  # noqa: SIM115 - see `close`
+            self._file = open(os.open(name, flags, 0o600, dir_fd=directory), "wb", buffering=0)  # noqa: SIM115 - see `close`
         except OSError as error:
             raise self._failure(error) from None
 
@@ -134,18 +138,18 @@ class _File:
         self._file.close()
 
     def _failure(self, error: OSError) -> OutputError:
-        message = f"--outdir: {self._path} cannot be written: {strerror(error)}"
+        message = f"--outdir: {self._name} cannot be written: {strerror(error)}"
         return OutputError(message, fix="name another directory")
 
 
-def create(directory: Path, host: str, opened: contextlib.ExitStack) -> list[_File]:
+def create(directory: int, host: str, opened: contextlib.ExitStack) -> list[_File]:
     """Create both files of a host that was reached: for stdout and for stderr; `opened` closes them.
 
     A host's name in the inventory is a valid file name. Raises OutputError, also if the files exist:
     `prepare` has removed those of earlier runs.
     """
     return [
-        opened.enter_context(contextlib.closing(_File(directory / f"{host}{suffix}"))) for suffix in _SUFFIXES
+        opened.enter_context(contextlib.closing(_File(directory, f"{host}{suffix}"))) for suffix in _SUFFIXES
     ]
 
 
@@ -155,11 +159,11 @@ class Outputs:
     Args:
         live: show stdout and stderr of all hosts immediately, on these.
         keep: keep it for the summary.
-        directory: also write it to files there.
+        directory: also write it to files there; the descriptor that `prepare` returns.
     """
 
     def __init__(
-        self, *, live: tuple[HostLines, HostLines] | None, keep: bool, directory: Path | None = None
+        self, *, live: tuple[HostLines, HostLines] | None, keep: bool, directory: int | None = None
     ) -> None:
         self._live = live
         self._keep = keep

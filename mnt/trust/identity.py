@@ -13,7 +13,7 @@ from mnt import keys
 from mnt.errors import UsageError
 from mnt.fleet.login.destination import DEFAULT_IDENTITIES
 from mnt.inventory.model import Host
-from mnt.remote.common.files import read_bytes, strerror
+from mnt.remote.common.files import make_directories, read_bytes, strerror
 
 _MOST_BYTES = 64 * 1024  # of a public key
 
@@ -67,7 +67,7 @@ def make(path: str) -> Identity:
     pair = keys.generate()
     comment = f"{getpass.getuser()}@{socket.gethostname()}"
     try:
-        _file(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directories(_file(path).parent)
         _write(_file(path), pair.private, 0o600)
         _write(Path(f"{_file(path)}.pub"), f"{pair.public} {comment}\n", 0o644)
     except OSError as error:

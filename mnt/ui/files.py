@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+import stat
 
 from mnt.errors import UsageError
 from mnt.remote.common.files import replace_file, strerror
-from mnt.remote.common.owners import check_owner
+from mnt.remote.common.owners import place_to_write
 from mnt.remote.common.refusal import Refused
 from mnt.ui.console import readable
 
@@ -19,17 +19,18 @@ def write_file(file: str | os.PathLike[str], text: str, *, fix: str | None = Non
         text: what is no Unicode in it (a host's file names) becomes U+FFFD.
         fix: of the error.
 
-    Raises UsageError if that fails, or if another user made the file or link, as anyone can in /tmp.
+    Raises UsageError if that fails, or if another user made the file or a link on the way, as anyone can in
+    /tmp, or could exchange such a link.
     """
+    path, text = os.fspath(file), readable(text)
     try:
-        check_owner(os.fspath(file))
+        with place_to_write(os.path.join(os.getcwd(), path)) as place:
+            if place.found is None or stat.S_ISREG(place.found.st_mode):
+                replace_file(place.name, text, mode=None, dir_fd=place.above)
+            else:  # a pipe or /dev/null, which is not replaced
+                with open(f"/proc/self/fd/{place.descriptor}", "w", encoding="utf-8") as opened:
+                    opened.write(text)
     except Refused as refusal:
-        raise UsageError(f"{os.fspath(file)} is not written: {refusal.message}", fix=fix) from None
-    target, text = Path(os.path.realpath(file)), readable(text)
-    try:
-        if target.exists() and not target.is_file():  # a pipe or /dev/null, which is not replaced
-            target.write_text(text, encoding="utf-8")
-        else:
-            replace_file(target, text, mode=None)
+        raise UsageError(f"{path} is not written: {refusal.message}", fix=fix) from None
     except OSError as error:
-        raise UsageError(f"{os.fspath(file)}: cannot be written: {strerror(error)}", fix=fix) from None
+        raise UsageError(f"{path}: cannot be written: {strerror(error)}", fix=fix) from None

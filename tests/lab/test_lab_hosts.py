@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pty
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 import sessions
 from ssh_client import ssh
+from terminals import on_a_terminal
 from waiting import PATIENCE, wait_for
 
 from mnt.inventory import loader
@@ -277,6 +280,55 @@ def test_exec_passes_the_terminal_through(lab: Lab) -> None:
         [*command, "sh", "-c", "test -t 0 && test -t 1"], stdin=terminal, stdout=terminal, check=False
     )
     assert done.returncode == 0
+
+
+ATTACK = """
+import fcntl, os, termios
+def try_(act):
+    try:
+        act()
+    except OSError:
+        pass
+def inject(descriptor):
+    for key in b"id\\n":
+        fcntl.ioctl(descriptor, termios.TIOCSTI, bytes([key]))
+for descriptor in (0, 1, 2):
+    try_(lambda: inject(descriptor))
+try_(lambda: inject(os.open("/dev/tty", os.O_RDWR)))
+print("theirs:", *(os.fstat(descriptor).st_rdev for descriptor in (0, 1, 2) if os.isatty(descriptor)))
+"""
+OURS = """
+import array, fcntl, os, termios
+waiting = array.array("i", [0])
+fcntl.ioctl(2, termios.FIONREAD, waiting)
+print("ours:", os.fstat(2).st_rdev, waiting[0])
+"""
+
+
+@pytest.mark.parametrize("given", ["", "</dev/null", "</dev/null | cat", ">/dev/stderr | cat"])
+def test_the_user_of_a_host_cannot_type_into_roots_terminal(lab: Lab, given: str) -> None:
+    exec_ = [sys.executable, "-m", "mnt", "lab", "exec", "--name", lab.spec.name, "--user", "node1", "--"]
+    attack = shlex.join([*exec_, "/usr/bin/python3", "-c", ATTACK])
+    look = shlex.join([sys.executable, "-c", OURS])
+    said = on_a_terminal(["/bin/sh", "-c", f"{attack} {given}; {look}"], []).text
+    # Both streams come together, so a line may begin behind keys that the attack typed into its own terminal.
+    (theirs,) = (found.split() for found in re.findall("theirs:([ 0-9]*)", said))
+    ((ours, waiting),) = re.findall("ours: ([0-9]+) ([0-9]+)", said)
+    assert waiting == "0"
+    assert len(theirs) == {"": 3, "</dev/null": 2, "</dev/null | cat": 1, ">/dev/stderr | cat": 3}[given]
+    assert ours not in theirs
+
+
+def test_exec_of_the_user_on_a_terminal(lab: Lab) -> None:
+    """Questions, keys and the exit code are passed on; what is typed is not shown twice."""
+    exec_ = [sys.executable, "-m", "mnt", "lab", "exec", "--name", lab.spec.name, "--user", "node1", "--"]
+    script = "read -r line; echo [$line]; stty -isig -icanon; echo wait; head -c 1 | od -An -tx1; exit 7"
+    said = on_a_terminal([*exec_, "sh", "-c", f"echo ready; {script}"], [("ready", "word"), ("wait", "^C")])
+    assert said.code == 7, said.text
+    assert "ready\nword\n[word]\n" in said.text
+    assert " 03\n" in said.text
+    said = on_a_terminal([*exec_, "sh", "-c", "kill -9 $$"], [])
+    assert said.code == 128 + 9
 
 
 def test_exec_brings_nothing_of_the_callers_environment(

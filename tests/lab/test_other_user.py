@@ -49,9 +49,13 @@ class Attacked:
     def as_root(self, script: str) -> str:
         return self._done(self.host.exec(["sh", "-c", script]))
 
-    def as_eve(self, script: str) -> str:
-        become = ["setpriv", f"--reuid={EVE}", f"--regid={EVE}", "--clear-groups"]
-        return self._done(self.host.exec([*become, "sh", "-c", script]))
+    @staticmethod
+    def eve(gid: int = EVE) -> list[str]:
+        """The command that runs another as eve."""
+        return ["setpriv", f"--reuid={EVE}", f"--regid={gid}", "--clear-groups"]
+
+    def as_eve(self, script: str, *, gid: int = EVE) -> str:
+        return self._done(self.host.exec([*self.eve(gid), "sh", "-c", script]))
 
     def files(self, *tops: str) -> str:
         """Every file below, with owner, mode, time of the last change and content."""
@@ -213,9 +217,20 @@ def test_code_that_eve_can_write_is_not_launched(attacked: Attacked, tree: Path)
         done = attacked.mnt(*command)
         assert (done.returncode, named in done.stderr) == (125, True), (command, done.stderr)
     assert named in attacked.mnt("preflight", "--only", "file-owner").stdout
-    # The next push closes it, and does not take eve's file for the code.
+    # The next push closes it, and takes neither eve's file for the code, nor a file that she holds open.
+    attacked.as_root(f"rm {workdir}/current/json.py")
+    write = "import sys; file = open(sys.argv[1], 'r+'); sys.stdin.read(); file.write('print(1) #eve')"
+    argv = [*attacked.eve(), "/usr/bin/python3", "-c", write, f"{workdir}/current/train.py"]
+    environment = attacked.host.environment()
+    with subprocess.Popen(attacked.host.command(argv), env=environment, stdin=subprocess.PIPE) as held:
+        holds = f"ls -l /proc/[0-9]*/fd 2>/dev/null | grep -q {workdir}/releases/.*/train.py"
+        wait_for(lambda: attacked.host.exec(["sh", "-c", holds]).returncode == 0)
+        assert attacked.mnt("push", str(tree)).returncode == 0
+        assert attacked.as_root(f"stat -c %a {workdir}/releases") == "700"
+    assert held.returncode == 0
+    assert "#eve" in attacked.as_root(f"cat {workdir}/releases/*/train.py")
     attacked.trained(tree)
-    assert attacked.as_root(f"stat -c %a {workdir}/releases") == "700"
+    assert "#eve" not in attacked.as_root(f"cat {workdir}/current/train.py")
     assert "json.py" not in attacked.as_root(f"ls {workdir}/current/")
 
 
@@ -272,3 +287,19 @@ def test_a_group_that_shares_a_workdir(attacked: Attacked, tree: Path) -> None:
     attacked.settings(workdir=workdir, workdir_group="no-such")
     assert "this host has no group no-such" in attacked.mnt("push", str(tree)).stderr
     assert host.alive
+
+
+def test_a_primary_group_that_eve_has_too(attacked: Attacked, tree: Path) -> None:
+    """No list of this host names her: as with SSSD and LDAP, which list no users, and no primary members."""
+    top, gid = "/srv/data", 64997
+    user = attacked.as_user("id", "-un")
+    attacked.as_root(f"groupadd -g {gid} research && usermod -g research {user}")
+    attacked.as_root(f"install -d -o {user} -g research -m 775 {top}")  # as with umask 002
+    attacked.settings(workdir=f"{top}/project")
+    named = f"the group research can write to {top} (mode 0775)"
+    refused(attacked, tree, named)
+    attacked.as_root(f"chmod g-w {top}")
+    attacked.trained(tree)
+    attacked.as_root(f"chmod g+w {top}")
+    attacked.as_eve(f"cd {top} && mv project old && mkdir -m 777 project", gid=gid)
+    refused(attacked, tree, named)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mnt.errors import MntError
+from mnt.errors import MntError, UsageError
 from mnt.inventory import find
 from mnt.lab import spec, store
 from mnt.lab.processes import Process, identify
@@ -138,3 +138,28 @@ def test_labs_that_another_user_could_change(
     ):
         with pytest.raises(MntError, match=str(root)):
             use()
+
+
+def test_the_umask_opens_nothing(root: Path) -> None:
+    before = os.umask(0)
+    try:
+        claim()
+    finally:
+        os.umask(before)
+    assert [path for path in (root, *root.rglob("*")) if path.stat().st_mode & 0o022] == []
+
+
+def test_an_inventory_of_a_lab_that_others_can_write(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could name an ssh_config, which runs commands."""
+    monkeypatch.setattr(find.lab, "LAB_ROOT", root)
+    monkeypatch.chdir(root.parent)
+    monkeypatch.delenv("MNT_INVENTORY", raising=False)
+    claim()
+    inventory = store.directory("one") / "inventory.yaml"
+    inventory.touch()
+    names = (None, "lab", "lab:one")
+    assert [find.locate(name) for name in names] == [str(inventory)] * 3
+    inventory.chmod(0o666)
+    for name in names:
+        with pytest.raises(UsageError, match=f"all users can write to {inventory} "):
+            find.locate(name)

@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from moments import moments
 from test_receive import Host, survey
 
 from mnt.errors import MntError, UsageError
+from mnt.fleet.login.hostkeys import HostKey, KnownHosts
 from mnt.inventory import find
-from mnt.push.manifest import read_steadily
+from mnt.push.manifest import build, read_steadily
+from mnt.push.stream import spooled
 from mnt.push.tree import walk
+from mnt.remote.common.files import make_directories
 from mnt.remote.job.files import JobPaths
 from mnt.remote.push import releases
 from mnt.remote.push.releases import remove_tree
+from mnt.remote.ssh import authorize
+from mnt.run import failed
 from mnt.run.outputs import create, prepare
+from mnt.trust import identity
 from mnt.ui.files import write_file
 
 EVE = 64999
+KEY = HostKey("ssh-ed25519", b"key")
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
 
@@ -63,9 +72,74 @@ def test_a_link_that_she_made_is_not_followed(common: Path, tmp_path: Path) -> N
 
 def test_ones_own_link_is_followed(common: Path) -> None:
     (common / "link").symlink_to("file")
-    write_file(common / "link", "text")
-    assert (common / "file").read_text() == "text"
-    assert (common / "link").is_symlink()
+    for text in ("text", "other text"):
+        write_file(common / "link", text)
+        assert (common / "file").read_text() == text
+        assert (common / "link").is_symlink()
+
+
+@needs_root
+@pytest.mark.parametrize("name", ["hostfile", "out/hostfile"])
+def test_a_link_that_she_makes_at_any_moment_is_not_followed(common: Path, name: str) -> None:
+    """Of the name itself, and of the directory in which it is; the kernel may not protect links in /tmp."""
+    for moment in moments(step=2):
+        victim, place = common / "victim", common / "place"
+        for directory in (victim, place, place / "out"):
+            directory.mkdir(mode=0o700)
+            (directory / "hostfile").touch()
+        (place / "hostfile").unlink()
+        place.chmod(0o1777)
+        (victim / "hostfile").write_text("important")
+        taken, target = place / Path(name).parts[0], victim / ("" if "/" in name else "hostfile")
+
+        def attack(taken: Path = taken, target: Path = target, aside: Path = common / "aside") -> None:
+            if taken.exists():
+                taken.rename(aside)
+            taken.symlink_to(target)
+            of_eve(taken)
+
+        with moment.before(attack), suppress(UsageError):
+            write_file(place / name, "node1 slots=8\n")
+        assert (victim / "hostfile").read_text() == "important"
+        for directory in (victim, place, common / "aside"):
+            remove_tree(os.fsencode(directory))
+            directory.unlink(missing_ok=True)
+
+
+@needs_root
+def test_ones_own_link_that_she_could_exchange(common: Path) -> None:
+    """In a directory of hers, also one of a colleague: she can move the user's links."""
+    (common / "shared").mkdir()
+    (common / "shared" / "link").symlink_to(common / "file")
+    for uid, mode, problem in ((0, 0o777, "all users can write to"), (EVE, 0o755, "belongs to uid")):
+        os.chown(common / "shared", uid, 0)
+        (common / "shared").chmod(mode)
+        with pytest.raises(
+            UsageError, match=f"shared/link is a link, and {common}/shared {problem}|{problem}"
+        ):
+            write_file(common / "shared" / "link", "text")
+    assert not (common / "file").exists()
+    (common / "shared").chmod(0o777)
+    write_file(common / "shared" / "file", "text")  # without a link, it can only be there
+    assert (common / "shared" / "file").read_text() == "text"
+
+
+def test_a_place_that_does_not_exist(common: Path) -> None:
+    for name in ("missing/hostfile", "file/hostfile", "."):
+        (common / "file").touch()
+        with pytest.raises(UsageError, match=r"cannot be written: (No such file|Not a dir|Is a dir|Dev)"):
+            write_file(common / name, "text")
+    assert [path.name for path in common.iterdir()] == ["file"]
+
+
+def test_a_pipe_and_a_device_are_written(common: Path) -> None:
+    write_file("/dev/null", "text")
+    os.mkfifo(common / "pipe")
+    reading = os.open(common / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write_file(common / "pipe", "text")
+    assert os.read(reading, 10) == b"text"
+    os.close(reading)
+    assert not stat.S_ISREG(os.stat("/dev/null").st_mode)
 
 
 @needs_root
@@ -75,22 +149,77 @@ def test_a_directory_of_hers_gets_no_output(common: Path, mode: int) -> None:
     directory.mkdir()
     directory.chmod(mode)
     of_eve(directory)
-    with pytest.raises(UsageError, match=f"--outdir .*belongs to uid {EVE}"):
-        prepare(str(directory), ["node1"])
+    with ExitStack() as opened, pytest.raises(UsageError, match=f"--outdir .*belongs to uid {EVE}"):
+        prepare(str(directory), ["node1"], opened)
+    os.chown(directory, 1, 1)  # a user who is known here is a member of the own group
+    with ExitStack() as opened, pytest.raises(UsageError, match=r"--outdir .*belongs to daemon"):
+        prepare(str(directory), ["node1"], opened)
+
+
+@needs_root
+def test_a_directory_for_output_that_is_exchanged_at_any_moment(common: Path) -> None:
+    """Its group may write to the directory above, so its members can put a link there."""
+    for moment in moments(step=3):
+        place, results = common / "place", common / "results"
+        for directory in (place, place / "out", results):
+            directory.mkdir()
+        place.chmod(0o775)
+        (place / "out").chmod(0o775)
+        (results / "node1.out").write_text("of last week")
+
+        def attack(out: Path = place / "out", aside: Path = common / "aside", target: Path = results) -> None:
+            out.rename(aside)
+            out.symlink_to(target)
+            of_eve(out)
+
+        with moment.before(attack), ExitStack() as opened, suppress(UsageError):
+            for file in create(prepare(str(place / "out"), ["node1"], opened), "node1", opened):
+                file.write(b"new")
+        assert [file.read_text() for file in results.iterdir()] == ["of last week"]
+        for directory in (place, results, common / "aside"):
+            remove_tree(os.fsencode(directory))
 
 
 def test_a_directory_to_which_she_can_write_gets_no_output(common: Path) -> None:
     (common / "out").mkdir()
     (common / "out").chmod(0o777)
-    with pytest.raises(UsageError, match="all users can write"):
-        prepare(str(common / "out"), ["node1"])
+    with ExitStack() as opened, pytest.raises(UsageError, match="all users can write"):
+        prepare(str(common / "out"), ["node1"], opened)
 
 
 def test_output_goes_to_new_files(tmp_path: Path) -> None:
-    directory = prepare(str(tmp_path), ["node1"])
-    os.mkfifo(directory / "node1.out")
-    with ExitStack() as opened, pytest.raises(FileExistsError):
-        create(directory, "node1", opened)
+    with ExitStack() as opened:
+        directory = prepare(str(tmp_path), ["node1"], opened)
+        os.mkfifo(tmp_path / "node1.out")
+        with pytest.raises(FileExistsError):
+            create(directory, "node1", opened)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda home: failed.remember("inventory.yaml", ["node1"]),
+        lambda home: identity.make(f"{home}/.ssh/keys/id_ed25519"),
+        lambda home: KnownHosts().record("node1", KEY, f"{home}/.ssh/keys/known_hosts"),
+        lambda home: authorize.Account(dry_run=False).directory(f"{home}/.ssh/mnt/cluster"),
+        lambda home: prepare(f"{home}/results/today", ["node1"], ExitStack()),
+        lambda home: make_directories(home / "labs" / "mine", 0o755),
+    ],
+)
+def test_no_directory_is_open_to_her_whatever_the_umask_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], object]
+) -> None:
+    """In ~/.local, made with umask 0, she could put start-up files of Python."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    before = os.umask(0)
+    try:
+        make(tmp_path / "home")
+    finally:
+        os.umask(before)
+    made = [tmp_path / "home", *(tmp_path / "home").rglob("*")]
+    assert len(made) > 2
+    assert [path for path in made if path.stat().st_mode & 0o022] == []
 
 
 # --- files that a command reads
@@ -131,6 +260,55 @@ def test_a_tree_to_which_she_can_write(common: Path, level: int) -> None:
         walk(tree)
     taken.chmod(0o775)  # a group that shares a tree does so on purpose
     assert walk(tree).entries
+
+
+@needs_root
+def test_a_tree_of_hers(common: Path) -> None:
+    """She is a member of her own group; a group of this user's would be another matter."""
+    tree = common / "tree"
+    tree.mkdir()
+    (tree / "train.py").touch()
+    os.chown(tree, 1, 1)
+    for mode in (0o755, 0o775):
+        tree.chmod(mode)
+        with pytest.raises(UsageError, match=f"{tree} belongs to daemon"):
+            walk(tree)
+    os.chown(tree, 0, 1)
+    with pytest.raises(UsageError, match=f"the group daemon can write to {tree}"):
+        walk(tree)
+    os.chown(tree, 0, os.getegid())
+    assert walk(tree).entries
+
+
+@needs_root
+@pytest.mark.parametrize("taken", ["", "data", "data/up"])
+def test_a_directory_of_a_tree_that_becomes_a_link_at_any_moment(common: Path, taken: str) -> None:
+    """She can write to the directory above it: one like /tmp in the tree, or one of its group."""
+    keys = common / "keys"
+    for directory in (keys, keys / "up", keys / "data" / "up"):
+        directory.mkdir(parents=True)
+        (directory / "id").write_text("PRIVATE KEY")
+        (directory / ".gitignore").write_text("nothing\n")
+    for moment in moments(step=11):  # of some thousand
+        tree = common / "tree"
+        (tree / "data" / "up").mkdir(parents=True)
+        for file in ("train.py", "data/up/id", "data/.gitignore"):
+            (tree / file).write_text("harmless")
+        sent = b""
+
+        def attack(place: Path = tree / taken, aside: Path = common / "aside") -> None:
+            place.rename(aside)
+            place.symlink_to(keys)
+            of_eve(place)
+
+        with moment.before(attack), suppress(MntError, UsageError):
+            found = walk(tree)
+            manifest = build(found)
+            with spooled(found.root, manifest) as spool:
+                sent = b"".join(spool.chunks())
+        assert b"PRIVATE" not in sent
+        for left in (tree, common / "aside"):
+            left.unlink() if left.is_symlink() else remove_tree(os.fsencode(left))
 
 
 def test_a_file_that_becomes_a_pipe(tmp_path: Path) -> None:

@@ -245,13 +245,67 @@ def test_a_tree(path: Path) -> None:
         check_tree(str(path.parent))
 
 
+ME = pwd.getpwuid(os.getuid())
+
+
+def user(name: str, uid: int, gid: int) -> pwd.struct_passwd:
+    return pwd.struct_passwd((name, "x", uid, gid, "", "/", "/bin/sh"))
+
+
+def unix_group(name: str, gid: int, *members: str) -> grp.struct_group:
+    return grp.struct_group((name, "x", gid, list(members)))
+
+
 @needs_root
-def test_a_group_that_is_somebody_elses_primary_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """/etc/group does not name its members then."""
-    me = pwd.getpwuid(os.getuid())
-    other = pwd.struct_passwd(("eve", "x", OTHER, me.pw_gid, "", "/", "/bin/sh"))
-    os.chown(path, -1, me.pw_gid)
-    path.chmod(0o775)
-    assert check_owners(str(path))
-    monkeypatch.setattr(pwd, "getpwall", lambda: [me, other])
-    assert "can write to" in refusal(path)
+@pytest.mark.parametrize(
+    ("groups", "users", "accepted"),
+    [
+        ([unix_group(ME.pw_name, OTHER)], [], True),
+        ([unix_group(ME.pw_name, OTHER, ME.pw_name)], [user("eve", 1, 1)], True),
+        # A directory service lists neither users nor members: nothing says that eve has the group too.
+        ([unix_group("research", OTHER)], [], False),
+        ([unix_group("research", OTHER, ME.pw_name)], [], False),
+        ([unix_group("", OTHER)], [], False),
+        # Members that are listed.
+        ([unix_group(ME.pw_name, OTHER)], [user("eve", 1, OTHER)], False),
+        ([unix_group(ME.pw_name, OTHER, ME.pw_name, "eve")], [], False),
+        ([unix_group(ME.pw_name, OTHER), unix_group("team", OTHER, "eve")], [], False),
+        # A group of the user's name that is not the primary one: somebody joined it on purpose.
+        ([unix_group(ME.pw_name, OTHER + 1), unix_group("users", OTHER)], [], False),
+        ([], [], False),
+    ],
+)
+def test_the_group_that_counts_as_this_user(
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    groups: list[grp.struct_group],
+    users: list[pwd.struct_passwd],
+    accepted: bool,
+) -> None:
+    def find(gid: int) -> grp.struct_group:
+        try:
+            return next(entry for entry in groups if entry.gr_gid == gid)
+        except StopIteration:
+            raise KeyError(gid) from None
+
+    me = user(ME.pw_name, ME.pw_uid, OTHER)
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: me)
+    monkeypatch.setattr(pwd, "getpwall", lambda: users)
+    monkeypatch.setattr(grp, "getgrgid", find)
+    monkeypatch.setattr(grp, "getgrall", lambda: groups)
+    for gid in {OTHER, *(entry.gr_gid for entry in groups)}:
+        give(path, os.getuid(), gid, 0o775)
+        if accepted and gid == OTHER:
+            assert check_owners(str(path))
+        else:
+            assert "can write to" in refusal(path)
+
+
+@needs_root
+def test_a_member_that_only_a_directory_service_knows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group lists no members, as with `ignore_group_members` of sssd.conf(5)."""
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: user("eve", uid, 1))
+    monkeypatch.setattr(os, "getgrouplist", lambda name, gid: [gid, *([GROUP.id] if name == "eve" else [])])
+    give(path, OTHER, GROUP.id, 0o775)
+    assert check_owners(str(path), GROUP)
+    assert "belongs to eve" in refusal(path, group=Group("other", OTHER))

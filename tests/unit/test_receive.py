@@ -1025,3 +1025,36 @@ def test_waiting_for_what_another_host_receives(host: Host, source: Path) -> Non
     host.push(source)
     _, frames = host.say(do("wait", id=ID, sha=build(source).sha), do("commit"))
     assert [frame["step"] for frame in frames] == ["open", "wait", "commit"]
+
+
+# --- releases that others could enter -----------------------------------------------------------------------
+
+
+def test_a_release_that_others_could_enter_is_not_used_again(host: Host, source: Path) -> None:
+    """Whoever opened a file then can write to it for ever."""
+    (source / "a.py").chmod(0o666)
+    host.push(source)
+    sha = build(source).sha
+    assert host.say(survey(sha))[1][1]["holds"] == {ID: True}
+    host.releases.chmod(0o755)
+    with (host.releases / ID / "a.py").open("r+") as held:
+        host.say()  # a push that is called off has closed it
+        assert stat.S_IMODE(host.releases.stat().st_mode) == 0o700
+        find = {"action": "find", "workdir": str(host.workdir)}
+        refused = receive.main(find, lambda frame: None, io.BytesIO())["refused"]
+        assert "all users can write to" in refused["message"]
+        assert refused["fix"] == "push again"
+        assert host.say(survey(sha))[1][1]["holds"] == {ID: False}
+        host.push(source, ID2)
+        held.write("print('eve')\n")
+    assert (host.workdir / "current" / "a.py").read_text() == "print(1)\n"
+    assert host.say(survey(sha))[1][1]["holds"] == {ID: False, ID2: True}
+    assert receive.main(find, lambda frame: None, io.BytesIO())["current"] == ID2
+
+
+def test_a_release_that_nobody_could_write_to_is_still_launched(host: Host, source: Path) -> None:
+    host.push(source)
+    host.releases.chmod(0o755)
+    host.say()
+    find = {"action": "find", "workdir": str(host.workdir)}
+    assert receive.main(find, lambda frame: None, io.BytesIO())["current"] == ID

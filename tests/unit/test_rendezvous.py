@@ -62,8 +62,9 @@ def test_torchrun_finds_it_and_the_ranks_do_not_see_its_directory(
         f"import os, sys; sys.path.insert(0, {str(tmp_path)!r})\n"
         "from importlib.metadata import entry_points\n"
         "(found,) = entry_points(group='torchrun.handlers')\n"
-        "print(found.name, found.load()().__name__, os.environ.get('PYTHONPATH'))"
+        "print(found.name, found.load()().__name__, os.environ.get('PYTHONPATH'))\n"
+        f"assert {str(tmp_path)!r} not in sys.path"
     )
     env = {**os.environ, "PYTHONPATH": before.format(tmp_path)}
     done = subprocess.run([sys.executable, "-c", look], env=env, capture_output=True, text=True)
-    assert done.stdout == f"mnt create {after}\n", done.stderr
+    assert (done.stdout, done.stderr) == (f"mnt create {after}\n", "")

@@ -44,7 +44,8 @@ def test_much_output_comes_back_whole() -> None:
 def test_old_files_of_these_hosts_go(tmp_path: Path) -> None:
     for name in ("node1.err", "node2.out", "other.out", "node10.out"):
         (tmp_path / name).write_text("old")
-    prepare(str(tmp_path), ["node1", "node2"])
+    with ExitStack() as opened:
+        prepare(str(tmp_path), ["node1", "node2"], opened)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["node10.out", "other.out"]
 
 
@@ -52,14 +53,14 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "victim").write_text("mine")
     (tmp_path / "node1.out").symlink_to("victim")
     with pytest.raises(OSError, match="node1"), ExitStack() as opened:
-        create(tmp_path, "node1", opened)
+        create(prepare(str(tmp_path), [], opened), "node1", opened)
     assert (tmp_path / "victim").read_text() == "mine"
 
 
 def test_a_directory_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="--outdir"):
-        prepare(str(tmp_path / "file"), ["node1"])
+    with ExitStack() as opened, pytest.raises(UsageError, match="--outdir"):
+        prepare(str(tmp_path / "file"), ["node1"], opened)
 
 
 # -- live

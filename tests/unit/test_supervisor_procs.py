@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from waiting import wait_for
@@ -139,6 +142,22 @@ def test_a_stopped_process_ends_by_term_within_the_grace(sleeper: Process) -> No
     ending = Ending(look, 1000.0, 0.0, lambda killing: True)
     wait_for(lambda: ending.step(1.0))
     assert os.waitstatus_to_exitcode(os.waitpid(sleeper.pid, 0)[1]) == -signal.SIGTERM
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_a_set_uid_program_that_another_user_has_started_is_not_this_users() -> None:
+    with tempfile.TemporaryDirectory(prefix="mnt-test-") as directory:
+        program = shutil.copy("/bin/sleep", directory)
+        os.chmod(program, 0o4755)
+        os.chmod(directory, 0o755)
+        process = subprocess.Popen([program, "600"], env={"MARK": "eve"}, user=64999)
+        try:
+            environ = Path(f"/proc/{process.pid}/environ")
+            wait_for(lambda: environ.stat().st_uid == os.getuid() and environ.read_bytes() == b"MARK=eve\0")
+            assert process.pid not in pids_with_environment({"MARK": "eve"})
+        finally:
+            process.kill()
+            process.wait()
 
 
 def test_what_cannot_be_ended_is_named_in_the_end() -> None:

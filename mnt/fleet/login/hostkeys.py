@@ -22,7 +22,7 @@ from mnt.errors import MntError, UsageError
 from mnt.fleet.login.destination import Destination
 from mnt.fleet.login.failures import LoginFailure
 from mnt.fleet.login.sshconfig import lower, matches
-from mnt.remote.common.files import open_regular, read_bytes, replace_file
+from mnt.remote.common.files import make_directories, open_regular, read_bytes, replace_file
 
 _MOST_BYTES = 16 * 1024 * 1024  # of a file: the three keys of a host have about 900
 _MOST_LINES = 200_000
@@ -144,7 +144,7 @@ class KnownHosts:
             known = self._read(file)
             if any(line.key == key and line.is_for(name) for line in known):
                 return
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_directories(path.parent)
             known.append(KnownKey(names, key, False, file, _append(path, _bytes(text))))
 
     def forget(self, name: str, lines: Iterable[KnownKey]) -> None:

@@ -28,15 +28,23 @@ def read(path: str, size: int = _MOST_TEXT) -> str:
         return ""
 
 
-def read_bytes(path: str | bytes | os.PathLike[str], most: int, *, any_kind: bool = False) -> bytes:
+def read_bytes(
+    path: str | bytes | os.PathLike[str],
+    most: int,
+    *,
+    any_kind: bool = False,
+    follow: bool = True,
+    dir_fd: int | None = None,
+) -> bytes:
     """All bytes of a file.
 
     Args:
         any_kind: also of a pipe or a device, for a file that the user has named: a pipe may block.
+        follow, dir_fd: as for `open_regular`, without `any_kind`.
 
     Raises OSError, also if it is no regular file or has more than `most` bytes.
     """
-    with open(path, "rb") if any_kind else open_regular(path) as file:
+    with open(path, "rb") if any_kind else open_regular(path, follow=follow, dir_fd=dir_fd) as file:
         data = _read(file, most + 1)
     if len(data) > most:
         raise OSError(errno.EFBIG, f"larger than {most:,} bytes", os.fsdecode(path))
@@ -52,14 +60,18 @@ def _read(file: BinaryIO, most: int) -> bytes:
     return b"".join(pieces)
 
 
-def open_regular(path: str | bytes | os.PathLike[str], *, follow: bool = True) -> BinaryIO:
+def open_regular(
+    path: str | bytes | os.PathLike[str], *, follow: bool = True, dir_fd: int | None = None
+) -> BinaryIO:
     """Open a file to read. Raises OSError, also for a pipe, which could block, a device or a directory.
 
     Args:
         follow: if it is a link, open its target.
+        dir_fd: the directory to which a relative `path` is relative.
     """
     nofollow = 0 if follow else os.O_NOFOLLOW
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | nofollow)
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | nofollow
+    descriptor = os.open(path, flags, dir_fd=dir_fd)
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode):
@@ -117,28 +129,50 @@ def _finite(text: str) -> float:
 _DECODER = json.JSONDecoder(parse_constant=_refuse, parse_int=_integer, parse_float=_finite)
 
 
-def replace_file(path: str | os.PathLike[str], text: str, mode: int | None = 0o600) -> None:
+def replace_file(
+    path: str | os.PathLike[str], text: str, mode: int | None = 0o600, *, dir_fd: int | None = None
+) -> None:
     """Replace a file in one step, even if hosts share it: a reader finds the old one or the new one.
 
     Args:
         text: written as UTF-8, surrogate escapes as the bytes that they stand for.
         mode: of the file; None: what the umask leaves of a new one.
+        dir_fd: the directory to which a relative `path` is relative.
 
     Raises OSError; then nothing is left of the new one.
     """
     directory, name = os.path.split(path)
     new = os.path.join(directory, f".{name}.{os.uname().nodename}.{os.getpid()}")
     try:
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else mode)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        descriptor = os.open(new, flags, 0o666 if mode is None else mode, dir_fd=dir_fd)
         with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(text)
             if mode is not None:
                 os.fchmod(descriptor, mode)
-        os.replace(new, path)
+        os.replace(new, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(new)
+            os.unlink(new, dir_fd=dir_fd)
         raise
+
+
+def make_directories(path: str | os.PathLike[str], mode: int = 0o700) -> None:
+    """Make a directory and those above it that do not exist, each with no more than this mode.
+
+    Path.mkdir and os.makedirs give those above what the umask leaves of 0777. The modes of directories that
+    exist stay. Raises OSError, also if something else is there.
+    """
+    if os.path.isdir(path):
+        return
+    above = os.path.dirname(os.path.normpath(path))
+    if above:
+        make_directories(above, mode)
+    try:
+        os.mkdir(path, mode)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
 
 
 def strerror(error: BaseException) -> str:

@@ -4,8 +4,10 @@ The rule is that of sshd's StrictModes (OpenSSH 9, sshd_config(5)), for every le
 this user or to root, and no other user can write to it. A directory in which all users may make files of
 their own (the sticky bit, like /tmp) may be on the way to a path, but not its end. In addition:
 
-* A group that has only this user is no other user: with umask 002, Debian and Red Hat make home directories
-  that it can write to.
+* This user's own group is no other user: with umask 002, Debian and Red Hat make home directories that it can
+  write to. It is the primary group of the user, has the user's name (useradd(8), USERGROUPS_ENAB), and lists
+  no other member. Any other group may have members that this host cannot list: a directory service (SSSD,
+  LDAP) finds a user by name, but lists none, and a user's primary group does not list the user.
 * Users and groups in an access control list (acl(5)) are other users. (Lists of NFSv4 are not read.)
 * The members of a group that the caller names may own files and write to them.
 * In a user namespace (a container), root's files may be shown as nobody's.
@@ -54,7 +56,7 @@ def find_group(name: str) -> Group:
         raise Refused(
             f"this host has no group {name}", "make the group here, or correct workdir_group in the inventory"
         ) from None
-    if os.getuid() != 0 and found.id not in (os.getegid(), *os.getgroups()):
+    if os.getuid() != 0 and found.id not in _my_groups():
         raise Refused(f"{_user(os.getuid())} is not in the group {name}", f"as root: usermod -aG {name} USER")
     return found
 
@@ -72,27 +74,116 @@ def check_owners(
 
     Raises Refused, naming the level and its owner, also if a level cannot be entered.
     """
-    exists, closed = False, None
+    with contextlib.ExitStack() as opened:
+        return _end(path, group, private, inside_closed, opened, own_links=False) is not None
+
+
+@contextlib.contextmanager
+def checked_directory(
+    path: str | bytes, group: Group | None = None, *, inside_closed: bool = False
+) -> Iterator[int]:
+    """A descriptor (O_PATH) of a directory that `check_owners` accepts, to use names relative to it.
+
+    It stays the same directory, also if a member of the group exchanges it. No member can lead to another
+    directory by a link: see `_judge_link`.
+
+    Raises Refused, as `check_owners`, and OSError if it does not exist, or is no directory.
+    """
+    with contextlib.ExitStack() as opened:
+        end = _end(path, group, 0, inside_closed, opened, own_links=True)
+        problem = errno.ENOENT if end is None else 0 if stat.S_ISDIR(os.fstat(end).st_mode) else errno.ENOTDIR
+        if end is None or problem:
+            raise OSError(problem, os.strerror(problem), os.fsdecode(path))
+        yield end
+
+
+def _end(
+    path: str | bytes,
+    group: Group | None,
+    private: int,
+    inside_closed: bool,
+    opened: contextlib.ExitStack,
+    *,
+    own_links: bool,
+) -> int | None:
+    """See `check_owners`; a descriptor (O_PATH) of what `path` is, None if it does not exist."""
+    end, closed, doubt = None, None, None
     try:
-        for level, found, acl, after in _levels(os.fsdecode(path)):
-            is_link = stat.S_ISLNK(found.st_mode)
-            if after < private:
-                _judge_private(level, found)
+        for level in _levels(os.fsdecode(path), opened):
+            if level.found is None:
+                return None
+            if level.after < private:
+                _judge_private(level.path, level.found)
             else:
-                _judge_owner(level, found, group)
-                if not is_link and not (closed and level.startswith(closed)):
-                    _judge_mode(level, found, acl, group, last=not after)
-                    closed = f"{level}/" if inside_closed and _is_closed(found, acl, group) else None
-            exists = not after and not is_link
+                _judge_owner(level.path, level.found, group)
+                if not level.is_link and not (closed and level.path.startswith(closed)):
+                    acl = level.acl()
+                    _judge_mode(level.path, level.found, acl, group, last=not level.after)
+                    is_closed = inside_closed and _is_closed(level.found, acl, group)
+                    closed = f"{level.path}/" if is_closed else None
+            if own_links:
+                doubt = _judge_link(level, doubt)
+            end = None if level.after or level.is_link else level.descriptor
     except OSError as error:
         raise Refused(f"cannot enter {os.fsdecode(path)}: {strerror(error)}", "check the path") from error
-    return exists
+    return end
 
 
-def group_of(path: str | bytes) -> Group:
-    """The group of what is at `path`: for files that this user shares with it. Raises OSError."""
-    id = os.stat(path).st_gid
-    return Group(_group_name(id), id)
+@contextlib.contextmanager
+def place_to_write(path: str) -> Iterator[Level]:
+    """What `path`, which is absolute, stands for when a file is written there. It may not exist.
+
+    Use its `name` in the directory `above`: a path may lead elsewhere in the next moment. Others may write to
+    the directory, but links are followed only as `_judge_link` says.
+
+    Raises Refused, also if another user made what is there, and OSError if there is no such directory.
+    """
+    doubt = None
+    with contextlib.ExitStack() as opened:
+        for level in _levels(path, opened):
+            doubt = _judge_link(level, doubt)
+            if level.found is not None and not level.after:
+                _judge_owner(level.path, level.found, None)
+            elif level.after and level.found is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), level.path)
+        yield level
+
+
+def _judge_link(level: Level, doubt: Refused | None) -> Refused | None:
+    """Raises Refused for a link, unless this user or root made it where no other user could exchange it.
+
+    Members of a group that shares a directory count as other users: the link leads out of it.
+
+    Args:
+        doubt: why others could exchange what is in a level above; None: they cannot.
+
+    Returns the doubt for the next level.
+    """
+    if level.found is None or (doubt is not None and not level.is_link):
+        return doubt
+    if level.is_link and doubt is not None:
+        raise Refused(f"{level.path} is a link, and {doubt.message}", doubt.fix)
+    try:
+        _judge_owner(level.path, level.found, None)
+        if not level.is_link:
+            _judge_mode(level.path, level.found, level.acl(), None, last=False)
+    except Refused as refusal:
+        if level.is_link:
+            raise
+        return refusal
+    return None
+
+
+def shared_group(path: str | os.PathLike[str]) -> Group | None:
+    """The group with which this user shares a directory: its own group, which can write to it.
+
+    None if it cannot, or this user is not in it: then it is other users, as the group of another user's own
+    directory. Raises OSError.
+    """
+    found = os.stat(path)
+    if not found.st_mode & stat.S_IWGRP or found.st_gid not in _my_groups():
+        return None
+    return Group(_group_name(found.st_gid), found.st_gid)
 
 
 def check_owner(path: str | bytes, group: Group | None = None) -> None:
@@ -125,40 +216,58 @@ def accepts(uid: int, group: Group | None = None) -> bool:
     return group is not None and _is_member(uid, group)
 
 
-def _levels(path: str) -> Iterator[tuple[str, os.stat_result, Acl, int]]:
-    """Every level on the way to `path`: its path without links, status, ACL, and how many levels follow.
+class Level(NamedTuple):
+    """A level on the way to a path."""
 
-    Ends early if one does not exist. Links are followed, and are levels too. Raises OSError.
+    path: str  # without links
+    after: int  # number of levels that follow
+    above: int  # descriptor of the directory in which it has its name
+    name: str
+    descriptor: int  # O_PATH; -1 if it does not exist
+    found: os.stat_result | None  # None: it does not exist
+
+    @property
+    def is_link(self) -> bool:
+        return self.found is not None and stat.S_ISLNK(self.found.st_mode)
+
+    def acl(self) -> Acl:
+        return _acl(f"/proc/self/fd/{self.descriptor}")
+
+
+def _levels(path: str, opened: contextlib.ExitStack) -> Iterator[Level]:
+    """Every level on the way to `path`, which stays open until `opened` ends.
+
+    Ends with the first one that does not exist. Links are followed, and are levels too. Raises OSError.
     """
     todo, here, links = _parts(path), "/", 0
-    with contextlib.ExitStack() as opened:
 
-        def enter(name: str, above: int | None) -> int:
-            level = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
-            opened.callback(os.close, level)
-            return level
+    def enter(name: str, above: int | None) -> int:
+        level = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+        opened.callback(os.close, level)
+        return level
 
-        root = above = enter("/", None)
-        yield here, os.fstat(root), _acl(f"/proc/self/fd/{root}"), len(todo)
-        while todo:
-            name = todo.pop(0)
-            try:
-                level = enter(name, above)
-            except (FileNotFoundError, NotADirectoryError):
-                return
-            shown, found = os.path.normpath(os.path.join(here, name)), os.fstat(level)
-            is_link = stat.S_ISLNK(found.st_mode)
-            yield shown, found, [] if is_link else _acl(f"/proc/self/fd/{level}"), len(todo)
-            if not is_link:
-                here, above = shown, level
-                continue
-            links += 1
-            if links > _MOST_LINKS:
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), shown)
-            target = os.readlink("", dir_fd=level)
-            todo = _parts(target) + todo
-            if target.startswith("/"):
-                here, above = "/", root
+    root = above = enter("/", None)
+    yield Level(here, len(todo), root, ".", root, os.fstat(root))
+    while todo:
+        name = todo.pop(0)
+        shown = os.path.normpath(os.path.join(here, name))
+        try:
+            descriptor = enter(name, above)
+        except (FileNotFoundError, NotADirectoryError):
+            yield Level(shown, len(todo), above, name, -1, None)
+            return
+        level = Level(shown, len(todo), above, name, descriptor, os.fstat(descriptor))
+        yield level
+        if not level.is_link:
+            here, above = shown, descriptor
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), shown)
+        target = os.readlink("", dir_fd=descriptor)
+        todo = _parts(target) + todo
+        if target.startswith("/"):
+            here, above = "/", root
 
 
 def _parts(path: str) -> list[str]:
@@ -248,24 +357,33 @@ def _judge_private(path: str, found: os.stat_result) -> None:
 
 
 def _is_accepted_group(gid: int, group: Group | None) -> bool:
-    """Whether its members are accepted: the named group, or this user's own, which has no other member."""
+    """Whether its members are accepted: the named group, or this user's own."""
     if group is not None and gid == group.id:
         return True
     try:
         me, found = pwd.getpwuid(os.getuid()), grp.getgrgid(gid)
     except KeyError:
         return False
-    if gid != me.pw_gid or not set(found.gr_mem) <= {me.pw_name}:
+    if gid != me.pw_gid or found.gr_name != me.pw_name:
         return False
-    return all(user.pw_gid != gid or user.pw_uid == me.pw_uid for user in pwd.getpwall())
+    # Several names may have one id. Where users and groups are listed, a name that somebody else has counts.
+    members = {name for entry in (found, *grp.getgrall()) if entry.gr_gid == gid for name in entry.gr_mem}
+    return members <= {me.pw_name} and all(
+        user.pw_gid != gid or user.pw_uid == me.pw_uid for user in pwd.getpwall()
+    )
 
 
 def _is_member(uid: int, group: Group) -> bool:
+    """Whether the user would get the group at a login: a directory service may not list a group's members."""
     try:
         user = pwd.getpwuid(uid)
-        return user.pw_gid == group.id or user.pw_name in grp.getgrgid(group.id).gr_mem
     except KeyError:
         return False
+    return group.id in os.getgrouplist(user.pw_name, user.pw_gid)
+
+
+def _my_groups() -> tuple[int, ...]:
+    return (os.getegid(), *os.getgroups())
 
 
 def _in_user_namespace() -> bool:

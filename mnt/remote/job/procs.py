@@ -79,7 +79,8 @@ def pids_with_environment(
 ) -> Iterator[int]:
     """This user's processes, of those in `among` if given, that were started with these variables.
 
-    Each is yielded as soon as it is found: it may not live for long.
+    A set-uid program that another user has started is not this user's. Each is yielded as soon as it is
+    found: it may not live for long.
     """
     wanted = {f"{name}={value}".encode("utf-8", "surrogateescape") for name, value in environment.items()}
     for pid in all_pids() if among is None else among:
@@ -90,8 +91,16 @@ def pids_with_environment(
                 entries = set(file.read().split(b"\0"))
         except OSError:  # it has ended, or we may not read it
             continue
-        if wanted <= entries:
+        if wanted <= entries and _real_uid(pid) == os.getuid():
             yield pid
+
+
+def _real_uid(pid: int) -> int | None:
+    """The user that started a process: the first number of Uid in /proc/PID/status, proc(5)."""
+    for line in read(f"/proc/{pid}/status", 8192).splitlines():
+        if line.startswith("Uid:"):
+            return int(line.split()[1])
+    return None
 
 
 def all_pids() -> list[int]:

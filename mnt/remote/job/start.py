@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mnt.remote.common.files import parse_json, read, replace_file, strerror
+from mnt.remote.common.files import make_directories, parse_json, read, replace_file, strerror
 from mnt.remote.common.owners import check_owners, find_group
 from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
@@ -137,12 +137,8 @@ def _describe_holder(holder: Mapping[str, Any]) -> str:
 def _write_files(paths: JobPaths, spec: Mapping[str, Any], program: str, secrets: Mapping[str, str]) -> None:
     paths.has_directory()  # raises Refused if another user can write to a level of it
     try:
-        mask = os.umask(0o077)  # the `mode` of makedirs applies only to the last directory
-        try:
-            os.makedirs(paths.job_directory, exist_ok=True)
-            os.mkdir(paths.directory)
-        finally:
-            os.umask(mask)
+        make_directories(paths.job_directory)
+        os.mkdir(paths.directory, 0o700)
     except FileExistsError:
         raise Refused(f"job {spec['job']} exists here already", f"mnt status {spec['job']}") from None
     except OSError as error:
@@ -168,7 +164,7 @@ def _put_python_files(paths: JobPaths, files: Mapping[str, str]) -> None:
         )
     for name, text in files.items():
         path = os.path.join(paths.python, name)
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        make_directories(os.path.dirname(path))
         replace_file(path, text)
 
 

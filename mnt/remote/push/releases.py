@@ -8,6 +8,7 @@
     workdir/releases/.lock                    held by the running push: see lock.py
     workdir/releases/.switching               `current` was switched by a push that is not committed
     workdir/releases/.previous -> <id>        the release that was current before the last switch
+    workdir/releases/.opened                  names of the releases that other users could once enter
 
 workdir.py has the other names. Paths are bytes.
 """
@@ -26,7 +27,7 @@ import time
 from typing import Any, Callable, Iterator, Sequence
 
 from mnt.remote.common.files import read_json, replace_file
-from mnt.remote.common.owners import accepts, check_owners
+from mnt.remote.common.owners import accepts, check_owners, is_closed
 from mnt.remote.common.refusal import Refused
 from mnt.remote.push.contents import Contents, look_into
 from mnt.remote.push.entries import Entry, differs, parse_manifest, same_bytes, shown
@@ -111,10 +112,11 @@ class Releases(Workdir):
     def intact(self, release: str) -> bool:
         """Whether every entry of the manifest exists as it was sent, and is ours; hashes all files again.
 
-        Files that jobs have added since (byte code, logs) do not count.
+        Files that jobs have added since (byte code, logs) do not count. A release that other users could
+        enter is not intact: they may hold its files open.
         """
         document = self.manifest(release)
-        if document is None:
+        if document is None or os.fsencode(release) in self.opened():
             return False
         entries = [entry for entry in parse_manifest(document) if not self.is_kept(entry.path)]
         top = self.path(release)
@@ -173,9 +175,12 @@ class Releases(Workdir):
     def make(self, undo: Callable[..., Any]) -> None:
         """Make the directory of the releases, as `make_directories`, and close it to other users.
 
-        Then the modes of the code in it, which are those on the head, give others no access.
+        Then the modes of the code in it, which are those on the head, give others no access. What is there
+        already is recorded if others had access to it.
         """
         self.make_directories(self.directory, undo)
+        if not is_closed(self.directory, self.group) and self.ids():
+            replace_file(os.fsdecode(self.opened_list), "\n".join(self.ids()), mode=0o644)
         if os.stat(self.directory).st_uid == os.getuid():
             os.chmod(self.directory, 0o700)
             self._share(self.directory, 0o2770)

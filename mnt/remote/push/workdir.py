@@ -10,9 +10,9 @@ Its layout:
 from __future__ import annotations
 
 import os
-import shlex
 from typing import Sequence
 
+from mnt.remote.common.files import read
 from mnt.remote.common.owners import Group, check_owner, check_owners, check_tree, find_group, is_closed
 from mnt.remote.common.refusal import Refused
 
@@ -36,6 +36,7 @@ class Workdir:
         self.directory = os.path.join(self.workdir, b"releases")
         self.shared = os.path.join(self.workdir, b"shared")
         self.link = os.path.join(self.workdir, b"current")
+        self.opened_list = os.path.join(self.directory, b".opened")
         self.keep = [os.fsencode(name) for name in keep]
         for name in self.keep:
             if os.path.isabs(name) or b".." in name.split(b"/") or os.path.normpath(name) in (b".", b""):
@@ -60,12 +61,14 @@ class Workdir:
 
         After a push they cannot enter the releases, whatever the modes of the code are.
         """
-        if is_closed(self.directory, self.group):
+        release = os.path.realpath(self.link)
+        if is_closed(self.directory, self.group) and os.path.basename(release) not in self.opened():
             return
         try:
-            check_tree(os.path.realpath(self.link), self.group)
+            check_tree(release, self.group)
         except Refused as refusal:
-            mode, where = "0700" if self.group is None else "2770", shlex.quote(os.fsdecode(self.directory))
-            raise Refused(
-                refusal.message, f"push again, or close the releases: chmod {mode} {where}"
-            ) from None
+            raise Refused(refusal.message, "push again") from None
+
+    def opened(self) -> set[bytes]:
+        """The releases that other users could enter: they may still hold files open, to write to them."""
+        return set(read(os.fsdecode(self.opened_list)).encode().split())

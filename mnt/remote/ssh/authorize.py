@@ -21,7 +21,7 @@ import subprocess
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from mnt.remote.common.files import replace_file
+from mnt.remote.common.files import make_directories, replace_file
 from mnt.remote.common.refusal import Refused
 from mnt.remote.ssh.publickey import canonical
 
@@ -83,7 +83,7 @@ class Account:
         if not os.path.isdir(path):
             self._changed(path, "made")
             if not self._dry_run:
-                os.makedirs(path, 0o700, exist_ok=True)
+                make_directories(path)
         self._close(path, 0o700)
 
     def edit(self, path: str, change: Callable[[str], str]) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -104,8 +105,14 @@ def _here() -> str:
 
 
 def _leave_python_path() -> None:
-    """Take the directory of this file from PYTHONPATH again: it is there for torchrun, not for the ranks."""
-    rest = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path != _here()]
+    """Take the directory of this file from PYTHONPATH again: it is there for torchrun, not for the ranks.
+
+    torchrun itself does not look there again either: after some days without a change, a cleaner of /tmp may
+    remove it, and then another user could make it.
+    """
+    here = _here()
+    sys.path[:] = [path for path in sys.path if path != here]
+    rest = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path != here]
     if any(rest):
         os.environ["PYTHONPATH"] = os.pathsep.join(rest)
     else:
