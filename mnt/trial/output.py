@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
@@ -13,7 +12,8 @@ from mnt import typed
 from mnt.errors import HostError
 from mnt.facts.trial import Measurement, Trial, TrialCulprit
 from mnt.remote.common.files import parse_json
-from mnt.tasks.shape import Count, converted, described, wrong_answer
+from mnt.remote.common.forms import ADDRESS
+from mnt.tasks.shape import Address, Count, converted, described, wrong_answer
 
 
 class Imported(Struct, tag_field="event", tag="imported"):
@@ -31,13 +31,7 @@ class Measured(Struct, tag_field="event", tag="measured"):
 class Sockets(Struct, tag_field="event", tag="sockets"):
     """Pairs (local address, peer's address) of a rank's connections; a listening socket has no peer."""
 
-    connections: list[tuple[str, str]]
-
-    def __post_init__(self) -> None:
-        """Raises ValueError for an address that is none."""
-        for local, peer in self.connections:
-            ipaddress.ip_address(local)
-            ipaddress.ip_address(peer or local)
+    connections: list[tuple[Address, Annotated[str, Meta(pattern=rf"\A\Z|{ADDRESS}")]]]
 
 
 class Wrong(Struct, tag_field="event", tag="wrong"):

@@ -9,7 +9,8 @@ import pytest
 from fleets import findings, healthy, make_fleet, nic, only_finding, texts
 
 from mnt.errors import HostError
-from mnt.facts.host import Gpus, Listener
+from mnt.facts.host import Listener
+from mnt.facts.system import GpuRow, Gpus
 from mnt.inventory.model import Network
 from mnt.preflight.findings import Severity
 
@@ -117,9 +118,7 @@ def test_unknown_interfaces_are_no_verdict() -> None:
 
 
 def gpus(count: int, tool: str | None = "/usr/bin/nvidia-smi", error: str | None = None) -> dict[str, Any]:
-    return {
-        "gpus": Gpus(tool, tuple({"index": str(i), "driver_version": "580"} for i in range(count)), error)
-    }
+    return {"gpus": Gpus(tool, tuple(GpuRow(str(i), driver_version="580") for i in range(count)), error)}
 
 
 @pytest.mark.parametrize(

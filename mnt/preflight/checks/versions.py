@@ -277,7 +277,7 @@ def driver_version(fleet: FleetFacts) -> Iterator[Problem]:
 
 def _driver(facts: HostFacts) -> str | None:
     """The drivers of the GPUs; None if there is no GPU, or one does not report its driver."""
-    versions = {gpu.get("driver_version", "") for gpu in facts.gpus.found} if facts.gpus else {""}
+    versions = {gpu.driver_version or "" for gpu in facts.gpus.found} if facts.gpus else {""}
     return None if "" in versions else " and ".join(sorted(versions)) or None
 
 
