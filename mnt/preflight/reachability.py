@@ -7,6 +7,8 @@ reported one by one.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -40,20 +42,23 @@ class Cause:
     sources: tuple[str, ...] = ()
 
 
-def problems(reach: Reach, hosts: Sequence[str], master: str, port: int) -> Iterator[Problem]:
+def problems(
+    reach: Reach, hosts: Sequence[str], master: str, port: int, subnet: str | None = None
+) -> Iterator[Problem]:
     """The problems between the hosts, except for pairs that the check `route` explains.
 
     Args:
         hosts: all selected hosts, in rank order.
         master: the master of a job on these hosts.
         port: the master port.
+        subnet: the inventory's `network.subnet`.
     """
     rank = [host for host in hosts if host in reach.pairs]
     tried = {(host, other): reached for host in rank for other, reached in reach.pairs[host].items()}
     stray = {pair for pair in tried if strays(reach, pair)}
     tried = {(a, b): reached for (a, b), reached in tried.items() if not stray & {(a, b), (b, a)}}
     faults = {pair: grade(reached) for pair, reached in tried.items()}
-    texts = _Texts(reach, tried, port, master)
+    texts = _Texts(reach, tried, port, master, subnet)
     dead = {pair for pair, fault in faults.items() if fault == NOTHING}
     denied = {pair for pair, reached in tried.items() if "denied" in reached.outcomes}  # by the source itself
     for cause in explain_dead(dead, set(tried), rank, denied):
@@ -176,6 +181,14 @@ _EXPECTED = "every host connects to every other over the training network"
 _RULES = "sudo nft list ruleset; sudo iptables -S"
 
 
+_OUTCOMES = {"refused", "timeout", "unreachable", "denied", *map(os.strerror, errno.errorcode)}
+
+
+def _known(outcome: str) -> str:
+    """An outcome without words of the source's own: the finding may be about another host."""
+    return outcome if outcome in _OUTCOMES else "another error"
+
+
 @dataclass(frozen=True)
 class _Texts:
     """Turns a Cause into a Problem."""
@@ -184,6 +197,7 @@ class _Texts:
     tried: dict[Pair, Reached]
     port: int
     master: str
+    subnet: str | None
 
     def dead(self, cause: Cause) -> Problem:
         hosts = cause.hosts
@@ -228,26 +242,30 @@ class _Texts:
             "both": "in both directions",
             "pairs": f"for {fold(cause.sources)}" if cause.sources else "",
         }[cause.shape]
-        networks = sorted({self.reach.nics[source].network for source, _ in cause.pairs})
         allowed = f"port {self.port}" if kind == MASTER else "net.ipv4.ip_local_port_range"
-        fix = (
-            f"open {allowed}, or better all ports, between the training hosts: "
-            f"sudo iptables -I INPUT -s {','.join(networks)} -j ACCEPT"
-        )
+        fix = f"open {allowed}, or better all ports, between the training hosts"
+        if (network := self._network(cause)) is not None:
+            fix += f": sudo iptables -I INPUT -s {network} -j ACCEPT"
         # The master port of a worker is used only if a job has that worker as its master.
         leads = any(target == self.master for _, target in cause.pairs)
         severity = Severity.WARN if kind == MASTER and not leads else None
         outcomes = self._outcomes(cause.pairs)
         return Problem(f"{what} {direction}", outcomes, _EXPECTED, fix, severity, cause.hosts)
 
+    def _network(self, cause: Cause) -> str | None:
+        """The network to open: the inventory's, else the host's own. What another host says opens none."""
+        if self.subnet is not None:
+            return self.subnet
+        return self.reach.nics[cause.hosts[0]].network if len(cause.hosts) == 1 else None
+
     def _outcomes(self, pairs: Iterable[Pair]) -> str:
         """The outcomes of the failed connections, the most frequent first."""
         counted: Counter[str] = Counter()
         for pair in pairs:
             reached = self.tried[pair]
-            counted.update(outcome for outcome in reached.outcomes if outcome != "ok")
+            counted.update(_known(outcome) for outcome in reached.outcomes if outcome != "ok")
             if reached.no_route:
-                counted[f"no route ({reached.no_route.lower()})"] += 1
+                counted[f"no route ({_known(reached.no_route).lower()})"] += 1
         return "connections end with: " + (", ".join(name for name, _ in counted.most_common()) or "nothing")
 
     def _subnets(self, groups: Sequence[Sequence[str]]) -> str | None:

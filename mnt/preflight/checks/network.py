@@ -73,7 +73,7 @@ def subnet_overlap(host: Host, facts: HostFacts) -> Iterator[Problem]:
             found=f"{first.name} {' '.join(first.ipv4)}, {second.name} {' '.join(second.ipv4)}",
             expected="one NIC per subnet, or a bond of both",
             fix="move one to another subnet, or bond them; or add a source rule for "
-            f"{second.name} and: sudo sysctl -w net.ipv4.conf.all.arp_ignore=1 "
+            f"{shlex.quote(second.name)} and: sudo sysctl -w net.ipv4.conf.all.arp_ignore=1 "
             "net.ipv4.conf.all.arp_announce=2",
         )
 
@@ -115,7 +115,7 @@ def nic_speed(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
                 "check cable, switch port and autonegotiation: "
                 f"ethtool {shlex.quote(nics[host].interface.name)}"
             ),
-            tie_fix=lambda speed: "check cables, switch ports and autonegotiation: ethtool NIC",
+            tie_fix="check cables, switch ports and autonegotiation: ethtool NIC",
         ),
         {
             host: f"{choice.interface.speed} Mbit/s"
