@@ -11,7 +11,7 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mnt.facts.reach import Reach, Reached
 from mnt.inventory.hostlist import fold
@@ -62,11 +62,21 @@ def problems(
     dead = {pair for pair, fault in faults.items() if fault == NOTHING}
     denied = {pair for pair, reached in tried.items() if "denied" in reached.outcomes}  # by the source itself
     for cause in explain_dead(dead, set(tried), rank, denied):
-        yield texts.dead(cause)
+        yield _with_witness(texts.dead(cause), cause, rank)
     for kind in (RANGE, SOME, MASTER):
         bad = {pair for pair, fault in faults.items() if fault == kind}
         for cause in explain_by_direction(bad, set(tried) - dead, rank):
-            yield texts.partial(kind, cause)
+            yield _with_witness(texts.partial(kind, cause), cause, rank)
+
+
+def _with_witness(problem: Problem, cause: Cause, rank: Sequence[str]) -> Problem:
+    """If only one host says something about others, this counts against both: that host may lie."""
+    sources = {source for source, _ in cause.pairs}
+    if len(sources) > 1 or sources & {*cause.hosts}:
+        return problem
+    (witness,) = sources
+    message = f"{fold(cause.hosts)}, as only {witness} says: {problem.message}"
+    return replace(problem, message=message, hosts=tuple(h for h in rank if h in {witness, *cause.hosts}))
 
 
 def strays(reach: Reach, pair: Pair) -> bool:

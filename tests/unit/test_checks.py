@@ -51,11 +51,11 @@ MESH: dict[str, str | None] = {"node2": None, "node3": None, "node4": None}
     ("failed", "blamed"),
     [
         ({}, []),
-        ({"node3": "Permission denied (publickey)"}, ["ssh-mesh node3 fail"]),
+        ({"node3": "Permission denied (publickey)"}, ["ssh-mesh node1,node3 fail"]),
         (dict.fromkeys(MESH, "Permission denied (publickey)"), ["ssh-mesh node1 fail"]),
         (
             {"node2": "Connection refused", "node4": "timed out"},
-            ["ssh-mesh node2 fail", "ssh-mesh node4 fail"],
+            ["ssh-mesh node1,node2 fail", "ssh-mesh node1,node4 fail"],
         ),
     ],
 )
@@ -63,9 +63,29 @@ def test_the_mesh(failed: dict[str, str], blamed: list[str]) -> None:
     assert texts(findings(make_fleet(mesh={**MESH, **failed}))) == blamed
 
 
-def test_one_worker_that_the_master_cannot_reach_is_the_workers_matter() -> None:
-    finding = only_finding(make_fleet(count=2, mesh={"node2": "Permission denied"}), "ssh-mesh", "node2")
-    assert finding.message == "node1 cannot log in to this host: Permission denied"
+def test_a_login_of_the_master_is_a_matter_of_both() -> None:
+    """The worker may refuse, and the master may lie; its words are marked as its own."""
+    fleet = make_fleet(count=2, mesh={"node2": "Permission denied"})
+    finding = only_finding(fleet, "ssh-mesh", "node1", "node2")
+    assert finding.message == "node1 cannot log in to node2; node1 says: Permission denied"
+    assert finding.found == "node1 says: Permission denied"
+
+
+@pytest.mark.parametrize("liar", ["node1", "node3"])
+def test_an_address_that_two_hosts_claim_names_both(liar: str) -> None:
+    """The liar moves the training to another network, which has to be seen."""
+    odd = {liar: {"interfaces": (*healthy(int(liar[-1])).interfaces, nic("dummy0", "10.0.0.2/32"))}}
+    found = [each for each in findings(make_fleet(odd)) if each.check == "address-unique"]
+    assert [(each.hosts, each.message) for each in found] == [
+        (tuple(sorted(["node2", liar])), "several hosts claim the address 10.0.0.2")
+    ]
+
+
+@pytest.mark.parametrize("name", ["docker0 172.17.0.1/16", "lo 10.9.9.9/32", "idrac0 169.254.1.2/24"])
+def test_addresses_that_each_host_may_have_for_itself(name: str) -> None:
+    own = nic(*name.split(" "))
+    every = {f"node{n}": {"interfaces": (*healthy(n).interfaces, own)} for n in range(1, 5)}
+    assert [each for each in findings(make_fleet(every)) if each.check == "address-unique"] == []
 
 
 # --- NIC -------------------------------------------------------------------------------------------------

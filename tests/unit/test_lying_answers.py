@@ -36,7 +36,7 @@ from mnt.push.tree import walk
 from mnt.remote.job.failures import exit_code_of, make_failure
 from mnt.tasks.job import Jobs
 from mnt.tasks.shape import shaped
-from mnt.trial.output import Collector, read_trial
+from mnt.trial.output import Collected, read_trial
 
 HOSTS = tuple(Host(name, name) for name in NAMES)
 CLUSTER = replace(inventory(random.Random(1)), hosts=HOSTS, network=Network("tcp", "10.0.0.0/24"))
@@ -295,18 +295,18 @@ def test_a_rank_that_prints_nonsense(line: str) -> None:
 
 
 def test_a_host_that_prints_without_end() -> None:
-    collector = Collector("p ")
+    collected = Collected([LIAR], "p ")
     for piece in (
         *["x" * 70000 + "\n"] * 50,
         *["p " + "y" * 70000] * 50,
         "\np {}\n",
         *["NCCL INFO NET/IB\n"] * 99999,
     ):
-        collector.feed(piece)
-    collector.feed("the end")
-    assert len(collector.text) < 3 << 20
-    assert "p {}\n" in collector.text
-    assert "x" not in collector.text
+        collected.feed(LIAR, piece)
+    collected.feed(LIAR, "the end")
+    assert len(collected[LIAR]) < 1 << 18
+    assert "p {}\n" in collected[LIAR]
+    assert "x" not in collected[LIAR]
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_a_healthy_network(count: int) -> None:
         (4, lambda a, b: b == 3, [f"node3: {NO_WAY_IN}"]),
         (4, lambda a, b: a == 3, [f"node3: {NO_WAY_OUT}"]),
         (64, lambda a, b: b in (3, 9), [f"node[3,9]: {NO_WAY_IN}"]),
-        (2, lambda a, b: b == 2, [f"node2: {NO_WAY_IN}"]),
+        (2, lambda a, b: b == 2, [f"node[1-2]: node2, as only node1 says: {NO_WAY_IN}"]),
         (4, lambda a, b: b == 3 or a == 2, [f"node2: {NO_WAY_OUT}", f"node3: {NO_WAY_IN}"]),
         (3, lambda a, b: b == 1, [f"node1: {NO_WAY_IN}"]),
         # --- parts of the network
@@ -109,7 +109,11 @@ def test_a_healthy_network(count: int) -> None:
         ),
         (4, across(range(1, 3)), ["node[1-4]: these do not reach each other: node[1-2] | node[3-4]"]),
         # --- single pairs
-        (4, lambda a, b: (a, b) == (2, 3), ["node3: node2 cannot connect to it over the training network"]),
+        (
+            4,
+            lambda a, b: (a, b) == (2, 3),
+            ["node[2-3]: node3, as only node2 says: node2 cannot connect to it over the training network"],
+        ),
         (
             5,
             lambda a, b: b == 5 and a in (1, 3),
@@ -119,8 +123,8 @@ def test_a_healthy_network(count: int) -> None:
             4,
             lambda a, b: {a, b} == {2, 3},
             [
-                "node2: node3 cannot connect to it over the training network",
-                "node3: node2 cannot connect to it over the training network",
+                "node[2-3]: node2, as only node3 says: node3 cannot connect to it over the training network",
+                "node[2-3]: node3, as only node2 says: node2 cannot connect to it over the training network",
             ],
         ),
         # --- several at once: one is off, another has a firewall
@@ -141,9 +145,19 @@ def test_what_does_not_get_through_at_all(
         (4, no_range, lambda a, b: b == 2, f"node2: {RANGE} for incoming connections"),
         (4, no_range, lambda a, b: a == 2, f"node2: {RANGE} for outgoing connections"),
         (4, no_range, lambda a, b: 2 in (a, b), f"node2: {RANGE} in both directions"),
-        (4, no_range, lambda a, b: (a, b) == (1, 2), f"node2: {RANGE} for node1"),
+        (
+            4,
+            no_range,
+            lambda a, b: (a, b) == (1, 2),
+            f"node[1-2]: node2, as only node1 says: {RANGE} for node1",
+        ),
         (4, no_range, lambda a, b: True, f"node[1-4]: {RANGE} in both directions"),
-        (2, no_range, lambda a, b: b == 1, f"node1: {RANGE} for incoming connections"),
+        (
+            2,
+            no_range,
+            lambda a, b: b == 1,
+            f"node[1-2]: node1, as only node2 says: {RANGE} for incoming connections",
+        ),
         (4, some_of_range, lambda a, b: b == 3, f"node3: {SOME} for incoming connections"),
         (4, no_master, lambda a, b: b == 1, f"node1: {MASTER} for incoming connections"),
         (4, no_master, lambda a, b: b == 3, f"node3: {MASTER} for incoming connections"),

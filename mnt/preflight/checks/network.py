@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import HostFacts, Interface, Traffic
+from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host
 from mnt.network.decision import NetworkDecision
-from mnt.network.nic import NicChoice
+from mnt.network.nic import NicChoice, claimed_twice
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.parity import Subject, by_majority
 from mnt.preflight.registry import host_check, network_check
@@ -57,6 +58,24 @@ def nic(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
 def _listed(interfaces: Sequence[Interface]) -> str:
     names = [f"{nic.name} {' '.join(nic.ipv4) or 'without IPv4'}" for nic in interfaces if not nic.loopback]
     return ", ".join(names) or "no NIC at all"
+
+
+@network_check("address-unique", severity=Severity.WARN)
+def address_unique(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
+    """No two hosts have the same IPv4 address on a NIC that could carry training traffic.
+
+    Packets to such an address reach only one of them. A NIC all of whose addresses several hosts claim is not
+    chosen as a training NIC, so the training may use another network than intended. Link-local addresses, and
+    the bridges of containers, are left out.
+    """
+    for address, hosts in claimed_twice(fleet.interfaces()).items():
+        yield Problem(
+            hosts=tuple(hosts),
+            message=f"several hosts claim the address {address}",
+            found=f"{address} on {fold(hosts)}",
+            expected="an address of one host only",
+            fix="find the wrong claim: ip -4 addr; until then set network.subnet, or `nic` of the hosts",
+        )
 
 
 @host_check("subnet-overlap", severity=Severity.WARN)

@@ -121,7 +121,7 @@ def local_space(fleet: FleetFacts) -> Iterator[Problem]:
 
 
 # The only command that is taken from a host as it is: it gives no right to anybody.
-_TAKES_RIGHTS = re.compile(r"chmod (?:[go]-w|go-w|700) /[\w/.@%+-]*")
+_TAKES_RIGHTS = re.compile(r"chmod (?:(?:[go]|go)-w /[\w/.@%+-]*|700 /tmp/mnt-[0-9]+)")
 
 
 @host_check("file-owner")
