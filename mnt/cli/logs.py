@@ -11,6 +11,7 @@ from mnt.cli.jobs import found_jobs
 from mnt.cli.options import Selection, selection_options
 from mnt.errors import UsageError
 from mnt.fleet import HostConnection, raise_output_error
+from mnt.inventory.hostlist import fold
 from mnt.launch.bars import Bars
 from mnt.launch.jobs import host_of_rank
 from mnt.tasks.job import read_logs
@@ -28,6 +29,8 @@ def logs(selection: Selection, follow: bool, node: str | None, rank: int | None,
         wanted = found.named(job)
         fleet = found.hosts.fleet_of(wanted)
         hosts = [member.host for member in wanted.nodes if member.entry is not None]
+        if job is None:
+            ui.note(f"job {wanted.job}, on {fold(hosts)}")
         if rank is not None:
             node = host_of_rank(wanted, rank)
         if node is not None:
@@ -37,7 +40,9 @@ def logs(selection: Selection, follow: bool, node: str | None, rank: int | None,
                 )
             hosts = [node]
 
-        lines = ui.HostLines(hosts, prefix=len(hosts) > 1)
+        # A job that was not named may be one that a single host has invented.
+        named = job is not None or node is not None or not found.hosts.several
+        lines = ui.HostLines(hosts, prefix=len(hosts) > 1 or not named)
         bars = Bars(lines.feed, lines.live)
         feed = lines.feed if rank is not None else bars.feed
 

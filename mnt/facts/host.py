@@ -13,6 +13,7 @@ from mnt.facts.nccl import ConfFile
 from mnt.facts.rdma import RdmaFacts
 from mnt.facts.system import Artifacts, Gpus, Logind, Neighbours, Ofed, OwnProcesses, Resolved, Session
 from mnt.tasks.shape import (
+    Address,
     Count,
     DeviceName,
     Duration,
@@ -53,11 +54,11 @@ class Interface:
     traffic: Traffic | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError for an address that is none, or has no prefix length."""
+        """Raises ValueError for an address that is none, or has no prefix length or a zone."""
         for kind, addresses in ((ipaddress.IPv4Interface, self.ipv4), (ipaddress.IPv6Interface, self.ipv6)):
             for address in addresses:
-                if "/" not in address:
-                    raise ValueError(f"{address!r} has no prefix length")
+                if not re.fullmatch("[^/%]+/[0-9]+", address):
+                    raise ValueError(f"{address!r} is no address with a prefix length")
                 kind(address)
 
     @property
@@ -172,7 +173,7 @@ class Memory:
 class Listener:
     """A socket that listens on the master port. Only the user's own processes have `pid` and `command`."""
 
-    address: str
+    address: Address
     uid: Count
     user: str | None = None
     pid: Pid | None = None

@@ -2,20 +2,68 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
-from msgspec import Meta
+import msgspec
+from msgspec import Meta, Struct
 
-from mnt.tasks.shape import Count, Duration, Pid, Short
+from mnt.tasks.shape import Address, Count, Duration, Pid, Short
 
-Row = Annotated[Mapping[Short, Short], Meta(max_length=256)]
 _NO_ANSWER = re.compile(r"\blost\b|unknown error|\berr!|requires? reset|fallen off", re.IGNORECASE)
 
-Rows = Annotated[tuple[Row, ...], Meta(max_length=1024)]
+Cell = Short | None  # as printed; None: the driver does not know the column
+
+
+def _column(name: str) -> Any:
+    """A field with the name that nvidia-smi gives to its column."""
+    return msgspec.field(default=None, name=name)
+
+
+class GpuRow(Struct, frozen=True):
+    """A GPU, as `nvidia-smi --query-gpu` prints it, without the units in the header.
+
+    A cell is `[N/A]` or `[Not Supported]` if the GPU does not report it.
+    """
+
+    index: Annotated[str, Meta(pattern=r"\A[0-9]{1,9}\Z")]
+    name: Cell = None
+    uuid: Cell = None
+    bus_id: Cell = _column("pci.bus_id")
+    driver_version: Cell = None
+    memory_total: Cell = _column("memory.total")
+    memory_used: Cell = _column("memory.used")
+    persistence_mode: Cell = None
+    ecc_mode: Cell = _column("ecc.mode.current")
+    ecc_recent: Cell = _column("ecc.errors.uncorrected.volatile.total")
+    ecc_ever: Cell = _column("ecc.errors.uncorrected.aggregate.total")
+    link_width: Cell = _column("pcie.link.width.current")
+    link_width_max: Cell = _column("pcie.link.width.max")
+    mig_mode: Cell = _column("mig.mode.current")
+    event_reasons: Cell = _column("clocks_event_reasons.active")
+    throttle_reasons: Cell = _column("clocks_throttle_reasons.active")
+    fabric_state: Cell = _column("fabric.state")
+    fabric_status: Cell = _column("fabric.status")
+    recovery_action: Cell = _column("gpu_recovery_action")
+
+
+class RemappedRows(Struct, frozen=True):
+    """A line of `nvidia-smi --query-remapped-rows`."""
+
+    gpu_uuid: Short
+    pending: Cell = _column("remapped_rows.pending")
+    failure: Cell = _column("remapped_rows.failure")
+
+
+class GpuProcess(Struct, frozen=True):
+    """A line of `nvidia-smi --query-compute-apps`."""
+
+    gpu_uuid: Short
+    pid: Cell = None
+    memory: Cell = _column("used_gpu_memory")
+    name: Cell = _column("process_name")
 
 
 @dataclass(frozen=True)
@@ -36,18 +84,14 @@ class KernelLog:
 
 @dataclass(frozen=True)
 class Gpus:
-    """The output of nvidia-smi, and the GPUs on the PCI bus. A host that has neither has no GPUs: no error.
-
-    A row maps column names, without the unit in the header, to texts as printed. A value is `[N/A]` or
-    `[Not Supported]` if the GPU does not report it, and is missing if the driver does not know the column.
-    """
+    """The output of nvidia-smi, and the GPUs on the PCI bus. A host that has neither has no GPUs."""
 
     tool: str | None = None  # path of nvidia-smi
-    found: Rows = ()  # --query-gpu
+    found: Annotated[tuple[GpuRow, ...], Meta(max_length=1024)] = ()
     error: str | None = None  # nvidia-smi listed no GPU: its words
     warning: str | None = None  # it listed GPUs: its words besides, or its exit status
-    rows: Rows = ()  # --query-remapped-rows
-    processes: Rows = ()  # --query-compute-apps
+    rows: Annotated[tuple[RemappedRows, ...], Meta(max_length=1024)] = ()
+    processes: Annotated[tuple[GpuProcess, ...], Meta(max_length=1024)] = ()
     links: str = ""  # nvlink -s
     # PCI addresses of the NVIDIA GPUs, with or without a driver.
     on_bus: Annotated[tuple[Short, ...], Meta(max_length=1024)] = ()
@@ -55,14 +99,14 @@ class Gpus:
     kernel_log: KernelLog | None = None
 
     @property
-    def usable(self) -> tuple[Row, ...]:
+    def usable(self) -> tuple[GpuRow, ...]:
         """The GPUs that answer: of a lost one, nvidia-smi lists the error instead of its values."""
         return tuple(row for row in self.found if failure_of(row) is None)
 
 
-def failure_of(row: Row) -> str | None:
+def failure_of(row: GpuRow) -> str | None:
     """Why a GPU does not answer: `GPU is lost`, `ERR!`, from the texts of its name, UUID and memory."""
-    texts = (row.get(column, "").strip("[] ") for column in ("name", "uuid", "memory.total"))
+    texts = ((cell or "").strip("[] ") for cell in (row.name, row.uuid, row.memory_total))
     return next((text for text in texts if _NO_ANSWER.search(text)), None)
 
 
@@ -162,13 +206,8 @@ class Artifacts:
 class Resolved:
     """The addresses to which the host resolves its own name."""
 
-    addresses: tuple[str, ...] = ()
+    addresses: tuple[Address, ...] = ()
     error: str | None = None
-
-    def __post_init__(self) -> None:
-        """Raises ValueError for an address that is none."""
-        for address in self.addresses:
-            ipaddress.ip_address(address)
 
 
 @dataclass(frozen=True)

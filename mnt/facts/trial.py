@@ -61,8 +61,11 @@ class Trial:
             first = next(iter(self.culprit.message.splitlines()), "")
             return f"{self.culprit.host}: the trial failed: {first}", more
         if self.wrong_sums:
-            host, sums = next(iter(self.wrong_sums.items()))
-            return f"{host}: a sum over all ranks is wrong: {sums}", more
+            sums = next(iter(self.wrong_sums.values()))
+            return (
+                f"a sum over all ranks is wrong: {sums}, as measured by {fold(list(self.wrong_sums))}",
+                more,
+            )
         return None
 
     def document(self) -> dict[str, Any]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_SKEW = 300.0  # seconds between the clocks of two heads
 ACTIVE = frozenset({"starting", "running"})
 
 
@@ -220,7 +221,17 @@ def merge_jobs(answers: Mapping[str, tuple[Jobs, float]], unreachable: Iterable[
     silent = {host for host, (jobs, _) in answers.items() if jobs.get("left_out")}
     asked = (away | answers.keys()) - silent
     merged = [merge_job(by_host, unreachable=away, asked=asked) for by_host in entries.values()]
-    return sorted(merged, key=lambda job: (job.created, job.job), reverse=True)
+    return newest_first(merged)
+
+
+def newest_first(jobs: Iterable[Job]) -> list[Job]:
+    """A job that is said to be from the future comes last: one host alone could invent it."""
+    latest = time.time() + _SKEW
+
+    def order(job: Job) -> tuple[float, str]:
+        return (job.created if job.created <= latest else 0.0, job.job)
+
+    return sorted(jobs, key=order, reverse=True)
 
 
 def merge_job(

@@ -13,7 +13,7 @@ from mnt.fleet import Outcome, Results
 from mnt.launch.backends import DEFAULT, backend_named
 from mnt.launch.backends.api import BackendState
 from mnt.launch.backends.local import LocalBackend, this_machine
-from mnt.launch.jobs import Job, merge_jobs, record_of
+from mnt.launch.jobs import Job, merge_jobs, newest_first, record_of
 from mnt.remote.job.files import FINAL_STATES
 from mnt.tasks.bounds import list_share
 from mnt.tasks.job import Jobs, list_jobs, list_jobs_here
@@ -43,6 +43,11 @@ class JobHosts(ExitStack):
         self._fleets: dict[str, Fleet] = {}  # by backend
         self._dead: dict[str, HostError] = {}  # to which no login was possible
         self.cut: tuple[str, ...] = ()  # the hosts that have more jobs than they listed
+
+    @property
+    def several(self) -> bool:
+        """Whether more than one host of the inventory was asked."""
+        return len(self._hosts) > 1
 
     def fleet_of(self, job: Job) -> Fleet:
         """A fleet that includes the job's hosts."""
@@ -100,7 +105,7 @@ class JobHosts(ExitStack):
             errors |= _problem(host.name, listed)
         except HostError as error:
             errors[error.host] = error
-        return sorted(map(_as_it_stands, jobs), key=lambda job: (job.created, job.job), reverse=True), errors
+        return newest_first(map(_as_it_stands, jobs)), errors
 
 
 def _list_with_clock(connection: HostConnection, wanted: str | None, most: int) -> tuple[Jobs, float]:

@@ -181,6 +181,24 @@ def _in_subnet(
     )
 
 
+def claimed_twice(interfaces: Mapping[str, Sequence[Interface]]) -> dict[str, list[str]]:
+    """The hosts by address that several of them have, on a NIC that could carry training traffic.
+
+    Such a NIC is not chosen (`choose`), so a host that claims the address of another changes the choice.
+    Link-local addresses are left out: each host may have the same one for its BMC.
+    """
+    claims: dict[str, list[str]] = {}
+    for host, nics in interfaces.items():
+        own = {address for nic in _usable(nics, set()) for address in nic.addresses}
+        for address in own:
+            claims.setdefault(address, []).append(host)
+    return {
+        address: hosts
+        for address, hosts in sorted(claims.items())
+        if len(hosts) > 1 and not ipaddress.ip_address(address).is_link_local
+    }
+
+
 def _shared_addresses(hosts: Iterable[Sequence[Interface]]) -> set[str]:
     """The addresses that several hosts have, for example 172.17.0.1 of docker0: they reach none of them."""
     count = Counter(address for nics in hosts for address in {each for nic in nics for each in nic.addresses})

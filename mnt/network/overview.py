@@ -74,7 +74,7 @@ class NodeOverview:
         return {
             "backend": self.used.backend,
             "transport": self.used.transport,
-            "interfaces": list(self.used.interfaces),
+            "interfaces": list(map(str, self.used.interfaces)),
             "hcas": self.used.labels(),
             "said": list(self.used.evidence),
             "text": str(self.used),

@@ -6,9 +6,11 @@ NCCL prints it with NCCL_DEBUG=INFO. gloo prints nothing, so there the sockets o
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from mnt.facts.host import Interface
 from mnt.facts.trial import Trial
@@ -21,13 +23,23 @@ _INTERFACE = re.compile(r"(?:\[\d+\]|OOB )([^\s:]+):(\S+?)<\d+>")  # [0]eth0:10.
 _HCA = re.compile(r"([^\s:\]{]+):([0-9]{1,9})/(?:RoCE|IB)\b")  # [0]mlx5_6:1/RoCE
 
 
+class Carrier(NamedTuple):
+    """An interface that was used, and the address."""
+
+    name: str
+    address: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.address}"
+
+
 @dataclass(frozen=True)
 class Used:
     """The network that carried a node's traffic."""
 
     backend: str  # nccl or gloo
     transport: str  # Socket, IB, or the name of a plugin, as NCCL prints it
-    interfaces: tuple[str, ...]  # `name address`; with `hcas` only the bootstrap used them
+    interfaces: tuple[Carrier, ...]  # with `hcas` only the bootstrap used them
     hcas: Mapping[str, int | None] = field(default_factory=dict)  # `mlx5_0:1` -> GID index; None: unknown
     evidence: tuple[str, ...] = ()  # NCCL's own lines, or the sockets
 
@@ -36,7 +48,7 @@ class Used:
         return [hca if gid is None else f"{hca} GID {gid}" for hca, gid in self.hcas.items()]
 
     def __str__(self) -> str:
-        over = ", ".join(self.interfaces) or "an unknown interface"
+        over = ", ".join(map(str, self.interfaces)) or "an unknown interface"
         if self.hcas:
             return f"RDMA over {', '.join(self.labels())}; bootstrap over {over}"
         name = "sockets" if self.transport == "Socket" else self.transport
@@ -74,7 +86,7 @@ def read_nccl(output: Sequence[str], gids: Mapping[int, int]) -> Used | None:
     return Used(
         backend="nccl",
         transport=named[-1] if named else lines[-1].removeprefix("NET/").split(" ")[0].rstrip(":"),
-        interfaces=tuple(dict.fromkeys(f"{name} {address}" for name, address in _INTERFACE.findall(text))),
+        interfaces=tuple(dict.fromkeys(itertools.starmap(Carrier, _INTERFACE.findall(text)))),
         hcas={label: known.get(number) for number, label in enumerate(found)},
         evidence=tuple(output),
     )
@@ -90,7 +102,7 @@ def read_gloo(sockets: Sequence[tuple[str, str]], interfaces: Sequence[Interface
         backend="gloo",
         transport="Socket",
         interfaces=tuple(
-            f"{names.get(address, 'lo' if ipaddress.ip_address(address).is_loopback else '?')} {address}"
+            Carrier(names.get(address, "lo" if ipaddress.ip_address(address).is_loopback else "?"), address)
             for address in used
         ),
         evidence=tuple(f"{local} to {peer}" if peer else f"{local} listens" for local, peer in sockets),
@@ -118,7 +130,7 @@ def _other_interfaces(used: Used, network: NodeNetwork, variables: Mapping[str, 
     if not used.interfaces:
         yield f"it is unknown which interface was used, but {variable}={setting} is set"
     for interface in used.interfaces:
-        name, address = interface.split(" ")
+        name, address = interface
         nic = network.nic
         if not matches(name, None):
             yield f"{interface} is used, but {variable}={setting} is set"

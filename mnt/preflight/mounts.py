@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -93,7 +93,7 @@ def _problem(mount: Mount, facts: HostFacts, writable: bool) -> Problem | None:
         found = _shown(stack)
     elif writable and state.write == "EROFS":
         message = f"{mount.path} is read-only on the server, but mounted rw"
-        found, fix = f"writing fails: EROFS; {_shown(stack)}", _export(mount, stack[-1])
+        found, fix = f"writing fails: EROFS; {_shown(stack)}", _export(mount)
     elif len(stack) > 1:
         message = f"{mount.path} has {len(stack)} mounts on top of each other"
         found, fix, severity = _shown(stack), f"sudo umount {shlex.quote(mount.path)}", Severity.WARN
@@ -184,15 +184,19 @@ def _other_source(mount: Mount, known: Mapping[str, HostFacts]) -> Iterator[Prob
     """If the inventory names no source, all hosts must have the same network file system there."""
     path = shlex.quote(mount.path)
     tops = {host: layers(facts.mounts[mount.path])[-1] for host, facts in known.items()}
+    counted = Counter(top.source for top in tops.values())
+    decide = f'set the source in the inventory: storage: [{{path: {mount.path}, source: "SERVER:/EXPORT"}}]'
     if mount.source is None and any(_server(top) for top in tops.values()):
         subject = Subject(
             name=f"the source of {mount.path}",
-            fix=lambda host, source: f"sudo umount {path} && sudo mount {shlex.quote(source or '')} {path}",
-            pin_value=str,
-            tie_fix=lambda source: (
-                "set the source in the inventory, for example "
-                f"storage: [{{path: {mount.path}, source: {json.dumps(source)}}}]"
+            # A source that only one host has may be a server of its own.
+            fix=lambda host, source: (
+                f"sudo umount {path} && sudo mount {shlex.quote(source)} {path}"
+                if source is not None and counted[source] > 1
+                else decide
             ),
+            pin_value=str,
+            tie_fix=decide,
         )
         yield from by_majority(subject, _sources(tops))
 
@@ -258,10 +262,11 @@ def _mount(mount: Mount) -> str:
     return shlex.join(["sudo", "mount", *kind, *options, mount.source, mount.path])
 
 
-def _export(mount: Mount, top: Mounted) -> str:
-    server, _, export = top.source.partition(":/")
+def _export(mount: Mount) -> str:
+    """What makes the mount's source writable. It is named only if the inventory names it."""
+    server, _, export = (mount.source or "").partition(":/")
     if not export:
         remount = f"sudo mount -o remount,rw {shlex.quote(mount.path)}"
-        return f"make {shlex.quote(top.source)} writable; then: {remount}"
+        return f"make its source writable, on the server of an NFS mount in /etc/exports; then: {remount}"
     where, pasted = shlex.quote(server.strip("[]")), shlex.quote(f"/{export}")
     return f"on {where}, set rw for {pasted} in /etc/exports; then: sudo exportfs -ra"

@@ -5,13 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from mnt.facts.system import Gpus, LogLine
+from mnt.facts.system import Cell, GpuRow, Gpus, LogLine
 from mnt.remote.common.files import whole_number
-
-Row = Mapping[str, str]
 
 # Reasons for lower clocks that indicate a fault: NVML's nvmlClocksEventReasons (until R535:
 # nvmlClocksThrottleReasons). The other reasons are normal: an idle GPU, the power cap under load, and clock
@@ -64,9 +62,9 @@ def xids(lines: tuple[LogLine, ...]) -> Iterator[Xid]:
             yield Xid(int(found[2]), found[1], line.age, found[3])
 
 
-def number(row: Row, column: str) -> float | None:
+def number(cell: Cell) -> float | None:
     """The number in a text like `143771 MiB`, `16`, `0x08`. None: `[N/A]`, or no such column."""
-    text = row.get(column, "").partition(" ")[0]
+    text = (cell or "").partition(" ")[0]
     try:
         found = float(int(text, 16)) if text.startswith("0x") else float(text)
     except (ValueError, OverflowError):
@@ -74,16 +72,15 @@ def number(row: Row, column: str) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def value(row: Row, column: str) -> str | None:
-    """The text of a column; None if the GPU does not report it: `[N/A]`, `[Not Supported]`, `N/A`."""
-    text = row.get(column, "").strip()
+def value(cell: Cell) -> str | None:
+    """The text of a cell; None if the GPU does not report it: `[N/A]`, `[Not Supported]`, `N/A`."""
+    text = (cell or "").strip()
     return None if not text or text == "N/A" or text.startswith("[") else text
 
 
-def slowdowns(row: Row) -> list[str]:
+def slowdowns(gpu: GpuRow) -> list[str]:
     """The reasons for low clocks of a GPU that indicate a fault."""
-    for column in ("clocks_event_reasons.active", "clocks_throttle_reasons.active"):
-        mask = number(row, column)
+    for mask in map(number, (gpu.event_reasons, gpu.throttle_reasons)):
         if mask is not None:
             return [meaning for bit, meaning in SLOWDOWNS.items() if int(mask) & bit]
     return []
@@ -102,14 +99,14 @@ def active_links(gpus: Gpus) -> dict[str, int]:
     return found
 
 
-def label(row: Row) -> str:
+def label(gpu: GpuRow) -> str:
     """`GPU 3`, for people."""
-    return f"GPU {row.get('index', '?')}"
+    return f"GPU {gpu.index}"
 
 
-def fabric(row: Row) -> str | None:
+def fabric(gpu: GpuRow) -> str | None:
     """The state of the NVLink fabric: `Completed, Success`; None: the GPU has no fabric."""
-    state, status = value(row, "fabric.state"), value(row, "fabric.status")
+    state, status = value(gpu.fabric_state), value(gpu.fabric_status)
     if state is None or state == "Not Supported":
         return None
     return f"{state}, {status or 'Success'}" if state == "Completed" else state
@@ -120,16 +117,12 @@ def visible(devices: str, count: int) -> int:
     return len(_shown(devices, count))
 
 
-def visible_rows(devices: str | None, rows: Sequence[Row]) -> list[Row]:
+def visible_rows(devices: str | None, rows: Sequence[GpuRow]) -> list[GpuRow]:
     """Those of a host's GPUs that CUDA_VISIBLE_DEVICES shows: all if it is not set, or names MIG devices."""
     words = None if devices is None else _shown(devices, len(rows))
     if words is None or any(word.startswith("MIG-") for word in words):
         return list(rows)
-    return [
-        row
-        for row in rows
-        if any(word == row.get("index") or _names(word, row.get("uuid", "")) for word in words)
-    ]
+    return [row for row in rows if any(word == row.index or _names(word, row.uuid or "") for word in words)]
 
 
 def _names(word: str, uuid: str) -> bool:

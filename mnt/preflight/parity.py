@@ -1,4 +1,8 @@
-"""Do all hosts have the same value? The inventory's pin decides, else the majority of the hosts. Pure."""
+"""Do all hosts have the same value? The inventory's pin decides, else the majority of the hosts. Pure.
+
+A fix contains only values that at least two hosts have: what one host says of itself does not become a
+command for another.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ class Subject(NamedTuple):
     pin: str = ""  # its key in `require`; empty: it has none, and needs `tie_fix`
     normalize: Callable[[str], str] = str  # value -> the form in which two values are compared
     pin_value: Callable[[str], str] = "=={}".format  # value -> the specifier that pins it
-    tie_fix: Callable[[str], str] | None = None  # value -> the fix for a tie; None: a pin in `require`
+    tie_fix: str | None = None  # the fix for a tie; None: a pin in `require`
 
 
 def parity(
@@ -80,8 +84,9 @@ def by_majority(
         return
     (usual, majority), (_, second) = groups[:2]
     if len(majority) == len(second):
-        yield _tie(subject, groups, severity)
+        yield _tie(subject, groups, values, severity)
         return
+    shared = usual if _shared(usual, values) else subject.normalize(usual)
     for found, hosts in groups[1:]:
         for host in hosts:
             yield Problem(
@@ -89,9 +94,14 @@ def by_majority(
                 message=f"{subject.name} is {found}; on {len(majority)} of {len(values)} hosts it is {usual}",
                 found=found,
                 expected=f"{usual}, as on {fold(majority)}",
-                fix=subject.fix(host, None if usual == ABSENT else subject.pin_value(usual)),
+                fix=subject.fix(host, None if usual == ABSENT else subject.pin_value(shared)),
                 severity=severity,
             )
+
+
+def _shared(found: str, values: Mapping[str, str | None]) -> bool:
+    """Whether at least two hosts have exactly this value."""
+    return sum(value == found for value in values.values()) > 1
 
 
 def _groups(subject: Subject, values: Mapping[str, str | None]) -> list[tuple[str, tuple[str, ...]]]:
@@ -103,15 +113,20 @@ def _groups(subject: Subject, values: Mapping[str, str | None]) -> list[tuple[st
     ]
 
 
-def _tie(subject: Subject, groups: list[tuple[str, tuple[str, ...]]], severity: Severity | None) -> Problem:
+def _tie(
+    subject: Subject,
+    groups: list[tuple[str, tuple[str, ...]]],
+    values: Mapping[str, str | None],
+    severity: Severity | None,
+) -> Problem:
+    shared = [found for found, _ in groups if found != ABSENT and _shared(found, values)]
+    pin = subject.pin_value(shared[0]) if shared else "==VERSION"
     listed = "; ".join(f"{found} on {fold(hosts)}" for found, hosts in groups)
-    example = next(found for found, _ in groups if found != ABSENT)
-    pin = f'require: {{{subject.pin}: "{subject.pin_value(example)}"}}'
     return Problem(
         hosts=tuple(host for _, hosts in groups for host in hosts),
         message=f"there is no majority: {subject.name} is {listed}",
         found=listed,
         expected="the same on every host",
-        fix=subject.tie_fix(example) if subject.tie_fix else f"decide in the inventory, for example {pin}",
+        fix=subject.tie_fix or f'decide in the inventory, for example require: {{{subject.pin}: "{pin}"}}',
         severity=severity,
     )

@@ -7,9 +7,11 @@ reported one by one.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mnt.facts.reach import Reach, Reached
 from mnt.inventory.hostlist import fold
@@ -41,7 +43,13 @@ class Cause:
 
 
 def problems(
-    reach: Reach, hosts: Sequence[str], master: str, port: int, explained: Collection[Pair] = ()
+    reach: Reach,
+    hosts: Sequence[str],
+    master: str,
+    port: int,
+    explained: Collection[Pair] = (),
+    *,
+    subnet: str | None = None,
 ) -> Iterator[Problem]:
     """The problems between the hosts, except for pairs that the check `route` explains.
 
@@ -50,6 +58,7 @@ def problems(
         master: the master of a job on these hosts.
         port: the master port.
         explained: further pairs that something else explains.
+        subnet: the inventory's `network.subnet`.
     """
     rank = [host for host in hosts if host in reach.pairs]
     tried = {(host, other): reached for host in rank for other, reached in reach.pairs[host].items()}
@@ -57,15 +66,25 @@ def problems(
     tried = {(a, b): reached for (a, b), reached in tried.items() if not stray & {(a, b), (b, a)}}
     tried = {pair: reached for pair, reached in tried.items() if pair not in explained}
     faults = {pair: grade(reached) for pair, reached in tried.items()}
-    texts = _Texts(reach, tried, port, master)
+    texts = _Texts(reach, tried, port, master, subnet)
     dead = {pair for pair, fault in faults.items() if fault == NOTHING}
     denied = {pair for pair, reached in tried.items() if "denied" in reached.outcomes}  # by the source itself
     for cause in explain_dead(dead, set(tried), rank, denied):
-        yield texts.dead(cause)
+        yield _with_witness(texts.dead(cause), cause, rank)
     for kind in (RANGE, SOME, MASTER):
         bad = {pair for pair, fault in faults.items() if fault == kind}
         for cause in explain_by_direction(bad, set(tried) - dead, rank):
-            yield texts.partial(kind, cause)
+            yield _with_witness(texts.partial(kind, cause), cause, rank)
+
+
+def _with_witness(problem: Problem, cause: Cause, rank: Sequence[str]) -> Problem:
+    """If only one host says something about others, this counts against both: that host may lie."""
+    sources = {source for source, _ in cause.pairs}
+    if len(sources) > 1 or sources & {*cause.hosts}:
+        return problem
+    (witness,) = sources
+    message = f"{fold(cause.hosts)}, as only {witness} says: {problem.message}"
+    return replace(problem, message=message, hosts=tuple(h for h in rank if h in {witness, *cause.hosts}))
 
 
 def strays(reach: Reach, pair: Pair) -> bool:
@@ -180,6 +199,14 @@ _EXPECTED = "every host connects to every other over the training network"
 _RULES = "sudo nft list ruleset; sudo iptables -S"
 
 
+_OUTCOMES = {"refused", "timeout", "unreachable", "denied", *map(os.strerror, errno.errorcode)}
+
+
+def _known(outcome: str) -> str:
+    """An outcome without words of the source's own: the finding may be about another host."""
+    return outcome if outcome in _OUTCOMES else "another error"
+
+
 @dataclass(frozen=True)
 class _Texts:
     """Turns a Cause into a Problem."""
@@ -188,6 +215,7 @@ class _Texts:
     tried: dict[Pair, Reached]
     port: int
     master: str
+    subnet: str | None
 
     def dead(self, cause: Cause) -> Problem:
         hosts = cause.hosts
@@ -232,26 +260,30 @@ class _Texts:
             "both": "in both directions",
             "pairs": f"for {fold(cause.sources)}" if cause.sources else "",
         }[cause.shape]
-        networks = sorted({self.reach.nics[source].network for source, _ in cause.pairs})
         allowed = f"port {self.port}" if kind == MASTER else "net.ipv4.ip_local_port_range"
-        fix = (
-            f"open {allowed}, or better all ports, between the training hosts: "
-            f"sudo iptables -I INPUT -s {','.join(networks)} -j ACCEPT"
-        )
+        fix = f"open {allowed}, or better all ports, between the training hosts"
+        if (network := self._network(cause)) is not None:
+            fix += f": sudo iptables -I INPUT -s {network} -j ACCEPT"
         # The master port of a worker is used only if a job has that worker as its master.
         leads = any(target == self.master for _, target in cause.pairs)
         severity = Severity.WARN if kind == MASTER and not leads else None
         outcomes = self._outcomes(cause.pairs)
         return Problem(f"{what} {direction}", outcomes, _EXPECTED, fix, severity, cause.hosts)
 
+    def _network(self, cause: Cause) -> str | None:
+        """The network to open: the inventory's, else the host's own. What another host says opens none."""
+        if self.subnet is not None:
+            return self.subnet
+        return self.reach.nics[cause.hosts[0]].network if len(cause.hosts) == 1 else None
+
     def _outcomes(self, pairs: Iterable[Pair]) -> str:
         """The outcomes of the failed connections, the most frequent first."""
         counted: Counter[str] = Counter()
         for pair in pairs:
             reached = self.tried[pair]
-            counted.update(outcome for outcome in reached.outcomes if outcome != "ok")
+            counted.update(_known(outcome) for outcome in reached.outcomes if outcome != "ok")
             if reached.no_route:
-                counted[f"no route ({reached.no_route.lower()})"] += 1
+                counted[f"no route ({_known(reached.no_route).lower()})"] += 1
         return "connections end with: " + (", ".join(name for name, _ in counted.most_common()) or "nothing")
 
     def _subnets(self, groups: Sequence[Sequence[str]]) -> str | None:

@@ -11,6 +11,9 @@ from mnt.errors import MntError
 from mnt.inventory.hostlist import fold
 from mnt.push.tree import Entry
 
+_TIME = "%Y%m%d-%H%M%S"  # in the id of a release
+_SKEW = timedelta(minutes=5)  # between the clocks of two heads
+
 
 @dataclass(frozen=True)
 class Survey:
@@ -76,7 +79,8 @@ def choose_release(surveys: Iterable[Survey], sha: str, now: datetime) -> str:
 
     It is an existing release of the same tree that is intact on some host and damaged on none. Among several,
     it is the one that is `current` on most hosts, then the newest. If there is none, it is a new release,
-    named `YYYYmmdd-HHMMSS-` and the first 8 digits of the hash.
+    named `YYYYmmdd-HHMMSS-` and the first 8 digits of the hash. An id from the future does not count: a host
+    could make it, and it would stay the newest for ever.
 
     Args:
         now: UTC.
@@ -85,11 +89,12 @@ def choose_release(surveys: Iterable[Survey], sha: str, now: datetime) -> str:
     taken = {release for survey in surveys for release in survey.releases}
     intact = {release for survey in surveys for release, whole in survey.copies.items() if whole}
     damaged = {r for survey in surveys for r in survey.releases if not survey.copies.get(r, False)}
-    usable = intact - damaged
+    latest = f"{now + _SKEW:{_TIME}}"
+    usable = {release for release in intact - damaged if release[: len(latest)] <= latest}
     if usable:
         current = Counter(survey.current for survey in surveys)
         return max(usable, key=lambda release: (current[release], release))
-    while (release := f"{now:%Y%m%d-%H%M%S}-{sha[:8]}") in taken:
+    while (release := f"{now:{_TIME}}-{sha[:8]}") in taken:
         now += timedelta(seconds=1)
     return release
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -13,7 +13,8 @@ from mnt import typed
 from mnt.errors import HostError
 from mnt.facts.trial import Measurement, Trial, TrialCulprit
 from mnt.remote.common.files import parse_json
-from mnt.tasks.shape import Count, converted, described, wrong_answer
+from mnt.remote.common.forms import ADDRESS
+from mnt.tasks.shape import Address, Count, converted, described, wrong_answer
 
 
 class Imported(Struct, tag_field="event", tag="imported"):
@@ -31,13 +32,7 @@ class Measured(Struct, tag_field="event", tag="measured"):
 class Sockets(Struct, tag_field="event", tag="sockets"):
     """Pairs (local address, peer's address) of a rank's connections; a listening socket has no peer."""
 
-    connections: list[tuple[str, str]]
-
-    def __post_init__(self) -> None:
-        """Raises ValueError for an address that is none."""
-        for local, peer in self.connections:
-            ipaddress.ip_address(local)
-            ipaddress.ip_address(peer or local)
+    connections: list[tuple[Address, Annotated[str, Meta(pattern=rf"\A\Z|{ADDRESS}")]]]
 
 
 class Wrong(Struct, tag_field="event", tag="wrong"):
@@ -53,7 +48,13 @@ Event = Imported | Measured | Sockets | Wrong | Done
 
 _NCCL = "NCCL INFO "
 _NCCL_CHARACTERS = 1024  # of a line of NCCL; the longest seen has 200
-_MOST_CHARACTERS = 1 << 18  # of a host's output
+# What is kept of a host.
+_MOST_BYTES = 1 << 17  # of its output
+_MOST_PARTIAL = 1 << 15  # characters of a line that has not ended; the longest is that of a rank's sockets
+_LINE = 40  # bytes that a line takes besides its text
+_MOST_NETWORKS = 32  # lines about NCCL's choice
+_MOST_SOCKETS = 512  # pairs
+_MOST_MEASURED = 64  # sizes
 
 # The network that NCCL chooses, as printed with NCCL_DEBUG=INFO: seen in NCCL 2.28.9.
 _CHOICE = re.compile(r"(NET/\w+ ?: Using \[\d.*|Using network .*)$")
@@ -78,17 +79,24 @@ def read_trial(
     wrong: dict[str, str] = {}
     sockets: dict[str, set[tuple[str, str]]] = {}
     ended = False
-    for host, event in [(name, event) for name in output for event in _events(name, output[name], prefix)]:
+    networks: dict[str, tuple[str, ...]] = {}
+    gids: dict[str, dict[int, int]] = {}
+    for host, text in output.items():
+        networks[host], gids[host] = _network(text), _gids(text)
+    for host, event in ((name, event) for name in output for event in _events(name, output[name], prefix)):
         if isinstance(event, HostError):
             failed = failed or TrialCulprit(host, event.reason)
         elif isinstance(event, Imported):
             backend = event.backend
             imports[host] = max(event.seconds, imports.get(host, 0.0))
         elif isinstance(event, Measured):
+            if len(measured) == _MOST_MEASURED:
+                continue
             bandwidth = event.bytes / event.seconds * 2 * (world - 1) / world / 1e9
             measured.append(Measurement(event.bytes, event.seconds, bandwidth))
         elif isinstance(event, Sockets):
-            sockets.setdefault(host, set()).update(event.connections)
+            pairs = sockets.setdefault(host, set())
+            pairs.update(event.connections[: _MOST_SOCKETS - len(pairs)])
         elif isinstance(event, Wrong):
             wrong.setdefault(host, f"{event.sum:g} instead of {event.expected}")
         else:
@@ -103,8 +111,8 @@ def read_trial(
         import_seconds=imports,
         measurements=tuple(measured),
         wrong_sums=wrong,
-        nccl_lines={host: lines for host in output if (lines := _network(output[host]))},
-        gids={host: gids for host in output if (gids := _gids(output[host]))},
+        nccl_lines={host: lines for host, lines in networks.items() if lines},
+        gids={host: found for host, found in gids.items() if found},
         sockets={host: tuple(sorted(pairs)) for host, pairs in sockets.items()},
     )
 
@@ -143,39 +151,67 @@ def _of_nccl(text: str) -> Iterator[str]:
             yield rest[:_NCCL_CHARACTERS]
 
 
-class Collector:
-    """Keeps of a host's output what `read_trial` reads, as it comes in pieces; not more than it can use.
+class Collected(Mapping[str, str]):
+    """What `read_trial` can use of each host's output, which comes in pieces.
+
+    It is kept as bytes, and only what is read of it becomes a text: of many hosts one after the other.
 
     Args:
         prefix: as for `read_trial`.
     """
 
+    def __init__(self, hosts: Iterable[str], prefix: str) -> None:
+        self._kept = {host: _Kept(prefix) for host in hosts}
+
+    def feed(self, host: str, text: str) -> None:
+        self._kept[host].feed(text)
+
+    def __getitem__(self, host: str) -> str:
+        return self._kept[host].text
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
+class _Kept:
+    """The useful lines of one host."""
+
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._partial = ""
-        self._lines: list[str] = []
-        self._left = _MOST_CHARACTERS
+        self._lines: list[bytes] = []
+        self._left = _MOST_BYTES
 
     def feed(self, text: str) -> None:
         *lines, rest = (self._partial + text).split("\n")
         for line in lines:
             self._take(line)
-        self._partial = rest[:_MOST_CHARACTERS]
+        self._partial = rest[:_MOST_PARTIAL]
 
     @property
     def text(self) -> str:
-        return "\n".join([*self._lines, self._partial])
+        return b"\n".join([*self._lines, _encoded(self._partial)]).decode("utf-8", "surrogatepass")
 
     def _take(self, line: str) -> None:
-        if (self._prefix in line or _NCCL in line) and len(line) < self._left:
-            self._left -= len(line) + 1
-            self._lines.append(line)
+        useful = self._prefix in line or any(
+            _CHOICE.match(each) or _GID.match(each) for each in _of_nccl(line)
+        )
+        if useful and len(data := _encoded(line)) < self._left:
+            self._left -= len(data) + _LINE
+            self._lines.append(data)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _network(text: str) -> tuple[str, ...]:
     """The lines that show NCCL's choice, each once."""
     found = (_CHOICE.match(line) for line in _of_nccl(text))
-    return tuple(dict.fromkeys(match[1].strip() for match in found if match))
+    return tuple(islice(dict.fromkeys(match[1].strip() for match in found if match), _MOST_NETWORKS))
 
 
 def _gids(text: str) -> dict[int, int]:

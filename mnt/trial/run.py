@@ -24,7 +24,7 @@ from mnt.network.decision import NetworkDecision
 from mnt.tasks.bundle import script_source
 from mnt.tasks.program import held
 from mnt.tasks.shape import shaped
-from mnt.trial.output import Collector, read_trial
+from mnt.trial.output import Collected, read_trial
 from mnt.trial.plan import SCRIPT, able_hosts, plan_trial
 
 _RUN_SECONDS = 180.0  # from the time when the rendezvous listens
@@ -81,14 +81,10 @@ def _run(
     fleet: Fleet, plan: LaunchPlan, prefix: str, facts: FleetFacts, progress: Progress
 ) -> tuple[Mapping[str, str], TrialCulprit | None]:
     """What each host printed, and the host that ended the job. Raises HostError, NeverStarted."""
-    collected = {node.host: Collector(prefix) for node in plan.nodes}
-
-    def collect(host: str, text: str) -> None:
-        collected[host].feed(text)
-
+    collected = Collected((node.host for node in plan.nodes), prefix)
     progress(f"all-reduce on {fold(list(collected))}")
     late: list[str] = []  # the hosts that had not ended in time
-    watch = Watch(plan, output=collect, tell=progress)
+    watch = Watch(plan, output=collected.feed, tell=progress)
 
     def give_up() -> None:
         late.extend(watch.running() or [plan.master_host])
@@ -112,11 +108,10 @@ def _run(
             timer.join()
         else:
             take_back(fleet, plan)
-    output = {host: each.text for host, each in collected.items()}
     if late or job is None:
-        return output, TrialCulprit(late[0], f"it was not done within {_RUN_SECONDS:g} s")
+        return collected, TrialCulprit(late[0], f"it was not done within {_RUN_SECONDS:g} s")
     if job.state == "finished":
-        return output, None
+        return collected, None
     if job.culprit is None:
-        return output, TrialCulprit(plan.master_host, f"the job is {job.state}")
-    return output, TrialCulprit(job.culprit.host, job.culprit.message)
+        return collected, TrialCulprit(plan.master_host, f"the job is {job.state}")
+    return collected, TrialCulprit(job.culprit.host, job.culprit.message)

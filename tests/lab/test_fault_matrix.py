@@ -38,6 +38,7 @@ class Fault:
     host: str = "node2"
     severity: str = "fail"
     says: str = ""  # in the finding's message
+    witness: str | None = None  # if only this host has seen it, which may be at fault too
 
 
 def master_port_closed(lab: Lab, host: LabHost) -> AbstractContextManager[None]:
@@ -101,7 +102,7 @@ REST = [
     Fault("ssh-silent", "ssh", lambda lab, host: faults.ssh_silent(host), says="banner"),
     Fault("host-off", "ssh", lambda lab, host: faults.host_off(host), says="connect"),
     Fault("master-off", "ssh", lambda lab, host: faults.host_off(host), "node1"),
-    Fault("master-locked-out", "ssh-mesh", master_lockout, "node3", severity="warn"),
+    Fault("master-locked-out", "ssh-mesh", master_lockout, "node3", severity="warn", witness="node1"),
     Fault(
         "slow-shell", "shell-slow", lambda lab, host: faults.start_up_file(host, "sleep 3\n"), severity="warn"
     ),
@@ -196,7 +197,9 @@ def test_a_fault_is_found_where_it_is_and_nowhere_else(
     with fault.inject(hosts, hosts.host(fault.host)), at_most(SECONDS):
         document = preflight()
     findings = [(each["check"], each["severity"], each["hosts"]) for each in document["findings"]]
-    assert findings == [(fault.check, fault.severity, [fault.host])], document["findings"]
+    assert findings == [(fault.check, fault.severity, [*filter(None, [fault.witness]), fault.host])], (
+        document["findings"]
+    )
     assert fault.says in document["findings"][0]["message"]
     assert document["ok"] == (fault.severity != "fail")
 

@@ -34,6 +34,7 @@ from mnt.tasks.job import Jobs, list_jobs, read_logs
 from mnt.tasks.program import held, run_program
 from mnt.tasks.push import converse
 from mnt.tasks.wrapper import Command
+from mnt.trial.output import Collected, read_trial
 from mnt.ui import long_document
 
 MIB = 1 << 20
@@ -291,6 +292,24 @@ def output(count: int) -> Any:
     return results
 
 
+def deep(count: int) -> Any:
+    """`--deep`: what preflight has asked before, and what the ranks print."""
+    kept = all_that_fits(count)
+    prefix = "p "
+    collected = Collected([f"node{number}" for number in range(1, count + 1)], prefix)
+    wide = "\U0001f600"
+    for host in collected:
+        for number in range(100):
+            collected.feed(host, f"NCCL INFO Using network {wide}{number}".ljust(600, "a") + "\n")
+        pairs = [[f"::{number:x}", f"::{number + 1:x}"] for number in range(600)]
+        collected.feed(host, prefix + json.dumps({"event": "sockets", "connections": pairs}) + "\n")
+        for number in range(1, 3000):
+            collected.feed(host, f'{prefix}{{"event":"measured","bytes":{number},"seconds":1}}\n')
+        collected.feed(host, wide + "b" * 1_000_000)
+    trial = read_trial(tuple(collected), collected, prefix, None, count)
+    return [collected, trial, *kept]
+
+
 _ERROR = json.dumps({"error": "e" * 30_000, "traceback": "t" * 30_000}).encode()
 
 ATTACKS: dict[str, Callable[[int], Any]] = {
@@ -299,6 +318,7 @@ ATTACKS: dict[str, Callable[[int], Any]] = {
     "jobs and junk": partial(jobs, junk=True),
     "logs": logs,
     "push": push,
+    "deep": deep,
     "hold": holding,
     "output": output,
     "nested": lambda n: ask(n, answers(b"[" * 60_000), "probe.probe"),

@@ -9,7 +9,8 @@ import pytest
 from fleets import findings, healthy, make_fleet, nic, only_finding, texts
 
 from mnt.errors import HostError
-from mnt.facts.host import Gpus, Listener
+from mnt.facts.host import Listener
+from mnt.facts.system import GpuRow, Gpus
 from mnt.inventory.model import Network, Ssh
 from mnt.preflight.findings import Severity
 
@@ -50,11 +51,11 @@ MESH: dict[str, str | None] = {"node2": None, "node3": None, "node4": None}
     ("failed", "blamed"),
     [
         ({}, []),
-        ({"node3": "Permission denied (publickey)"}, ["ssh-mesh node3 warn"]),
+        ({"node3": "Permission denied (publickey)"}, ["ssh-mesh node1,node3 warn"]),
         (dict.fromkeys(MESH, "Permission denied (publickey)"), ["ssh-mesh node1 warn"]),
         (
             {"node2": "Connection refused", "node4": "timed out"},
-            ["ssh-mesh node2 warn", "ssh-mesh node4 warn"],
+            ["ssh-mesh node1,node2 warn", "ssh-mesh node1,node4 warn"],
         ),
     ],
 )
@@ -64,9 +65,29 @@ def test_the_mesh(failed: dict[str, str], blamed: list[str]) -> None:
     assert texts(findings(required)) == [text.replace("warn", "fail") for text in blamed]
 
 
-def test_one_worker_that_the_master_cannot_reach_is_the_workers_matter() -> None:
-    finding = only_finding(make_fleet(count=2, mesh={"node2": "Permission denied"}), "ssh-mesh", "node2")
-    assert finding.message == "node1 cannot log in to this host: Permission denied"
+def test_a_login_of_the_master_is_a_matter_of_both() -> None:
+    """The worker may refuse, and the master may lie; its words are marked as its own."""
+    fleet = make_fleet(count=2, mesh={"node2": "Permission denied"})
+    finding = only_finding(fleet, "ssh-mesh", "node1", "node2")
+    assert finding.message == "node1 cannot log in to node2; node1 says: Permission denied"
+    assert finding.found == "node1 says: Permission denied"
+
+
+@pytest.mark.parametrize("liar", ["node1", "node3"])
+def test_an_address_that_two_hosts_claim_names_both(liar: str) -> None:
+    """The liar moves the training to another network, which has to be seen."""
+    odd = {liar: {"interfaces": (*healthy(int(liar[-1])).interfaces, nic("dummy0", "10.0.0.2/32"))}}
+    found = [each for each in findings(make_fleet(odd)) if each.check == "address-unique"]
+    assert [(each.hosts, each.message) for each in found] == [
+        (tuple(sorted(["node2", liar])), "several hosts claim the address 10.0.0.2")
+    ]
+
+
+@pytest.mark.parametrize("name", ["docker0 172.17.0.1/16", "lo 10.9.9.9/32", "idrac0 169.254.1.2/24"])
+def test_addresses_that_each_host_may_have_for_itself(name: str) -> None:
+    own = nic(*name.split(" "))
+    every = {f"node{n}": {"interfaces": (*healthy(n).interfaces, own)} for n in range(1, 5)}
+    assert [each for each in findings(make_fleet(every)) if each.check == "address-unique"] == []
 
 
 # --- NIC -------------------------------------------------------------------------------------------------
@@ -119,9 +140,7 @@ def test_unknown_interfaces_are_no_verdict() -> None:
 
 
 def gpus(count: int, tool: str | None = "/usr/bin/nvidia-smi", error: str | None = None) -> dict[str, Any]:
-    return {
-        "gpus": Gpus(tool, tuple({"index": str(i), "driver_version": "580"} for i in range(count)), error)
-    }
+    return {"gpus": Gpus(tool, tuple(GpuRow(str(i), driver_version="580") for i in range(count)), error)}
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 from fleets import findings, make_fleet, only_finding, texts
 
-from mnt.facts.system import Gpus, KernelLog, LogLine
+from mnt import typed
+from mnt.facts.system import GpuProcess, GpuRow, Gpus, KernelLog, LogLine, RemappedRows
 from mnt.preflight.findings import Severity
 from mnt.preflight.nvidia import active_links, number, slowdowns, value, xids
 from mnt.remote.probe.nvidia import parse_csv
@@ -32,7 +33,14 @@ def gpus(change: dict[str, str] | None = None, remapped: dict[str, str] | None =
     found = (ROWS[0], {**ROWS[1], **(change or {})})
     rows = (REMAPPED[0], {**REMAPPED[1], **(remapped or {})})
     known = {"tool": "/usr/bin/nvidia-smi", "found": found, "rows": rows, "links": LINKS, **facts}
-    return {"gpus": Gpus(**{"kernel_log": KernelLog(), **known})}
+    read = typed.convert({key: known[key] for key in ("found", "rows", "processes") if key in known}, _Read)
+    return {"gpus": Gpus(**{"kernel_log": KernelLog(), **known, **read})}
+
+
+class _Read(TypedDict, total=False):
+    found: tuple[GpuRow, ...]
+    rows: tuple[RemappedRows, ...]
+    processes: tuple[GpuProcess, ...]
 
 
 def fleet_with(odd: Any) -> Any:
@@ -308,19 +316,22 @@ def test_fewer_gpus_than_wanted_are_so_whatever_cuda_is_shown() -> None:
     ],
 )
 def test_numbers(text: str, value: float | None) -> None:
-    assert number({"x": text}, "x") == value
-    assert number({}, "x") is None
+    assert number(text) == value
+    assert number(None) is None
 
 
-@pytest.mark.parametrize("text", ["[N/A]", "N/A", "[Not Supported]", ""])
-def test_no_answer(text: str) -> None:
-    assert value({"x": text}, "x") is None
+@pytest.mark.parametrize("text", ["[N/A]", "N/A", "[Not Supported]", "", None])
+def test_no_answer(text: str | None) -> None:
+    assert value(text) is None
 
 
-@pytest.mark.parametrize("name", ["clocks_event_reasons.active", "clocks_throttle_reasons.active"])
+@pytest.mark.parametrize("name", ["event_reasons", "throttle_reasons"])
 def test_slowdowns_by_both_names(name: str) -> None:
-    assert slowdowns({name: "0x00000000000000A0"}) == ["software thermal slowdown", "power brake slowdown"]
-    assert slowdowns({name: "0x0000000000000107"}) == []
+    assert slowdowns(GpuRow("0", **{name: "0x00000000000000A0"})) == [
+        "software thermal slowdown",
+        "power brake slowdown",
+    ]
+    assert slowdowns(GpuRow("0", **{name: "0x0000000000000107"})) == []
 
 
 def test_links_of_a_real_machine() -> None:

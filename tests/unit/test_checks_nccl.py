@@ -9,9 +9,10 @@ from fleets import findings, make_fleet, only_finding
 from network_facts import infiniband, roce, table
 
 from mnt.facts.fleet import FleetFacts
-from mnt.facts.host import Gpus, PathFacts
+from mnt.facts.host import PathFacts
 from mnt.facts.nccl import ConfFile
 from mnt.facts.rdma import RdmaFacts
+from mnt.facts.system import GpuRow, Gpus
 from mnt.inventory.model import Network, Tuning
 from mnt.preflight.findings import Finding, Severity
 
@@ -22,7 +23,7 @@ def found_by(check: str, fleet: FleetFacts) -> list[Finding]:
 
 IB = {"rdma": RdmaFacts((infiniband("mlx5_0"),))}
 NONE = {"rdma": RdmaFacts()}
-GPU = {"gpus": Gpus("/usr/bin/nvidia-smi", ({"index": "0"},))}
+GPU = {"gpus": Gpus("/usr/bin/nvidia-smi", (GpuRow("0"),))}
 
 
 def network(mode: str) -> Network:

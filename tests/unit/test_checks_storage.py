@@ -209,7 +209,23 @@ def test_two_hosts_with_two_servers_are_a_tie() -> None:
     fleet = make_fleet({"node1": storage(other)}, count=2, everywhere=storage(GOOD), storage=(ANY,))
     finding = only_finding(fleet, "storage-mount", "node1", "node2")
     assert finding.found == "old:/export/shared on node1; head:/export/shared on node2"
-    assert 'storage: [{path: /shared, source: "old:/export/shared"}]' in finding.fix
+    assert finding.fix.startswith("set the source in the inventory: storage: [{path: /shared, source: ")
+    assert "old" not in finding.fix
+
+
+@pytest.mark.parametrize("liar", ["node1", "node2"])
+def test_a_host_that_names_a_server_of_its_own_for_the_same_storage(liar: str) -> None:
+    """It looks like the storage of node3, by an address: no other host is told to mount it."""
+    evil = replace(GOOD, source="evil:/export/shared")
+    odd = replace(GOOD, source="old:/export/shared", options=("rw", "addr=10.0.0.8"))
+    changes = {liar: storage(evil), "node4": storage(odd)}
+    honest = only_finding(
+        make_fleet(changes, everywhere=storage(GOOD), storage=(ANY,)), "storage-mount", "node4"
+    )
+    assert "evil" not in honest.fix
+    alone = {"node1": storage(odd), "node2": storage(evil)}
+    fleet = make_fleet(alone, count=3, everywhere=storage(GOOD), storage=(ANY,))
+    assert "evil" not in only_finding(fleet, "storage-mount", "node1").fix
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from fleets import PYTHON, findings, make_fleet, only_finding, python, texts
 
 from mnt.facts.host import OsRelease
-from mnt.facts.system import Artifacts, Gpus, Ofed, Release
+from mnt.facts.system import Artifacts, GpuRow, Gpus, Ofed, Release
 from mnt.preflight.checks.versions import packages_to_look_up
 from mnt.preflight.findings import Severity
 from mnt.preflight.parity import satisfies
@@ -262,7 +262,12 @@ def test_what_the_probe_has_to_look_up() -> None:
 
 
 def gpus(*drivers: str) -> dict[str, Any]:
-    return {"gpus": Gpus("/usr/bin/nvidia-smi", tuple({"driver_version": driver} for driver in drivers))}
+    return {
+        "gpus": Gpus(
+            "/usr/bin/nvidia-smi",
+            tuple(GpuRow(str(i), driver_version=driver) for i, driver in enumerate(drivers)),
+        )
+    }
 
 
 def test_another_driver() -> None:

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import msgspec
 import pytest
-from fuzzing import mutated, run_cases
+from fuzzing import ADDRESSES, mutated, run_cases
 from lying_hosts import Script, WatchedFleet
 from test_fuzz_facts import LIAR, NAMES, everything, inventory, rich
 
@@ -408,6 +408,8 @@ def test_fuzz_trial(capsys: pytest.CaptureFixture[str]) -> None:
         lines = []
         for event in rng.choices(events, k=rng.randint(0, 6)):
             text = json.dumps(mutated(rng, event) if lie and rng.random() < 0.5 else event)
+            if lie and rng.random() < 0.5:
+                text = text.replace("10.0.0.1", rng.choice(ADDRESSES))
             lines.append("p " + (text[: rng.randint(0, len(text))] if lie and rng.random() < 0.1 else text))
         for line in rng.choices(nccl, k=rng.randint(0, 3)):
             lines.append(mutated(rng, {"": line}).__repr__() if lie and rng.random() < 0.5 else line)

@@ -50,7 +50,8 @@ def rich(number: int) -> HostFacts:
         replace(nic, traffic=Traffic(10**6, 10**6), speed=100000, ipv6=()) for nic in facts.interfaces
     )
     mounted = Mounted("/shared", "10.0.0.9:/export", "nfs4", ("rw", "vers=4.2", "addr=10.0.0.9"))
-    seen = gpus({"gpu_recovery_action": "Reset"})["gpus"]
+    process = {"gpu_uuid": "GPU-1", "pid": "7", "used_gpu_memory": "9 MiB", "process_name": "python"}
+    seen = gpus({"gpu_recovery_action": "Reset", "memory.used": "9000 MiB"}, processes=[process])["gpus"]
     xid = LogLine(60.0, "NVRM: Xid (PCI:0000:41:00): 79, pid=1, GPU has fallen off the bus.")
     return replace(
         facts,
@@ -121,11 +122,20 @@ def inventory(rng: random.Random) -> Inventory:
     )
 
 
+def wrong(rng: random.Random) -> Any:
+    """An answer that is wrong anywhere, or in one part: so small parts get their share of the mistakes."""
+    document = rng.choice((real(), made_up()))
+    if rng.random() < 0.5:
+        return mutated(rng, document)
+    part = rng.choice(list(document))
+    return {**document, part: mutated(rng, document[part])}
+
+
 def lies(rng: random.Random) -> tuple[dict[str, HostFacts], dict[str, HostError]]:
     """Facts and errors by host: those of the liar are what the head makes of its answer."""
     facts = {name: rich(number) for number, name in enumerate(NAMES, 1) if name != LIAR}
     try:
-        return {**facts, LIAR: HostFacts.parse(LIAR, sent(mutated(rng, rng.choice((real(), made_up())))))}, {}
+        return {**facts, LIAR: HostFacts.parse(LIAR, sent(wrong(rng)))}, {}
     except BadFrame as error:
         return facts, {LIAR: HostError(LIAR, "answer", str(error))}
     except HostError as error:

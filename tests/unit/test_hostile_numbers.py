@@ -8,7 +8,7 @@ import time
 import pytest
 
 from mnt.errors import UsageError
-from mnt.facts.system import LogLine
+from mnt.facts.system import GpuRow, LogLine
 from mnt.fleet.login.destination import _parse_hop, _port
 from mnt.preflight import nvidia
 from mnt.preflight.parity import satisfies
@@ -23,8 +23,8 @@ LONG = "9" * 5000
 
 @pytest.mark.parametrize("text", [LONG, "-" + LONG, "²", "", "0x" + "f" * 5000, "nan", "inf", "1e999"])
 def test_what_is_no_number(text: str) -> None:
-    assert nvidia.number({"memory": text}, "memory") is None
-    assert nvidia.slowdowns({"clocks_event_reasons.active": text}) == []
+    assert nvidia.number(text) is None
+    assert nvidia.slowdowns(GpuRow("0", event_reasons=text)) == []
     assert satisfies(text, ">=2") is False
     nvidia.visible(text, 8)
 

@@ -397,3 +397,10 @@ def test_a_failure_that_others_tell_of_does_not_count_against_a_host_that_answer
         entry("node3", "finished", node_rank=2),
     )
     assert job.state == "stopped"
+
+
+def test_a_job_from_the_future_is_not_the_newest() -> None:
+    made_up = {"now": 1.0, "jobs": [entry("node3", "running", job="fake", created=2.5e11)]}
+    honest = {"now": 1.0, "jobs": [entry("node1", "running", job="real", created=60.0)]}
+    jobs = merge_jobs({"node3": (made_up, 0.0), "node1": (honest, 0.0)})
+    assert [job.job for job in jobs] == ["real", "fake"]

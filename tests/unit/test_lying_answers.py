@@ -23,6 +23,7 @@ from mnt.cli.preflight import _write
 from mnt.errors import HostError, UsageError
 from mnt.facts.host import HostFacts
 from mnt.facts.rdma import RdmaFacts
+from mnt.facts.system import GpuRow
 from mnt.inventory.model import Host, Network
 from mnt.network.used import read_used
 from mnt.preflight.look import look
@@ -35,7 +36,7 @@ from mnt.push.tree import walk
 from mnt.remote.job.failures import exit_code_of, make_failure
 from mnt.tasks.job import Jobs
 from mnt.tasks.shape import shaped
-from mnt.trial.output import Collector, read_trial
+from mnt.trial.output import Collected, read_trial
 
 HOSTS = tuple(Host(name, name) for name in NAMES)
 CLUSTER = replace(inventory(random.Random(1)), hosts=HOSTS, network=Network("tcp", "10.0.0.0/24"))
@@ -190,9 +191,8 @@ def test_subnets_that_overlap(one: str, other: str, shared: str | None) -> None:
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e999", "0x" + "f" * 1000, "0x", "1" * 1000])
 def test_a_number_of_nvidia_smi_that_is_none(text: str) -> None:
-    row = {"clocks_event_reasons.active": text}
-    assert number(row, "clocks_event_reasons.active") is None
-    assert slowdowns(row) == []
+    assert number(text) is None
+    assert slowdowns(GpuRow("0", event_reasons=text)) == []
 
 
 def test_files_with_surrogates(tmp_path: Path) -> None:
@@ -279,6 +279,8 @@ def test_no_host_names_the_release(tmp_path: Path, id: str) -> None:
         '{"event": "measured", "bytes": 4096, "seconds": 1e-320}',
         '{"event": "imported", "backend": "nccl", "seconds": 1e300}',
         '{"event": "sockets", "connections": [["NaN", ""]]}',
+        '{"event": "sockets", "connections": [["fe80::1%a b", ""]]}',
+        '{"event": "sockets", "connections": [["10.0.0.1", "fe80::1%$(x)"]]}',
         '{"event": "wrong", "sum": "\\ud800", "expected": 4}',
         '{"event": "exploded"}',
         "[" * 100000,
@@ -293,18 +295,18 @@ def test_a_rank_that_prints_nonsense(line: str) -> None:
 
 
 def test_a_host_that_prints_without_end() -> None:
-    collector = Collector("p ")
+    collected = Collected([LIAR], "p ")
     for piece in (
         *["x" * 70000 + "\n"] * 50,
         *["p " + "y" * 70000] * 50,
         "\np {}\n",
         *["NCCL INFO NET/IB\n"] * 99999,
     ):
-        collector.feed(piece)
-    collector.feed("the end")
-    assert len(collector.text) < 3 << 20
-    assert "p {}\n" in collector.text
-    assert "x" not in collector.text
+        collected.feed(LIAR, piece)
+    collected.feed(LIAR, "the end")
+    assert len(collected[LIAR]) < 1 << 18
+    assert "p {}\n" in collected[LIAR]
+    assert "x" not in collected[LIAR]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from mnt.facts.trial import Trial, TrialCulprit
 from mnt.inventory.model import Host, Inventory, Network
 from mnt.network.decision import NodeNetwork, decide
 from mnt.network.overview import NetworkOverview, network_overview
-from mnt.network.used import Used, differences, read_gloo, read_nccl
+from mnt.network.used import Carrier, Used, differences, read_gloo, read_nccl
 
 ETH0, MGMT0 = nic("eth0", "10.0.0.1/24", "10.0.0.7/24", v6=["fe80::1/64"]), nic("mgmt0", "192.0.2.1/24")
 
@@ -101,7 +101,8 @@ def node(mode: str) -> tuple[NodeNetwork, dict[str, str]]:
 
 
 def by(backend: str, *interfaces: str, transport: str = "Socket", **hcas: int | None) -> Used:
-    return Used(backend, transport, interfaces, {f"{name}:1": gid for name, gid in hcas.items()})
+    carriers = tuple(Carrier(*interface.split(" ")) for interface in interfaces)
+    return Used(backend, transport, carriers, {f"{name}:1": gid for name, gid in hcas.items()})
 
 
 GOOD = {"mlx5_6": 3, "mlx5_7": 3}

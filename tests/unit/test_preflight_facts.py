@@ -25,6 +25,22 @@ def test_lists_become_typed_and_frozen() -> None:
     ("document", "place"),
     [
         ({}, "answer is not valid: Object missing required field `hostname`"),
+        (
+            {"hostname": "a", "gpus": {"processes": [{"pid": "1"}]}},
+            r"gpus.processes\[0\] is not valid: Object missing required field `gpu_uuid`",
+        ),
+        (
+            {"hostname": "a", "gpus": {"found": [{"name": "x", "memory.used": "9999 MiB"}]}},
+            r"gpus.found\[0\] is not valid: Object missing required field `index`",
+        ),
+        (
+            {"hostname": "a", "gpus": {"found": [{"index": "0; reboot"}]}},
+            r"gpus.found\[0\].index is not valid: Expected `str` matching regex",
+        ),
+        (
+            {"hostname": "a", "gpus": {"rows": [{"remapped_rows.pending": "Yes"}]}},
+            r"gpus.rows\[0\] is not valid: Object missing required field `gpu_uuid`",
+        ),
         ({"hostname": 7}, "hostname"),
         ({"hostname": "a", "interfaces": "none"}, "interfaces"),
         ({"hostname": "a", "interfaces": [interface(mtu="big")]}, r"interfaces\[0\]\.mtu"),

@@ -12,7 +12,8 @@ from fleets import judged, make_fleet, nic, python
 from waiting import PATIENCE
 
 from mnt.errors import HostError, UsageError
-from mnt.facts.host import Gpus, Listener
+from mnt.facts.host import Listener
+from mnt.facts.system import GpuRow, Gpus
 from mnt.preflight.findings import Severity
 from mnt.preflight.output import listing
 from mnt.preflight.registry import Needs, all_checks, select
@@ -117,7 +118,7 @@ def test_columns_are_the_families_that_were_asked_for() -> None:
 
 
 def test_a_warning_does_not_make_it_fail() -> None:
-    answer = report({"node2": {"gpus": Gpus("nvidia-smi", ({"index": "0"},))}})
+    answer = report({"node2": {"gpus": Gpus("nvidia-smi", (GpuRow("0"),))}})
     assert answer.ok
     assert answer.status("node2") == "warn"
     assert rows(answer)[1] == "node2 | ok | ok | ok | ok | gpu-count | ok"

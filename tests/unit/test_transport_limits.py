@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import paramiko
 import pytest
 from liars import peak_memory
+from paramiko.kex_group14 import KexGroup14SHA256
 from rogue_sshd import KEY, RogueServer
 from waiting import PATIENCE, wait_for
 
@@ -28,6 +30,7 @@ from mnt.fleet.wire.transport import HostTransport
 from mnt.inventory.model import Host
 
 MIB = 1 << 20
+GROUP_EXCHANGE = ("diffie-hellman-group-exchange-sha256",)
 
 
 @pytest.fixture(autouse=True)
@@ -37,20 +40,27 @@ def new_peak() -> None:
 
 
 @contextmanager
-def connected(deed: Callable[[Any], None]) -> Iterator[HostTransport]:
-    """A connection to a server that does this when a command starts."""
+def served(behaviour: Callable[[paramiko.Transport], RogueServer]) -> Iterator[HostTransport]:
+    """A transport to a server of that behaviour, not yet started."""
     ours, theirs = socket.socketpair()
     server = paramiko.Transport(theirs)
     server.add_server_key(KEY)
-    server.start_server(event=threading.Event(), server=RogueServer(deed))
+    server.start_server(event=threading.Event(), server=behaviour(server))
     transport = HostTransport(ours, Timeouts())
     try:
-        transport.start_client(timeout=PATIENCE)
-        transport.auth_publickey("me", KEY)
         yield transport
     finally:
         transport.close()
         server.close()
+
+
+@contextmanager
+def connected(deed: Callable[[Any], None]) -> Iterator[HostTransport]:
+    """A connection to a server that does this when a command starts."""
+    with served(lambda server: RogueServer(deed)) as transport:
+        transport.start_client(timeout=PATIENCE)
+        transport.auth_publickey("me", KEY)
+        yield transport
 
 
 def flood(channel: Any, *, stderr: bool = False, most: int = 64 * MIB) -> None:
@@ -158,6 +168,79 @@ def test_a_server_that_never_ends_what_it_announces(opening: bytes, message: str
             transport.start_client(timeout=PATIENCE)
         assert message in str(transport.banner_error or ended.value)
     assert peak_memory() - before < 30_000
+
+
+MANY = 0xFFFFFFFF  # entries that a message announces and does not have
+
+
+def announced(kind: bytes, *texts: str) -> paramiko.Message:
+    message = paramiko.Message()
+    message.add_byte(kind)
+    for text in texts:
+        message.add_string(text)
+    message.add_int(MANY)
+    return message
+
+
+def test_a_message_that_announces_more_than_it_has() -> None:
+    """After the login. Paramiko's thread must end too."""
+    before = peak_memory()
+    extensions = announced(b"\x07")  # MSG_EXT_INFO
+    with connected(lambda channel: channel.get_transport()._send_message(extensions)) as transport:
+        session = open_session(transport, PATIENCE)
+        with suppress(paramiko.SSHException):  # the message may come before the answer to the request
+            session.exec_command("x")
+        wait_for(lambda: not transport.is_alive())
+    assert peak_memory() - before < 30_000
+
+
+class _Asking(RogueServer):
+    """Wants a password, by a dialogue with very many questions."""
+
+    def __init__(self, transport: Any) -> None:
+        super().__init__(lambda channel: None)
+        self._transport = transport
+
+    def get_allowed_auths(self, username: str) -> str:
+        return "publickey,keyboard-interactive"
+
+    def check_auth_interactive(self, username: str, submethods: str) -> int:
+        kind = paramiko.common.cMSG_USERAUTH_INFO_REQUEST
+        self._transport._send_message(announced(kind, "x", "y", ""))
+        return paramiko.AUTH_FAILED
+
+
+def test_a_dialogue_with_more_questions_than_it_has() -> None:
+    before = peak_memory()
+    with served(_Asking) as transport:
+        transport.start_client(timeout=PATIENCE)
+        with pytest.raises(paramiko.SSHException):
+            transport.auth_password("me", "secret")
+        wait_for(lambda: not transport.is_alive())
+    assert peak_memory() - before < 30_000
+
+
+GROUP = KexGroup14SHA256.P
+
+
+@pytest.mark.parametrize(("prime", "ends"), [(GROUP, None), (-GROUP, "negative")], ids=["one", "negative"])
+def test_a_prime_that_is_none(prime: int, ends: str | None) -> None:
+    """Before the host has proved its key: anybody on the way could send it."""
+
+    def with_prime(transport: Any) -> RogueServer:
+        pack = SimpleNamespace(get_modulus=lambda *bits: (2, prime))
+        transport._modulus_pack = pack
+        transport._preferred_kex = GROUP_EXCHANGE
+        return RogueServer(lambda channel: None)
+
+    with served(with_prime) as transport:
+        transport.get_security_options().kex = GROUP_EXCHANGE
+        if ends is None:
+            transport.start_client(timeout=PATIENCE)
+            return
+        with pytest.raises(paramiko.SSHException, match=ends):
+            transport.start_client(timeout=PATIENCE)
+        wait_for(lambda: not transport.is_alive())
 
 
 class _Connection:

@@ -161,7 +161,10 @@ def test_a_ranks_own_sockets(table: str, own: str, rendezvous: int, found: set[t
             "node3: the trial failed: ImportError: x",
         ),
         ({"culprit": TrialCulprit("node3", "")}, "node3: the trial failed: "),
-        ({"wrong_sums": {"node2": "1 instead of 4"}}, "node2: a sum over all ranks is wrong: 1 instead of 4"),
+        (
+            {"wrong_sums": {"node2": "1 instead of 4"}},
+            "a sum over all ranks is wrong: 1 instead of 4, as measured by node2",
+        ),
     ],
 )
 def test_the_problem_of_a_trial_is_one_line(changes: dict[str, Any], problem: str | None) -> None:
@@ -197,7 +200,7 @@ WELL = Trial(("node1", "node2", "node3", "node4"), import_seconds=dict.fromkeys(
         ({"without_torch": ("node2", "node3")}, ["import-torch node2,node3 fail"]),
         ({"culprit": TrialCulprit("node3", "ImportError: libcudart.so.13")}, ["import-torch node3 fail"]),
         ({"culprit": TrialCulprit("node2", "gloo: connection refused")}, ["all-reduce node2 fail"]),
-        ({"wrong_sums": {"node2": "1 instead of 4"}}, ["all-reduce node2 fail"]),
+        ({"wrong_sums": {"node2": "1 instead of 4"}}, ["all-reduce node1,node2,node3,node4 fail"]),
         ({"obstacle": "nic fails already"}, ["all-reduce node1,node2,node3,node4 info"]),
     ],
 )

@@ -24,6 +24,28 @@ _QUESTIONS, _QUESTIONS_SECONDS = 1000, 10.0  # of the host, which we answer
 _WANT_ANSWERS = (common.MSG_GLOBAL_REQUEST, common.MSG_CHANNEL_OPEN, common.MSG_CHANNEL_REQUEST)
 
 
+class CheckedMessage(paramiko.Message):
+    """A message of a host, of which no more is read than it has.
+
+    Paramiko's own goes on with zeros behind the end. So if a host announces 2**32 - 1 entries, paramiko reads
+    so many. It also takes a negative number for the prime of a key exchange, and then searches without end.
+    """
+
+    def get_bytes(self, n: int) -> bytes:
+        """Raises SSHException if the message has fewer bytes left."""
+        data: bytes = self.packet.read(n)
+        if len(data) < n:
+            raise paramiko.SSHException(f"a message of {len(self.asbytes())} bytes is too short")
+        return data
+
+    def get_mpint(self) -> int:
+        """Raises SSHException for a negative number, which SSH never sends (RFC 4253, 6.6 and 8)."""
+        number = super().get_mpint()
+        if number < 0:
+            raise paramiko.SSHException("a negative number in a key exchange")
+        return number
+
+
 class _Watched:
     """A socket, or a channel through a gateway, for a packetizer.
 
@@ -153,7 +175,9 @@ class GuardedPacketizer(Packetizer):
         self.unanswered = 0  # any message is a sign of life
         if message[0] in _WANT_ANSWERS:
             self._count_question()
-        return message
+        checked = CheckedMessage(message[1].asbytes())
+        checked.seqno = message[1].seqno
+        return message[0], checked
 
     def _count_question(self) -> None:
         now = time.monotonic()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from mnt.errors import counted
 from mnt.facts.fleet import FleetFacts
+from mnt.inventory.hostlist import fold
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.registry import Needs, check
 
@@ -68,11 +69,13 @@ def all_reduce(fleet: FleetFacts) -> Iterator[Problem]:
             expected=expected,
             fix="compare the nodes' variables: mnt net; for details set NCCL_DEBUG: INFO in `env`",
         )
-    for host, sums in trial.wrong_sums.items():
+    if trial.wrong_sums:
+        first = next(iter(trial.wrong_sums.values()))
         yield Problem(
-            hosts=(host,),
-            message=f"a sum over all ranks is wrong: {sums}",
-            found=sums,
+            hosts=trial.hosts,  # any of them may have added a wrong number
+            message=f"a sum over all ranks is wrong: {first}, as measured by {fold(list(trial.wrong_sums))}",
+            found=first,
             expected=expected,
-            fix="check for memory errors (gpu-ecc, dmesg) and the NIC firmware; exclude the host: -x",
+            fix="find the host that adds a wrong number, by fewer hosts (-n, -x); check its memory "
+            "(gpu-ecc, dmesg) and its NIC firmware",
         )

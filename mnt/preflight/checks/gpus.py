@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from mnt.errors import counted
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import HostFacts
-from mnt.facts.system import Gpus, failure_of
+from mnt.facts.system import GpuRow, Gpus, failure_of
 from mnt.inventory.model import Host
 from mnt.preflight import nvidia
 from mnt.preflight.findings import Problem, Severity
-from mnt.preflight.nvidia import Row, label, number, value
+from mnt.preflight.nvidia import label, number, value
 from mnt.preflight.parity import Subject, by_majority
 from mnt.preflight.registry import check, host_check
 
@@ -26,30 +26,29 @@ _DAY = 24 * 3600.0  # seconds
 _MUCH = 1024.0  # MiB; older drivers count some of their own memory as used
 
 
-def _rows(facts: HostFacts) -> Sequence[Row]:
+def _rows(facts: HostFacts) -> Sequence[GpuRow]:
     """The GPUs of a host that answer."""
     return facts.gpus.usable if facts.gpus else ()
 
 
-def _all_gpus(fleet: FleetFacts) -> Iterator[tuple[str, Row]]:
+def _all_gpus(fleet: FleetFacts) -> Iterator[tuple[str, GpuRow]]:
     """(host, row) of all GPUs that answer."""
     return ((host.name, row) for host, facts in fleet.answers() for row in _rows(facts))
 
 
-def _label_of(facts: HostFacts, row: Row) -> str:
-    """`GPU 3`, for a row that has only the UUID of its GPU."""
-    uuid = row.get("gpu_uuid")
-    return next((label(gpu) for gpu in _rows(facts) if gpu.get("uuid") == uuid), f"GPU {uuid}")
+def _label_of(facts: HostFacts, uuid: str) -> str:
+    """`GPU 3`, for the UUID of a GPU."""
+    return next((label(gpu) for gpu in _rows(facts) if gpu.uuid == uuid), f"GPU {uuid}")
 
 
 def _differing(
-    fleet: FleetFacts, name: str, read: Callable[[Row], str | None], fix: str
+    fleet: FleetFacts, name: str, read: Callable[[GpuRow], str | None], fix: str
 ) -> Iterator[Problem]:
     """Warn about hosts whose GPUs differ from the majority; GPUs that do not report it are left out."""
     values = fleet.reported(
         lambda facts: " and ".join(sorted({found for row in _rows(facts) if (found := read(row))})) or None
     )
-    subject = Subject(name, fix=lambda host, _: fix, tie_fix=lambda _: fix)
+    subject = Subject(name, fix=lambda host, _: fix, tie_fix=fix)
     yield from by_majority(subject, values, Severity.WARN)
 
 
@@ -130,7 +129,7 @@ def gpu_model(fleet: FleetFacts) -> Iterator[Problem]:
     yield from _differing(
         fleet,
         "the GPU model",
-        lambda row: f"{row['name']}, {row['memory.total']}" if {"name", "memory.total"} <= set(row) else None,
+        lambda row: f"{row.name}, {row.memory_total}" if row.name and row.memory_total else None,
         "train on hosts with the same GPUs: -n, -x",
     )
 
@@ -143,16 +142,15 @@ def gpu_ecc(fleet: FleetFacts) -> Iterator[Problem]:
     these hosts have a different memory size and bandwidth, and nothing detects their memory errors.
     """
     for name, row in _all_gpus(fleet):
-        recent = number(row, "ecc.errors.uncorrected.volatile.total")
-        ever = number(row, "ecc.errors.uncorrected.aggregate.total")
+        recent = number(row.ecc_recent)
+        ever = number(row.ecc_ever)
         if recent:
             yield Problem(
                 hosts=(name,),
                 message=f"{label(row)} has had uncorrectable memory errors",
                 found=f"{recent:.0f} since the driver was loaded",
                 expected="0",
-                fix=f"sudo nvidia-smi --gpu-reset -i {shlex.quote(row['index'])}; "
-                "if new errors follow, replace the GPU",
+                fix=f"sudo nvidia-smi --gpu-reset -i {row.index}; if new errors follow, replace the GPU",
             )
         elif ever:
             yield Problem(
@@ -164,7 +162,7 @@ def gpu_ecc(fleet: FleetFacts) -> Iterator[Problem]:
                 severity=Severity.INFO,
             )
     yield from _differing(
-        fleet, "ECC", lambda row: value(row, "ecc.mode.current"), "sudo nvidia-smi -e 1 (or 0); then reboot"
+        fleet, "ECC", lambda row: value(row.ecc_mode), "sudo nvidia-smi -e 1 (or 0); then reboot"
     )
 
 
@@ -175,15 +173,15 @@ def gpu_remap(host: Host, facts: HostFacts) -> Iterator[Problem]:
     After a failed remapping the GPU must be replaced. A pending remapping is a warning.
     """
     for row in facts.gpus.rows if facts.gpus else ():
-        which = _label_of(facts, row)
-        if value(row, "remapped_rows.failure") == "Yes":
+        which = _label_of(facts, row.gpu_uuid)
+        if value(row.failure) == "Yes":
             yield Problem(
                 message=f"{which} could not remap a broken memory row",
                 found="remapping failed",
                 expected="no failure",
                 fix="replace the GPU; until then exclude the host: -x",
             )
-        elif value(row, "remapped_rows.pending") == "Yes":
+        elif value(row.pending) == "Yes":
             yield Problem(
                 message=f"{which} has a broken memory row, and will remap it at its next reset",
                 found="a remapping is pending",
@@ -235,7 +233,7 @@ def gpu_xid(host: Host, facts: HostFacts) -> Iterator[Problem]:
 def gpu_recovery(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """No GPU requests a reset or a reboot. Drivers 570 and newer report this recovery action."""
     for row in _rows(facts):
-        action = value(row, "gpu_recovery_action")
+        action = value(row.recovery_action)
         if action is not None and action != "None":
             yield Problem(
                 message=f"{label(row)} requests a recovery action: {action}",
@@ -269,14 +267,14 @@ def gpu_pcie(host: Host, facts: HostFacts) -> Iterator[Problem]:
     The PCIe generation is not judged, because it drops while a GPU is idle.
     """
     for row in _rows(facts):
-        now, most = number(row, "pcie.link.width.current"), number(row, "pcie.link.width.max")
+        now, most = number(row.link_width), number(row.link_width_max)
         if now is not None and most is not None and now < most:
             yield Problem(
                 message=f"{label(row)} uses {now:.0f} of {most:.0f} PCIe lanes",
                 found=f"x{now:.0f}",
                 expected=f"x{most:.0f}",
                 fix="reseat the card or its riser; to compare: sudo lspci -vv -s "
-                + row.get("pci.bus_id", "BUS_ID"),
+                + shlex.quote(row.bus_id or "BUS_ID"),
             )
 
 
@@ -312,8 +310,8 @@ def gpu_nvlink(fleet: FleetFacts) -> Iterator[Problem]:
     for host, facts in fleet.answers():
         links = nvidia.active_links(facts.gpus) if facts.gpus else {}
         for row in _rows(facts):
-            if row.get("index") in links:
-                counts[host.name, row["index"], row.get("name", "")] = links[row["index"]]
+            if row.index in links:
+                counts[host.name, row.index, row.name or ""] = links[row.index]
     most: dict[str, int] = {}
     for (_, _, model), count in counts.items():
         most[model] = max(most.get(model, 0), count)
@@ -324,15 +322,14 @@ def gpu_nvlink(fleet: FleetFacts) -> Iterator[Problem]:
                 message=f"GPU {index} has {count} active NVLinks; others of its model have {most[model]}",
                 found=f"{count} of {most[model]}",
                 expected=str(most[model]),
-                fix=f"find the inactive links: nvidia-smi nvlink -s -i {shlex.quote(index)}; "
-                "then reset the GPU or reboot",
+                fix=f"find the inactive links: nvidia-smi nvlink -s -i {index}; then reset the GPU or reboot",
             )
 
 
 @host_check("gpu-persistence", severity=Severity.WARN)
 def gpu_persistence(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """Persistence mode is on. Without it, the GPUs initialize at each program start, which takes seconds."""
-    if any(row.get("persistence_mode") == "Disabled" for row in _rows(facts)):
+    if any(row.persistence_mode == "Disabled" for row in _rows(facts)):
         yield Problem(
             message="persistence mode is off",
             found="Disabled",
@@ -348,12 +345,12 @@ def gpu_mig(fleet: FleetFacts) -> Iterator[Problem]:
     A process sees at most one MIG instance, and NCCL does not use NVLink between instances. MIG on all GPUs
     is a warning. MIG on some GPUs only is a failure.
     """
-    modes = {(name, row.get("index")): value(row, "mig.mode.current") for name, row in _all_gpus(fleet)}
+    modes = {(name, row.index): value(row.mig_mode) for name, row in _all_gpus(fleet)}
     known = {gpu: mode for gpu, mode in modes.items() if mode is not None}
     on: dict[str, list[str]] = {}
     for (name, index), mode in known.items():
         if mode == "Enabled":
-            on.setdefault(name, []).append(str(index))
+            on.setdefault(name, []).append(index)
     for name, indices in on.items():
         yield Problem(
             hosts=(name,),
@@ -375,24 +372,24 @@ def gpu_busy(host: Host, facts: HostFacts) -> Iterator[Problem]:
     if facts.gpus is None:
         return
     shown = nvidia.visible_rows(host.env.get("CUDA_VISIBLE_DEVICES"), facts.gpus.usable)
-    hidden = {row.get("uuid") for row in facts.gpus.usable if row not in shown}
-    named = {row["gpu_uuid"] for row in facts.gpus.processes}
+    hidden = {gpu.uuid for gpu in facts.gpus.usable if gpu not in shown}
+    named = {row.gpu_uuid for row in facts.gpus.processes}
     for row in facts.gpus.processes:
-        if row["gpu_uuid"] in hidden:
+        if row.gpu_uuid in hidden:
             continue
-        process = f"{row.get('process_name', '?')} (pid {row.get('pid', '?')})"
+        process = f"{row.name or '?'} (pid {row.pid or '?'})"
         yield Problem(
-            message=f"{_label_of(facts, row)} is in use by {process}",
-            found=f"{process} holds {row.get('used_gpu_memory', 'memory')}",
+            message=f"{_label_of(facts, row.gpu_uuid)} is in use by {process}",
+            found=f"{process} holds {row.memory or 'memory'}",
             expected="no process on it",
-            fix=f"find its owner: mnt status; ps -o user,lstart,args -p {shlex.quote(row.get('pid', 'PID'))}",
+            fix=f"find its owner: mnt status; ps -o user,lstart,args -p {shlex.quote(row.pid or 'PID')}",
         )
-    for row in shown:
-        used = number(row, "memory.used")
-        if used is not None and used > _MUCH and row.get("uuid") not in named:
+    for gpu in shown:
+        used = number(gpu.memory_used)
+        if used is not None and used > _MUCH and gpu.uuid not in named:
             yield Problem(
-                message=f"{label(row)} has memory in use, but no process is visible that uses it",
-                found=row["memory.used"],
+                message=f"{label(gpu)} has memory in use, but no process is visible that uses it",
+                found=f"{gpu.memory_used}",
                 expected=f"less than {_MUCH:.0f} MiB",
-                fix=f"find the process: sudo fuser -v {shlex.quote('/dev/nvidia' + row['index'])}",
+                fix=f"find the process: sudo fuser -v /dev/nvidia{gpu.index}",
             )

@@ -12,9 +12,10 @@ from mnt.errors import counted
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import HostFacts, Interface, Traffic
 from mnt.facts.system import Resolved
+from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host
 from mnt.network.decision import NetworkDecision
-from mnt.network.nic import NicChoice, NicProblem
+from mnt.network.nic import NicChoice, NicProblem, claimed_twice
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.parity import Subject, by_majority
 from mnt.preflight.registry import host_check, network_check
@@ -88,6 +89,24 @@ def _listed(interfaces: Sequence[Interface]) -> str:
     return ", ".join(names) or "no NIC at all"
 
 
+@network_check("address-unique", severity=Severity.WARN)
+def address_unique(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
+    """No two hosts have the same IPv4 address on a NIC that could carry training traffic.
+
+    Packets to such an address reach only one of them. A NIC all of whose addresses several hosts claim is not
+    chosen as a training NIC, so the training may use another network than intended. Link-local addresses, and
+    the bridges of containers, are left out.
+    """
+    for address, hosts in claimed_twice(fleet.interfaces()).items():
+        yield Problem(
+            hosts=tuple(hosts),
+            message=f"several hosts claim the address {address}",
+            found=f"{address} on {fold(hosts)}",
+            expected="an address of one host only",
+            fix="find the wrong claim: ip -4 addr; until then set network.subnet, or `nic` of the hosts",
+        )
+
+
 @host_check("subnet-overlap", severity=Severity.WARN)
 def subnet_overlap(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """No host has two NICs in one subnet.
@@ -102,7 +121,7 @@ def subnet_overlap(host: Host, facts: HostFacts) -> Iterator[Problem]:
             found=f"{first.name} {' '.join(first.ipv4)}, {second.name} {' '.join(second.ipv4)}",
             expected="one NIC per subnet, or a bond of both",
             fix="move one to another subnet, or bond them; or add a source rule for "
-            f"{second.name} and: sudo sysctl -w net.ipv4.conf.all.arp_ignore=1 "
+            f"{shlex.quote(second.name)} and: sudo sysctl -w net.ipv4.conf.all.arp_ignore=1 "
             "net.ipv4.conf.all.arp_announce=2",
         )
 
@@ -144,7 +163,7 @@ def nic_speed(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
                 "check cable, switch port and autonegotiation: "
                 f"ethtool {shlex.quote(nics[host].interface.name)}"
             ),
-            tie_fix=lambda speed: "check cables, switch ports and autonegotiation: ethtool NIC",
+            tie_fix="check cables, switch ports and autonegotiation: ethtool NIC",
         ),
         {
             host: f"{choice.interface.speed} Mbit/s"

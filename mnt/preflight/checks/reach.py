@@ -40,7 +40,10 @@ def nic_reach(fleet: FleetFacts) -> Iterator[Problem]:
     names = [host.name for host in fleet.hosts]
     networks = {host: nic.network for host, nic in reach.nics.items()}
     explained = neighbours.lost(reach, neighbours.crowded(fleet, networks))
-    yield from reachability.problems(reach, names, fleet.master.name, fleet.master_port, explained)
+    subnet = fleet.inventory.network.subnet
+    yield from reachability.problems(
+        reach, names, fleet.master.name, fleet.master_port, explained, subnet=subnet
+    )
 
 
 @network_check("neighbour-table")
@@ -129,7 +132,7 @@ def mtu(fleet: FleetFacts) -> Iterator[Problem]:
             name="the MTU of the training NIC",
             fix=lambda host, usual: f"sudo ip link set {shlex.quote(reach.nics[host].name)} mtu {usual}",
             pin_value=str,
-            tie_fix=lambda example: f"set one MTU on every host: sudo ip link set NIC mtu {example}",
+            tie_fix="set one MTU on every host: sudo ip link set NIC mtu MTU",
         ),
         {host: str(nic.mtu) for host, nic in reach.nics.items()},
         Severity.WARN,

@@ -91,7 +91,7 @@ def umask(fleet: FleetFacts) -> Iterator[Problem]:
     subject = Subject(
         "umask",
         fix=lambda host, _: "set umask in ~/.bashrc, or UMASK for all users in /etc/login.defs",
-        tie_fix=lambda mask: f"set one umask in ~/.bashrc on every host: umask {shlex.quote(mask)}",
+        tie_fix="set one umask in ~/.bashrc on every host: umask MASK",
     )
     yield from by_majority(subject, {name: f"{mask:04o}" for name, mask in masks.items()})
 

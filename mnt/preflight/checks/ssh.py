@@ -64,7 +64,7 @@ def ssh_mesh(fleet: FleetFacts) -> Iterator[Problem]:
     if len(failed) == len(mesh) > 1:
         yield Problem(
             hosts=(master,),
-            message=f"it cannot log in to any worker; error of the first: {next(iter(failed.values()))}",
+            message=f"it cannot log in to any worker; of the first it says: {next(iter(failed.values()))}",
             found="no login to any worker",
             expected="a login to every worker without a prompt",
             fix=fix,
@@ -73,9 +73,9 @@ def ssh_mesh(fleet: FleetFacts) -> Iterator[Problem]:
         return
     for worker, error in failed.items():
         yield Problem(
-            hosts=(worker,),
-            message=f"{master} cannot log in to this host: {error}",
-            found=str(error),
+            hosts=(master, worker),  # only the master has seen it, and may lie
+            message=f"{master} cannot log in to {worker}; {master} says: {error}",
+            found=f"{master} says: {error}",
             expected=expected,
             fix=fix,
             severity=severity,

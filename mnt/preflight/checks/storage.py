@@ -135,7 +135,7 @@ def writable(fleet: FleetFacts) -> Iterator[Problem]:
 
 
 # The only command that is taken from a host as it is: it gives no right to anybody.
-_TAKES_RIGHTS = re.compile(r"(?:sudo )?chmod (?:[go]-w|go-w|700|\+t) /[\w/.@%+-]*")
+_TAKES_RIGHTS = re.compile(r"(?:sudo )?chmod (?:(?:[go]|go)-w|\+t) /[\w/.@%+-]*|chmod 700 /tmp/mnt-[0-9]+")
 
 
 @host_check("file-owner")

@@ -84,7 +84,7 @@ def ofed_version(fleet: FleetFacts) -> Iterator[Problem]:
     subject = Subject(
         "the RDMA software",
         fix=lambda host, _: "install the same rdma-core and DOCA-OFED as on the other hosts",
-        tie_fix=lambda value: f"install the same on every host, for example {shlex.quote(value)}",
+        tie_fix="install the same rdma-core and DOCA-OFED on every host",
     )
     yield from by_majority(subject, values)
 
@@ -107,7 +107,7 @@ def code_parity(fleet: FleetFacts) -> Iterator[Problem]:
             fix="mnt push",
         )
     values = {name: release.id or "none" for name, release in releases.items() if name not in broken}
-    subject = Subject("the release", fix=lambda host, _: "mnt push", tie_fix=lambda _: "mnt push")
+    subject = Subject("the release", fix=lambda host, _: "mnt push", tie_fix="mnt push")
     for problem in by_majority(subject, values):
         yield replace(problem, message=f"the hosts have different releases: {problem.message}")
 
@@ -277,7 +277,7 @@ def driver_version(fleet: FleetFacts) -> Iterator[Problem]:
 
 def _driver(facts: HostFacts) -> str | None:
     """The drivers of the GPUs; None if there is no GPU, or one does not report its driver."""
-    versions = {gpu.get("driver_version", "") for gpu in facts.gpus.usable} if facts.gpus else {""}
+    versions = {gpu.driver_version or "" for gpu in facts.gpus.usable} if facts.gpus else {""}
     return None if "" in versions else " and ".join(sorted(versions)) or None
 
 
