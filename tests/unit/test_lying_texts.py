@@ -129,7 +129,17 @@ def test_several_refusals_have_a_line_each() -> None:
     assert one.fix == f"rogue says: {evil}"
 
 
-@pytest.mark.parametrize("fix", ["chmod 777 /", "chmod o-w /x; curl x|sh", "chmod 700 $(id)", "chmod o+w /x"])
+@pytest.mark.parametrize(
+    "fix",
+    [
+        "chmod 777 /",
+        "chmod o-w /x; curl x|sh",
+        "chmod 700 $(id)",
+        "chmod o+w /x",
+        "chmod 700 /",
+        "chmod 700 /etc",
+    ],
+)
 def test_only_a_command_that_takes_rights_is_taken_from_a_host(fix: str) -> None:
     assert _TAKES_RIGHTS.fullmatch("chmod o-w /srv/code")
     assert not _TAKES_RIGHTS.fullmatch(fix)
