@@ -245,7 +245,7 @@ def test_a_port_that_an_own_job_holds(make_lab: Callable[..., Lab], run_mnt: Run
     [
         ("chmod 777 /tmp", "chmod 1777 /tmp", "file-owner"),
         ("chmod 777 /home", "chmod 755 /home", "file-owner"),
-        ("chmod 777 ~", "chmod 755 ~", "file-owner"),
+        ("install -d -o mnt -m 777 ~/.mnt", "rm -rf ~/.mnt", "file-owner"),
         ("mount -t tmpfs -o size=16m,mode=1777 x /dev/shm", "umount /dev/shm", "shm"),
         ("ip link set enp26s0np0 down", "ip link set enp26s0np0 up", "nic"),
     ],
