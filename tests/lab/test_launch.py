@@ -298,16 +298,21 @@ def test_a_master_that_ends_at_once_is_the_culprit_not_the_node_that_never_start
         "launch", "-n", "node[1-2]", "--env", "PYTHONPATH=/tmp", "--env", "PYTHONUNBUFFERED=1", "show.py"
     )
     lab.host("node1").exec(["rm", "/tmp/sitecustomize.py"])
-    assert done.returncode == 1, done.stderr
-    assert "failed: node1: SignalException" in done.stderr.splitlines()[-1]
+    assert done.returncode == 125, done.stderr
+    assert "the job did not start: node1: SignalException" in done.stderr
     job = json.loads(pushed("status", "--json").stdout)["jobs"][0]
     assert job["culprit"]["host"] == "node1"
     assert [node["state"] for node in job["nodes"]] == ["failed", "absent"]
 
 
-def test_two_launches_on_one_port_the_second_names_the_port(pushed: Mnt, lab: Lab) -> None:
-    launches = [start_attached(lab, "-n", "node[1-2]", "--no-preflight", "count.py") for _ in range(2)]
+@pytest.mark.parametrize("how", [(), ("--detach",)])
+def test_two_launches_on_one_port_the_second_names_the_port(
+    pushed: Mnt, lab: Lab, how: tuple[str, ...]
+) -> None:
+    launches = [start_attached(lab, "-n", "node[1-2]", "--no-preflight", *how, "count.py") for _ in range(2)]
     said = [launch.communicate(timeout=PATIENCE)[0] for launch in launches]
+    assert sorted(launch.returncode for launch in launches) == [0, 125], said
+    pushed("stop", "--all", "--grace", "1")
     (loser,) = (text for text, launch in zip(said, launches, strict=True) if launch.returncode)
     assert "node1: " in loser
     assert "29500" in loser

@@ -16,6 +16,7 @@ from mnt.tasks.job import held_start, spawn_node
 
 if TYPE_CHECKING:
     from mnt.launch.plan import LaunchPlan
+    from mnt.tasks.job import JobEntry
 
 
 class SshBackend:
@@ -56,6 +57,7 @@ class SshBackend:
         first = partial(spawn_node, wait_for_port=True, timeout=plan.start_timeout)
         answer = all_of(fleet.run_each(first, {master: staged.pop(master)}))[master]
         if answer["node"]["state"] not in ACTIVE:
+            _require_ranks(answer["node"], plan.job)
             take_back(fleet, plan, staged)
             return  # it has ended already: there is nothing to join, and its own entry shows why
         if not staged:
@@ -72,3 +74,11 @@ class SshBackend:
             peer = {"addr": plan.master_addr, "port": peer["port"]}
         others = partial(spawn_node, peer=peer, timeout=plan.start_timeout)
         all_of(fleet.run_each(others, staged))
+
+
+def _require_ranks(master: JobEntry, job: str) -> None:
+    """Raises NeverStarted if the master's part has failed before any rank, as with a port that is taken."""
+    failure = master["failure"]
+    if master["state"] == "failed" and not master["listening"] and failure and failure["rank"] is None:
+        message = f"the job did not start: {master['host']}: {failure['message']}"
+        raise NeverStarted(message, fix=f"mnt logs {job}", host=master["host"])

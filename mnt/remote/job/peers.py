@@ -84,6 +84,11 @@ class Hub:
     def status(self) -> str:
         return f"{len(self._contact)} of {len(self._hosts)} other nodes got through"
 
+    @property
+    def heard(self) -> bool:
+        """Whether any other node has got through."""
+        return bool(self._contact)
+
     def report(self, event: Event, now: float) -> None:
         """Take in how node 0's own part ended."""
         self._own_end = now

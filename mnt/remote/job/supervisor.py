@@ -160,7 +160,11 @@ class Supervisor:
     def _over(self, now: float) -> bool:
         if self._state["ended"] is None:
             return False
-        return self._link is None or self._stopping or self._link.settled(now)
+        if self._link is None or self._stopping or self._link.settled(now):
+            return True
+        # Then no other node was started.
+        failed_at_once = self._state["state"] == "failed" and not self._state["listening"]
+        return failed_at_once and isinstance(self._link, Hub) and not self._link.heard
 
     def _leave(self) -> None:
         self._state.leave(lambda: self._stopping or self._stop_asked)
