@@ -14,12 +14,14 @@ from pathlib import Path
 import paramiko
 from paramiko.agent import AgentKey, AgentSSH
 
+from mnt.fleet.login import keyfiles
 from mnt.fleet.login.destination import DEFAULT_IDENTITIES, Destination
 from mnt.fleet.login.terminal import ask_secret, has_terminal
 from mnt.remote.common.files import read_bytes, strerror
 
 _AGENT_TIMEOUT = 10.0  # seconds for each answer of an agent, which may ask its user
 _MOST_BYTES = 64 * 1024  # of a key file
+_CERTIFICATE = "-cert.pub"  # the end of the name of the file beside a key that paramiko reads too
 _TRIES = 3  # at a passphrase
 
 
@@ -165,9 +167,14 @@ def _unlock(path: str) -> paramiko.PKey | Unusable:
 
 
 def _load(path: str) -> paramiko.PKey | Unusable:
-    file = Path(path).expanduser()
+    file = Path(path.removesuffix(_CERTIFICATE)).expanduser()
     try:
-        read_bytes(file, _MOST_BYTES)  # paramiko would wait for a pipe, and read a device for ever
+        # paramiko would wait for a pipe, read a device for ever, and open a key whatever it takes
+        problem = keyfiles.problem(read_bytes(file, _MOST_BYTES))
+        if os.path.exists(f"{file}{_CERTIFICATE}"):
+            read_bytes(f"{file}{_CERTIFICATE}", _MOST_BYTES)
+        if problem:
+            return Unusable(path, problem)
         return paramiko.PKey.from_path(file)
     except FileNotFoundError:
         return Unusable(path, "missing")
