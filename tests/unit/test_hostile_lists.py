@@ -15,6 +15,7 @@ from mnt.inventory import hostlist
 from mnt.inventory.model import Host, Inventory
 from mnt.launch.secret import read_env_file
 from mnt.run import failed
+from mnt.run.command import from_script
 from mnt.trust import fingerprints
 
 MEGABYTE = 1 << 20
@@ -81,6 +82,11 @@ def test_many_failed_hosts_of_many(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
             inventory, nodes="@failed", exclude=None, last_failed=lambda: failed.recall("x.yaml")
         )
     assert [host.name for host in found] == names[::-1]
+
+
+def test_a_script_without_an_end() -> None:
+    with bounded(), pytest.raises(UsageError, match="larger than 16,777,216 bytes"):
+        from_script("/dev/zero", [])
 
 
 @pytest.mark.parametrize(
