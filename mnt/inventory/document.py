@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ _TAGS = "tag:yaml.org,2002:"
 _TOO_DEEP, _FEW_LEVELS = "nested too deeply", "an inventory has a few levels"
 _DEEPEST = 32  # levels
 _MOST = 200_000  # values, with those of aliases and merges; an inventory of 1,000 hosts has some 10,000
+_MOST_BRACKETS = 100_000  # of hostlists and lists
 _MOST_TEXT = 16 * 1024 * 1024  # characters of all values, with those of aliases
 _MOST_BYTES = 8 * 1024 * 1024  # of a file
 _BETTER_MESSAGES = 128 * 1024  # characters that PyYAML's own parser reads in about a second
@@ -121,6 +122,8 @@ def _compose(text: str) -> yaml.Node | None:
 
 def _check_count(file: str, text: str) -> None:
     """Refuse a text with too many values before memory is used for them."""
+    if text.count("[") > _MOST_BRACKETS:
+        raise InventoryError(f"the file has more than {_MOST_BRACKETS} brackets", file=file, fix=_SPLIT)
     if sum(map(text.count, _SEPARATORS)) <= _MOST:
         return
     values = 0
@@ -166,14 +169,20 @@ class _Converter:
             return node
         if node in self._open:
             raise self._error(node, "an alias that contains itself", fix="remove the alias")
-        if len(self._open) == _DEEPEST:
-            raise self._error(node, _TOO_DEEP, fix=_FEW_LEVELS)
-        self._open.append(node)
-        try:
+        with self._inside(node):
             if isinstance(node, yaml.MappingNode):
                 pairs = self._pairs(node).items()
                 return {key: self._child(at, value, (*location, key)) for key, (at, value) in pairs}
             return [self._child(item, item, (*location, i)) for i, item in enumerate(node.value)]
+
+    @contextlib.contextmanager
+    def _inside(self, node: yaml.Node) -> Iterator[None]:
+        """While the values in a mapping or list are read. Raises InventoryError for too many levels."""
+        if len(self._open) == _DEEPEST:
+            raise self._error(node, _TOO_DEEP, fix=_FEW_LEVELS)
+        self._open.append(node)
+        try:
+            yield
         finally:
             self._open.pop()
 
@@ -199,11 +208,10 @@ class _Converter:
         for key, value in node.value:
             if key.tag == _TAGS + "merge":
                 for source in self._merge_sources(value):
-                    self._open.append(source)
-                    for name, pair in self._pairs(source).items():
-                        self._add(pair[0])
-                        merged.setdefault(name, pair)
-                    self._open.pop()
+                    with self._inside(source):
+                        for name, pair in self._pairs(source).items():
+                            self._add(pair[0])
+                            merged.setdefault(name, pair)
                 continue
             if not isinstance(key, yaml.ScalarNode):
                 raise self._error(key, "a key must be plain text", fix=_QUOTE)

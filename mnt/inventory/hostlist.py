@@ -1,17 +1,14 @@
 """Hostlists: `node[1-4]`, `node[01-16,20]`, `a,b`, `@group`, `rack[1-2]n[1-4]`.
 
-The syntax of ranges is that of ClusterShell (1.9 and newer). Its NodeSet sorts the hosts, but here the order
-is the rank order; so a hostlist is split into single ranges, and ClusterShell expands these.
+The syntax of ranges is that of ClusterShell (1.9 and newer), which folds names. It does not expand them: its
+NodeSet sorts the hosts, but here the order is the rank order.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence, Set
-
-from ClusterShell.RangeSet import RangeSet, RangeSetException
 
 from mnt.errors import UsageError
 from mnt.inventory.model import Host, Inventory
@@ -33,7 +30,9 @@ _MANY = 1_000_000
 
 _SYNTAX = "hostlists look like node[1-4], node[01-16,20], rack[1-2]n[1-4], a,b or @group"
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
-_RANGE = re.compile(r"(\d{1,250})(?:-(\d{1,250})(?:/(\d{1,250}))?)?")
+_RANGE = re.compile(r"([0-9]{1,250})(?:-([0-9]{1,250})(?:/([0-9]{1,250}))?)?")
+_LARGEST = 10**100  # number; as in ClusterShell
+_MOST_BRACKETS = 253  # in a name, of as many characters
 
 
 def expand(text: str, *, known: Collection[str] | None = None, groups: Groups | None = None) -> list[str]:
@@ -49,7 +48,7 @@ def expand(text: str, *, known: Collection[str] | None = None, groups: Groups | 
     """
     hosts = list(dict.fromkeys(names(text, groups=groups)))
     if known is not None:
-        _check_known(hosts, known)
+        check_known(hosts, known)
     return hosts
 
 
@@ -62,6 +61,17 @@ def names(text: str, *, groups: Groups | None = None) -> list[str]:
         found += _expand_part(part.strip(), text, groups)
         _check_size(text, len(found))
     return found
+
+
+def check_known(hosts: Sequence[str], known: Collection[str]) -> None:
+    """Raises UsageError if a host is not known. `known` is best a dict or a set."""
+    there = known if isinstance(known, (Mapping, Set)) else set(known)
+    unknown = [host for host in hosts if host not in there]
+    if unknown:
+        hint = did_you_mean(unknown[0], known)
+        raise UsageError(
+            f"no host named {fold(unknown)} in the inventory{hint}", fix=f"hosts: {fold(list(known))}"
+        )
 
 
 def fold(hosts: Sequence[str]) -> str:
@@ -115,14 +125,14 @@ def select(
     Raises:
         UsageError: a hostlist is not valid, or no host is left.
     """
-    known = list(inventory.names())
+    by_name = {host.name: host for host in inventory.hosts}
+    known = list(by_name)
     groups: Groups = inventory.groups
     if FAILED not in groups and f"@{FAILED}" in f"{nodes},{exclude}":
         # Without hosts that have been removed from the inventory since then.
-        groups = {**groups, FAILED: [name for name in last_failed() if name in known]}
-    chosen = known if nodes is None else expand(nodes, known=known, groups=groups)
-    left_out = set() if exclude is None else set(expand(exclude, known=known, groups=groups))
-    by_name = {host.name: host for host in inventory.hosts}
+        groups = {**groups, FAILED: [name for name in last_failed() if name in by_name]}
+    chosen = known if nodes is None else expand(nodes, known=by_name, groups=groups)
+    left_out = set() if exclude is None else set(expand(exclude, known=by_name, groups=groups))
     hosts = tuple(by_name[name] for name in chosen if name not in left_out)
     if not chosen:  # only @failed can be empty
         raise UsageError(f"no host failed in the last run: {nodes} is empty", fix="use -n with a hostlist")
@@ -160,10 +170,16 @@ def _expand_part(part: str, text: str, groups: Groups | None) -> Sequence[str]:
     if part.startswith("@"):
         return _group(part[1:], text, groups)
     literals_and_ranges = _BRACKETS.split(part)
-    choices = [
-        _expand_ranges(piece, text) if i % 2 else [piece] for i, piece in enumerate(literals_and_ranges)
-    ]
-    _check_size(text, math.prod(map(len, choices)))
+    if len(literals_and_ranges) > 2 * _MOST_BRACKETS + 1:
+        raise _bad(text, f"more than {_MOST_BRACKETS} brackets in a name")
+    choices = []
+    count = 1
+    for i, piece in enumerate(literals_and_ranges):
+        choices.append(_expand_ranges(piece, text) if i % 2 else [piece])
+        count *= len(choices[-1])
+        _check_size(text, count)
+    longest = "".join(max(choice, key=len) for choice in choices)
+    _check_name(longest, text)  # before there are many
     hosts = ["".join(pieces) for pieces in itertools.product(*choices)]
     for host in hosts:
         _check_name(host, text)
@@ -177,13 +193,18 @@ def _expand_ranges(ranges: str, text: str) -> list[str]:
         match = _RANGE.fullmatch(piece)
         if match is None:
             raise _bad(text, f"{piece!r} is not a range" if piece else "a range is empty")
-        first, last, step = match.groups()
-        _check_size(text, (int(last or first) - int(first)) // (int(step or 1) or 1) + 1)
-        try:
-            numbers += RangeSet(piece)
-        except RangeSetException as error:
-            raise _bad(text, str(error)) from None
-        _check_size(text, len(numbers))
+        first, last, step = match[1], match[2] or match[1], int(match[3] or 1)
+        padded = first != "0" and first.startswith("0")
+        if len(first) != len(last) and (padded or last.startswith("0")):
+            raise _bad(text, f"the numbers of {piece!r} have different lengths, and begin with 0")
+        if int(last) > _LARGEST:
+            raise _bad(text, f"the number {last} is too large")
+        if int(first) > int(last) or not step:
+            raise _bad(text, f"the range {piece!r} is empty")
+        chosen = range(int(first), int(last) + 1, step)
+        _check_size(text, len(numbers) + (chosen[-1] - chosen[0]) // step + 1)  # len() has a limit
+        width = len(first) if padded else 0
+        numbers += [str(number).zfill(width) for number in chosen]
     return numbers
 
 
@@ -214,16 +235,6 @@ def _group(name: str, text: str, groups: Groups | None) -> Sequence[str]:
             f"no group named {name!r}{did_you_mean(name, groups)}", fix=f"groups known here: {there}"
         )
     return groups[name]
-
-
-def _check_known(hosts: Sequence[str], known: Collection[str]) -> None:
-    there = known if isinstance(known, (Mapping, Set)) else set(known)
-    unknown = [host for host in hosts if host not in there]
-    if unknown:
-        hint = did_you_mean(unknown[0], known)
-        raise UsageError(
-            f"no host named {fold(unknown)} in the inventory{hint}", fix=f"hosts: {fold(list(known))}"
-        )
 
 
 def _rises(before: str, after: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mnt import typed
 from mnt.errors import InventoryError, UsageError
@@ -19,6 +19,7 @@ from mnt.typed import Location, Misfit, dotted
 
 Groups = Mapping[str, tuple[str, ...]]
 Plain = dict[str, Any]
+T = TypeVar("T")
 
 _EVERY_KEY = "see docs/inventory.md and inventories/template.yaml for every key"
 _MAPPING = "for settings write a mapping: hosts: {node1: {nic: eth0}}"
@@ -54,10 +55,12 @@ def load(file: str | os.PathLike[str]) -> Inventory:
     groups = _groups(source, parsed, known=entries)
     layers = _layers(plain, groups, entries)
     _check_size(source, layers)
+    places = _places(groups, entries)
+    beside = Path(source.file).absolute().parent
     resolved = {
         "cluster": parsed.cluster or Path(source.file).stem,
         "file": source.file,
-        "hosts": [_host(source, name, layers[name], _places(name, groups, entries)) for name in entries],
+        "hosts": [_host(source, beside, name, layers[name], places[name]) for name in entries],
         "groups": groups,
         "secrets": _secrets(source, parsed),
     }
@@ -123,12 +126,10 @@ def _secrets(source: Document, parsed: InventoryFile) -> dict[str, Plain]:
     return secrets
 
 
-def _located(
-    source: Document, location: Location, expand: Callable[..., list[str]], text: str, **known: Any
-) -> list[str]:
-    """The hosts that `expand` returns for the hostlist `text`; its errors get a place in the file."""
+def _located(source: Document, location: Location, question: Callable[..., T], *args: Any, **known: Any) -> T:
+    """The answer to a question about hostlists; its errors get a place in the file."""
     try:
-        return expand(text, **known)
+        return question(*args, **known)
     except UsageError as error:
         raise source.error(location, f"{location[0]}: {error.message}", fix=error.fix) from None
 
@@ -176,7 +177,8 @@ def _groups(source: Document, parsed: InventoryFile, known: Collection[str]) -> 
         hostlists = group.hosts if isinstance(group, GroupSettings) else group
         hosts: list[str] = []
         for text in [hostlists] if isinstance(hostlists, str) else hostlists:
-            found = _located(source, at, hostlist.expand, text, known=known, groups=groups)
+            found = _located(source, at, hostlist.names, text, groups=groups)
+            _located(source, at, hostlist.check_known, found, known=known)
             hosts += found
             total += len(found)
             if total > _MOST_MEMBERS:
@@ -188,14 +190,24 @@ def _groups(source: Document, parsed: InventoryFile, known: Collection[str]) -> 
     return groups
 
 
-def _places(name: str, groups: Groups, entries: Mapping[str, list[Location]]) -> list[Location]:
-    """Where the file may have settings for a host, from weak to strong."""
-    mine = [("groups", group) for group, hosts in groups.items() if name in hosts]
-    return [(), ("defaults",), *mine, *entries[name]]
+def _places(groups: Groups, entries: Mapping[str, list[Location]]) -> dict[str, list[Location]]:
+    """Where the file may have settings for each host, from weak to strong."""
+    places: dict[str, list[Location]] = {name: [(), ("defaults",)] for name in entries}
+    for group, hosts in groups.items():
+        for name in hosts:
+            places[name].append(("groups", group))
+    for name, locations in entries.items():
+        places[name] += locations
+    return places
 
 
-def _host(source: Document, name: str, layers: list[Plain], places: list[Location]) -> Plain:
-    """One host's final settings, by the names of mnt.inventory.model.Host."""
+def _host(source: Document, beside: Path, name: str, layers: list[Plain], places: list[Location]) -> Plain:
+    """One host's final settings, by the names of mnt.inventory.model.Host.
+
+    Args:
+        beside: where relative paths start.
+        places: see `_places`.
+    """
     settings: Plain = {"address": name}
     for layer in layers:
         settings = _merged(settings, layer)
@@ -203,13 +215,17 @@ def _host(source: Document, name: str, layers: list[Plain], places: list[Locatio
     settings |= {key: network[key] for key in _PER_HOST if key in network}
     if isinstance(settings.get("python"), str):
         settings["python"] = [settings["python"]]
-    beside = Path(source.file).absolute().parent
     ssh = settings.get("ssh", {})
-    paths = {key: str(beside / ssh[key]) for key in _HEAD_PATHS if not (ssh.get(key) or "~").startswith("~")}
+    paths = {
+        key: os.path.join(beside, ssh[key])
+        for key in _HEAD_PATHS
+        if not (ssh.get(key) or "~").startswith("~")
+    }
     ssh = ssh | paths  # `~` stays: the home of the user who runs `mnt`
-    identities = [at for place in places if (at := (*place, "ssh", "identity")) in source.lines]
-    if ssh.get("identity") and identities:
-        ssh["named_at"] = (ssh["identity"], f"{source.file}:{source.line(identities[-1])}")
+    if ssh.get("identity"):
+        identities = [at for place in places if (at := (*place, "ssh", "identity")) in source.lines]
+        if identities:
+            ssh["named_at"] = (ssh["identity"], f"{source.file}:{source.line(identities[-1])}")
     return settings | {"name": name, "ssh": ssh}
 
 

@@ -21,7 +21,9 @@ _ANY = f"[^{_CONTROL}]"
 # Linux refuses `/`, `:` and white space in names (dev_valid_name), and alternative names of 128 bytes or
 # more; `,`, `^` and `=` have a meaning in NCCL_SOCKET_IFNAME and NCCL_IB_HCA.
 _DEVICE = rf"\A(?!-)[^\s/:,^={_CONTROL}]{{1,127}}\Z"
-_HOP = rf"(?!-)(?:[^\s,{_CONTROL}]+@)?(?!-)[^\s,@{_CONTROL}]+"
+# A gateway: the longest name has 253 characters, with brackets and a port some more.
+_HOP = rf"(?!-)(?:[^\s,{_CONTROL}]{{1,255}}@)?(?!-)[^\s,@{_CONTROL}]{{1,300}}"
+_LONGEST_ADDRESS = 300  # characters, with the port
 
 _REFERENCE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\})")
 _TEMPLATES = ("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",)  # torchrun fills in `${rank}`
@@ -137,6 +139,8 @@ class Address(str):
 
     def __new__(cls, value: Any) -> Address:
         line = word(value)
+        if len(line) > _LONGEST_ADDRESS:
+            raise ValueError(f"expected at most {_LONGEST_ADDRESS} characters, got {len(line)}")
         address = super().__new__(cls, line)
         address.host, address.port = line, None
         if _is_ipv6(line):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from mnt.errors import UsageError
-from mnt.remote.common.files import strerror
+from mnt.remote.common.files import read_bytes, strerror
 from mnt.tasks.wrapper import SCRIPT_PLACE, Command
 
 _SHELL = "/bin/sh"
 # Linux: MAX_ARG_STRLEN, the longest word that execve accepts, including its NUL;
 # include/uapi/linux/binfmts.h.
 _WORD_LIMIT = 131072  # bytes
+_MOST_BYTES = 16 * 1024 * 1024  # of a script: it is sent to each host
 
 
 def from_words(words: Sequence[str], *, sudo: bool = False) -> Command:
@@ -32,12 +32,13 @@ def from_words(words: Sequence[str], *, sudo: bool = False) -> Command:
 def from_script(file: str, arguments: Sequence[str], *, sudo: bool = False) -> Command:
     """A script on this machine, run with `arguments` by the interpreter in its `#!` line, else by /bin/sh.
 
-    Raises UsageError if the file cannot be read, is empty, or is not a script.
+    Raises UsageError if the file cannot be read, is too large, is empty, or is not a script.
     """
     try:
-        script = Path(file).read_bytes()
+        script = read_bytes(file, _MOST_BYTES, any_kind=True)
     except OSError as error:
-        raise UsageError(f"{file}: {strerror(error)}") from None
+        fix = f"name a script of at most {_MOST_BYTES >> 20} MiB"
+        raise UsageError(f"{file}: {strerror(error)}", fix=fix) from None
     if not script:
         raise UsageError(f"{file}: the script is empty")
     if b"\0" in script[:256]:

@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mnt.errors import OutputError, UsageError
+from mnt.inventory.hostlist import MAX_HOSTS
 from mnt.remote.common.files import make_directories, parse_json, read_bytes, replace_file, strerror
 from mnt.remote.common.owners import check_owners
 from mnt.remote.common.refusal import Refused
 
 _FORMAT = 1
 _MOST_BYTES = 32 * 1024 * 1024  # more than 100,000 hosts with long names
+_MOST_VALUES = MAX_HOSTS + 5000  # a comma is before each, and may be in the inventory's path
 
 
 def state_file(inventory: str) -> Path:
@@ -68,7 +70,10 @@ def recall(inventory: str) -> list[str]:
     try:
         if not _is_ours(file.parent):
             return []
-        document = parse_json(read_bytes(file, _MOST_BYTES))
+        data = read_bytes(file, _MOST_BYTES)
+        if max(map(data.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+            raise ValueError("more values than hosts")
+        document = parse_json(data)
         hosts = document["hosts"]
         if document["format"] != _FORMAT or not all(isinstance(host, str) for host in hosts):
             raise ValueError

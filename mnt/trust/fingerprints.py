@@ -12,6 +12,7 @@ from mnt.remote.common.files import read_bytes, strerror
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
 
 _MOST_BYTES = 16 * 1024 * 1024  # a list of 100,000 keys has 7 MB
+_MOST_LINES = 200_000
 
 Listed = Mapping[str, frozenset[str]]  # host -> fingerprints
 
@@ -27,9 +28,13 @@ def read(path: str) -> Listed:
     except (OSError, UnicodeDecodeError) as error:
         problem = strerror(error) if isinstance(error, OSError) else "not a text file"
         raise UsageError(f"{path}: {problem}") from None
+    if text.count("\n") > _MOST_LINES:
+        raise UsageError(
+            f"{path}: more than {_MOST_LINES:,} lines", fix="list only the hosts of the inventory"
+        )
     found: dict[str, set[str]] = {}
     for number, line in enumerate(text.split("\n"), start=1):
-        words = line.partition("#")[0].split()
+        words = line.partition("#")[0].split(maxsplit=2)
         if not words:
             continue
         if len(words) != 2 or not _FINGERPRINT.fullmatch(words[1]):

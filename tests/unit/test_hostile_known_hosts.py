@@ -8,10 +8,11 @@ import fcntl
 import os
 import random
 import re
+import resource
 import shlex
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,108 @@ def test_a_file_that_is_too_large_is_not_taken_for_an_empty_one(tmp_path: Path, 
             use()
     assert time.process_time() - started < 2
     assert file.read_bytes() == text
+
+
+def timed(most: float) -> contextlib.AbstractContextManager[None]:
+    """Within that many seconds of processor time, and 300 MiB."""
+
+    @contextlib.contextmanager
+    def measured() -> Iterator[None]:
+        started, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        yield
+        assert time.process_time() - started < most
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 * 1024
+
+    return measured()
+
+
+KEY = b" ssh-ed25519 " + base64.b64encode(b"x" * 51) + b"\n"
+MEGABYTES = 15 << 20
+
+
+def lines(count: int, names: Callable[[int], str]) -> bytes:
+    return b"".join(names(index).encode() + KEY for index in range(count))
+
+
+def hashed(index: int) -> str:
+    return f"|1|{base64.b64encode(index.to_bytes(20, 'big')).decode()}|{'A' * 27}="
+
+
+ONE_BAD_LINE = {
+    "patterns": b"!*9*9*," * (MEGABYTES // 7) + b"zz" + KEY,
+    "question marks": b"*?a?a?b," * (MEGABYTES // 8) + b"zz" + KEY,
+    "names": b"a," * (MEGABYTES // 2) + b"zz" + KEY,
+    "a name": b"a" * MEGABYTES + KEY,
+    "a pattern": b"*a" * (MEGABYTES // 2) + KEY,
+    "words": b"ab " * (MEGABYTES // 3) + KEY,
+    "a salt": b"|1|" + b"A" * MEGABYTES + b"|AAAA" + KEY,
+    "a key": b"z ssh-ed25519 " + b"A" * MEGABYTES + b"\n",
+}
+READ = {
+    "hashed names": lines(49_000, hashed),
+    "names": lines(150_000, lambda i: f"node{i},10.0.{i % 250}.1"),
+    "many names in a line": lines(400, lambda i: ",".join(f"n{i}-{j}" for j in range(999))),
+    "patterns": lines(4000, lambda i: f"*{i}*9*b"),
+    "long patterns": lines(60, lambda i: f"{i}*" + "a*" * 500),
+    "question marks": lines(60, lambda i: f"*{i}" + "9?" * 500),
+}
+REFUSED = {
+    "hashed names": lines(100_000, hashed),
+    "patterns": lines(150_000, lambda i: f"*{i}*9*b"),
+    "long patterns": lines(4000, lambda i: "!*9*9*," * 500 + f"{i}"),
+    "many names in a line": lines(900, lambda i: "a," * 999 + "a"),
+}
+
+
+@pytest.mark.parametrize("bad", ONE_BAD_LINE.values(), ids=ONE_BAD_LINE)
+def test_a_line_of_no_use_costs_nothing_and_hides_nothing(tmp_path: Path, bad: bytes) -> None:
+    file = tmp_path / "known_hosts"
+    file.write_bytes(bad + GOOD)
+    with timed(4):
+        store = KnownHosts()
+        for index in range(50):
+            store.lines_for("9" * 100 + str(index), [str(file)])
+        (line,) = store.lines_for("node1", [str(file)])
+    assert line.place == f"{file}:2"
+
+
+@pytest.mark.parametrize("text", READ.values(), ids=READ)
+def test_many_lines_are_read_and_each_host_takes_little(tmp_path: Path, text: bytes) -> None:
+    file = tmp_path / "known_hosts"
+    file.write_bytes(text + GOOD)
+    with timed(6):
+        store = KnownHosts()
+        for index in range(8):
+            store.lines_for("9" * 100 + str(index), [str(file)])
+        assert [line.key for line in store.lines_for("node1", [str(file)])][-1] == ED
+
+
+@pytest.mark.parametrize("text", REFUSED.values(), ids=REFUSED)
+def test_more_than_can_be_tried_is_refused_once(tmp_path: Path, text: bytes) -> None:
+    file = tmp_path / "known_hosts"
+    file.write_bytes(text + GOOD)
+    with timed(6):
+        store = KnownHosts()
+        for index in range(50):
+            with pytest.raises(UsageError, match="known_hosts: more than"):
+                store.lines_for(f"node{index}", [str(file)])
+
+
+def test_all_files_together_have_the_limits(tmp_path: Path) -> None:
+    files = [str(tmp_path / name) for name in ("one", "two")]
+    for name in files:
+        Path(name).write_bytes(b"\n" * 150_000)
+    with pytest.raises(UsageError, match="two: more than 16,777,216 bytes, or 200,000 lines"):
+        KnownHosts().lines_for("node1", files)
+
+
+@pytest.mark.parametrize("names", ["a," * 1000 + "a", "a" * 70_000, "a*" * 3000])
+def test_a_key_that_a_long_line_revokes_is_revoked_for_all(tmp_path: Path, names: str) -> None:
+    file = tmp_path / "known_hosts"
+    file.write_bytes(b"@revoked " + names.encode() + b" " + GOOD.split(b" ", 1)[1])
+    (line,) = KnownHosts().lines_for("node1", [str(file)])
+    assert line.revoked
+    assert line.key == ED
 
 
 def test_nobody_can_hold_us_up_by_a_lock(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_names_keeps_what_is_named_twice() -> None:
         ("node[-3]", "'-3' is not a range"),
         ("node[1-2-3]", "'1-2-3' is not a range"),
         ("node[4-1]", "4-1"),
-        ("node[1-010]", "padding"),
+        ("node[1-010]", "different lengths"),
         ("node[1-4/0]", "1-4/0"),
         ("node[1-999999999]", "it names 999999999 hosts"),
         ("n[1-1000]m[1-1000]", "it names 1000000 hosts"),

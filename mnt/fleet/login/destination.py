@@ -14,6 +14,8 @@ from mnt.inventory.model import Host, Ssh
 from mnt.remote.common.files import whole_number
 
 DEFAULT_IDENTITIES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
+_MOST_JUMPS = 16  # each is a login of its own
+_LONGEST_NAME = 300  # characters of a host's name or address, with brackets and a zone
 _GLOBAL_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 
 
@@ -54,7 +56,7 @@ def resolve(host: Host, config: SshConfig) -> Destination:
 
 def _destination(name: str, address: str, ssh: Ssh, found: Settings) -> Destination:
     """A destination without its jumps."""
-    hostname = _first(found, "hostname", address).strip("[]")
+    hostname = _name(_first(found, "hostname", address).strip("[]"), name)
     port = ssh.port if ssh.port is not None else _port(_first(found, "port", "22"), name)
     user = ssh.user or _first(found, "user", getpass.getuser())
     identities: tuple[str, ...]
@@ -67,7 +69,7 @@ def _destination(name: str, address: str, ssh: Ssh, found: Settings) -> Destinat
     known_hosts: tuple[str, ...] = (ssh.known_hosts,)
     if ssh.known_hosts == Ssh.known_hosts:
         known_hosts = found.get("userknownhostsfile", known_hosts)
-    alias = _first(found, "hostkeyalias", "")
+    alias = _name(_first(found, "hostkeyalias", ""), name)
     strict = ssh.host_keys == "strict" or _is_yes(found, "stricthostkeychecking")
     return Destination(
         name=name,
@@ -92,11 +94,16 @@ def _jumps(spec: str, ssh: Ssh, config: SshConfig, seen: tuple[str, ...]) -> tup
 
     Args:
         seen: the addresses behind them. No host is reached through itself, even if `Host *` has a ProxyJump.
+
+    Raises UsageError, also if a host is behind more than _MOST_JUMPS gateways.
     """
     hops: list[Destination] = []
     if spec.strip().lower() in ("", "none"):
         return ()
-    for index, word in enumerate(spec.replace(" ", "").split(",")):
+    words = spec.replace(" ", "").split(",")
+    if len(words) + len(seen) - 1 > _MOST_JUMPS:
+        raise UsageError(f"{seen[0]}: behind more than {_MOST_JUMPS} gateways", fix="use fewer: ProxyJump")
+    for index, word in enumerate(words):
         user, address, port = _parse_hop(word)
         if address in seen:
             continue
@@ -123,9 +130,17 @@ def _parse_hop(word: str) -> tuple[str | None, str, int | None]:
     match = re.fullmatch(
         r"(?:ssh://)?(?:(.+)@)?(\[[^\]]+\]|[^:@]+|[0-9a-fA-F:.]+(?:%[\w.-]+)?)(?::([0-9]{1,5}))?/?", word
     )
-    if match is None or match[2].startswith("-"):
+    if match is None or match[2].startswith("-") or len(match[2]) > _LONGEST_NAME:
         raise UsageError(f"not a gateway: {word!r}", fix="write it as [user@]host[:port]")
     return match[1], match[2].strip("[]"), int(match[3]) if match[3] else None
+
+
+def _name(text: str, name: str) -> str:
+    """A name in ssh_config. Raises UsageError if no host has such a long one."""
+    if len(text) > _LONGEST_NAME:
+        message = f"{name}: more than {_LONGEST_NAME} characters in HostName or HostKeyAlias"
+        raise UsageError(message, fix="correct the ssh_config")
+    return text
 
 
 def _expand(path: str, hostname: str, user: str) -> str:

@@ -21,18 +21,26 @@ from pathlib import Path
 from mnt.errors import MntError, UsageError
 from mnt.fleet.login.destination import Destination
 from mnt.fleet.login.failures import LoginFailure
-from mnt.fleet.login.sshconfig import lower, matches
+from mnt.fleet.login.sshconfig import MOST_OF_WILDCARDS, MOST_WILDCARDS, lower, matches
 from mnt.remote.common.files import make_directories, open_regular, read_bytes, replace_file
 
-_MOST_BYTES = 16 * 1024 * 1024  # of a file: the three keys of a host have about 900
+# Of all files together. The three keys of a host have about 900 bytes.
+_MOST_BYTES = 16 * 1024 * 1024
 _MOST_LINES = 200_000
+# Of a file: names without wildcards are looked up, all others are tried, a hashed one in 2 us.
+_MOST_NAMES = 500_000
+_MOST_HASHED = 50_000
+# Of a line. More is no line that anybody needs, and no known key.
+_MOST_NAMES_OF_LINE = 1000
+_LONGEST_NAMES = 64 * 1024  # characters
+_LONGEST_PATTERNS = 4096  # characters, if there are wildcards
 _HASH_MARK = "|1|"
 _WILDCARDS = frozenset("*?!")
 _TYPE = re.compile("[A-Za-z0-9@._-]{1,100}")  # of a key
 _NO_NAME = re.compile(r"[\s,*?!]|^[#@|]")  # would be other names, a pattern or a mark
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class HostKey:
     """A public key: its type, `ssh-ed25519`, and its wire form (RFC 4253, 6.6)."""
 
@@ -46,7 +54,7 @@ class HostKey:
         return f"SHA256:{digest}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class KnownKey:
     """A line of a known_hosts file."""
 
@@ -65,10 +73,47 @@ class KnownKey:
         if self.names.startswith(_HASH_MARK):
             salt = self.names[len(_HASH_MARK) :].partition("|")[0]
             return hmac.compare_digest(_bytes(self.names), _bytes(_hashed(name, salt)))
-        patterns = lower(self.names).split(",")
-        if _WILDCARDS.isdisjoint(self.names):  # the usual case, made fast: each host reads all lines
-            return lower(name) in patterns
-        return matches(patterns, [name])
+        return matches(self.names.split(","), [name])
+
+
+class _Lines:
+    """The lines of a file, by name: each host looks for its own."""
+
+    def __init__(self, lines: Iterable[KnownKey]) -> None:
+        self._named: dict[str, list[KnownKey]] = {}
+        self._hashed: list[tuple[bytes, bytes, KnownKey]] = []  # salt, digest
+        self._patterns: list[KnownKey] = []
+        self.names = 0  # without wildcards, not hashed
+        self.wildcards = self.wild = 0  # names with wildcards, and the characters in them
+        for line in lines:
+            self.add(line)
+
+    @property
+    def hashed(self) -> int:
+        return len(self._hashed)
+
+    def add(self, line: KnownKey) -> None:
+        if line.names.startswith(_HASH_MARK):
+            if (parts := _salt_and_digest(line.names)) is not None:
+                self._hashed.append((*parts, line))
+            return
+        names = lower(line.names).split(",")
+        if _WILDCARDS.isdisjoint(line.names):
+            self.names += len(names)
+            for name in set(names):
+                self._named.setdefault(name, []).append(line)
+        else:
+            self.wildcards += len(names)
+            self.wild += len(line.names)
+            self._patterns.append(line)
+
+    def of(self, name: str) -> list[KnownKey]:
+        """The lines for a name, in the order of the file."""
+        text = lower(name)
+        found = [*self._named.get(text, ()), *(line for line in self._patterns if line.is_for(name))]
+        data = _bytes(text)
+        found += [line for salt, digest, line in self._hashed if hmac.digest(salt, data, "sha1") == digest]
+        return sorted(found, key=lambda line: line.line)
 
 
 _ASK = "ask the administrator of the host"
@@ -110,7 +155,8 @@ class KnownHosts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._files: dict[str, list[KnownKey]] = {}
+        self._files: dict[str, _Lines | UsageError] = {}
+        self._sizes: dict[str, tuple[int, int]] = {}  # bytes and lines of each file
 
     def lines_for(self, name: str, files: Iterable[str]) -> list[KnownKey]:
         """The lines of `files` for `name`. A file that cannot be read counts as empty.
@@ -118,7 +164,7 @@ class KnownHosts:
         Raises UsageError for a file that is too large: it may have the key that is not read.
         """
         with self._lock:
-            return [line for file in files for line in self._read(file) if line.is_for(name)]
+            return [line for file in files for line in self._read(file).of(name)]
 
     def about(self, destination: Destination) -> list[KnownKey]:
         """The lines for a server, in its own files and in those that are only read. Raises UsageError."""
@@ -142,10 +188,10 @@ class KnownHosts:
         text = f"{names} {key.type} {base64.b64encode(key.blob).decode()}\n"
         with self._lock:
             known = self._read(file)
-            if any(line.key == key and line.is_for(name) for line in known):
+            if any(line.key == key for line in known.of(name)):
                 return
             make_directories(path.parent)
-            known.append(KnownKey(names, key, False, file, _append(path, _bytes(text))))
+            known.add(KnownKey(names, key, False, file, _append(path, _bytes(text))))
 
     def forget(self, name: str, lines: Iterable[KnownKey]) -> None:
         """Remove `name` from lines for it; other names in these lines stay, and all other bytes of the file.
@@ -161,35 +207,68 @@ class KnownHosts:
             for file, known in doomed.items():
                 _rewrite(Path(file).expanduser().resolve(), name, known)
                 self._files.pop(file, None)
+                self._sizes.pop(file, None)
 
-    def _read(self, file: str) -> list[KnownKey]:
+    def _read(self, file: str) -> _Lines:
         if file not in self._files:
             try:
-                data = read_bytes(Path(file).expanduser(), _MOST_BYTES)
-            except OSError as error:
-                if error.errno == errno.EFBIG:
-                    raise _too_large(file) from None
-                data = b""
-            if data.count(b"\n") > _MOST_LINES:
-                raise _too_large(file)
-            self._files[file] = parse(_text(data), file)
-        return self._files[file]
+                self._files[file] = self._load(file)
+            except UsageError as error:
+                self._files[file] = error  # for the next host it is not read again
+        found = self._files[file]
+        if isinstance(found, UsageError):
+            raise found
+        return found
+
+    def _load(self, file: str) -> _Lines:
+        try:
+            data = read_bytes(Path(file).expanduser(), _MOST_BYTES)
+        except OSError as error:
+            if error.errno == errno.EFBIG:
+                raise _too_large(file) from None
+            data = b""
+        size = len(data), data.count(b"\n")
+        all_bytes, all_lines = map(sum, zip(size, *self._sizes.values(), strict=True))
+        if all_bytes > _MOST_BYTES or all_lines > _MOST_LINES:
+            raise _too_large(file)
+        self._sizes[file] = size
+        return _indexed(parse(_text(data), file), file)
+
+
+def _indexed(lines: Iterable[KnownKey], file: str) -> _Lines:
+    """Raises UsageError if it would take long to look for a host."""
+    found = _Lines(lines)
+    for much, most, what in (
+        (found.names, _MOST_NAMES, "names"),
+        (found.hashed, _MOST_HASHED, "hashed names"),
+        (found.wildcards, MOST_WILDCARDS, "names in lines with wildcards"),
+        (found.wild, MOST_OF_WILDCARDS, "characters of names in lines with wildcards"),
+    ):
+        if much > most:
+            raise UsageError(f"{file}: more than {most:,} {what}", fix=_FEWER)
+    return found
 
 
 def parse(text: str, file: str) -> list[KnownKey]:
     """The lines of a known_hosts file with a plain or a revoked key. Other lines are skipped, as ssh does.
+
+    A line with more names than anybody needs is skipped too; if it revokes a key, it does so for all hosts.
 
     Args:
         text: bytes that are not UTF-8 as surrogate escapes. As for ssh, only a newline ends a line.
     """
     found = []
     for number, line in enumerate(text.split("\n"), start=1):
-        words = line.split()
+        words = line.split(maxsplit=4)  # the rest is a comment
         revoked = bool(words) and words[0] == "@revoked"
         if revoked:
             del words[0]
         if len(words) < 3 or words[0].startswith(("#", "@")) or not _TYPE.fullmatch(words[1]):
             continue
+        if _is_too_long(words[0]):
+            if not revoked:
+                continue
+            words[0] = "*"  # to be on the safe side
         try:
             blob = base64.b64decode(words[2], validate=True)
         except ValueError:  # also for a character that is not ASCII
@@ -198,10 +277,18 @@ def parse(text: str, file: str) -> list[KnownKey]:
     return found
 
 
+def _is_too_long(names: str) -> bool:
+    most = _LONGEST_NAMES if _WILDCARDS.isdisjoint(names) else _LONGEST_PATTERNS
+    return len(names) > most or names.count(",") >= _MOST_NAMES_OF_LINE
+
+
+_FEWER = "remove the lines of hosts that are gone, or name another file: ssh: {known_hosts: ..}"
+
+
 def _too_large(file: str) -> UsageError:
     return UsageError(
         f"{file}: more than {_MOST_BYTES:,} bytes, or {_MOST_LINES:,} lines",
-        fix="remove the lines of hosts that are gone, or name another file: ssh: {known_hosts: ..}",
+        fix=_FEWER,
     )
 
 
@@ -277,5 +364,14 @@ def _hashed(name: str, salt: str) -> str:
         key = base64.b64decode(salt, validate=True)
     except ValueError:  # also for a character that is not ASCII
         return ""
-    digest = hmac.new(key, _bytes(lower(name)), hashlib.sha1).digest()
+    digest = hmac.digest(key, _bytes(lower(name)), "sha1")
     return f"{_HASH_MARK}{salt}|{base64.b64encode(digest).decode()}"
+
+
+def _salt_and_digest(names: str) -> tuple[bytes, bytes] | None:
+    """The parts of a hashed name; None: it is none."""
+    salt, _, digest = names[len(_HASH_MARK) :].partition("|")
+    try:
+        return base64.b64decode(salt, validate=True), base64.b64decode(digest, validate=True)
+    except ValueError:
+        return None

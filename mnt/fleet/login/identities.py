@@ -19,6 +19,7 @@ import paramiko
 from paramiko.agent import AgentKey, AgentSSH
 
 from mnt import ui
+from mnt.fleet.login import keyfiles
 from mnt.fleet.login.destination import DEFAULT_IDENTITIES, Destination
 from mnt.fleet.login.terminal import ask_secret, has_terminal
 from mnt.remote.common.files import read_bytes, strerror
@@ -28,6 +29,7 @@ _AGENT_SIGNS = 10.0  # seconds for each signature: it may ask its user
 _MOST_BYTES = 64 * 1024  # of a key file
 _MISSING = "missing"
 AGENT = "agent: "  # begins the label of a key that only an agent has
+_CERTIFICATE = "-cert.pub"  # the end of the name of the file beside a key that paramiko reads too
 _TRIES = 3  # at a passphrase
 
 
@@ -189,9 +191,14 @@ def _unlock(path: str) -> paramiko.PKey | Unusable:
 
 
 def _load(path: str) -> paramiko.PKey | Unusable:
-    file = Path(path).expanduser()
+    file = Path(path.removesuffix(_CERTIFICATE)).expanduser()
     try:
-        read_bytes(file, _MOST_BYTES)  # paramiko would wait for a pipe, and read a device for ever
+        # paramiko would wait for a pipe, read a device for ever, and open a key whatever it takes
+        problem = keyfiles.problem(read_bytes(file, _MOST_BYTES))
+        if os.path.exists(f"{file}{_CERTIFICATE}"):
+            read_bytes(f"{file}{_CERTIFICATE}", _MOST_BYTES)
+        if problem:
+            return Unusable(path, problem)
         return paramiko.PKey.from_path(file)
     except FileNotFoundError:
         return Unusable(path, _MISSING)

@@ -8,18 +8,20 @@ the condition of the line that includes it. If a file needs more than names (`Ma
 
 from __future__ import annotations
 
-import glob
+import fnmatch
 import os
 import pwd
 import re
 import string
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from mnt.errors import UsageError
+from mnt.fleet.login.includes import Includes
 from mnt.remote.common.files import read_bytes, strerror
 
 _USER_CONFIG = "~/.ssh/config"
@@ -31,7 +33,17 @@ _SSH_G_TIMEOUT = 20.0  # seconds; a `Match exec` may run any command
 _LONGEST_PATTERN = 1024  # a longer one with wildcards matches nothing, as in OpenSSH
 _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 _MOST_FILES = 1000  # that one file includes, and those that they include
-_MOST_BYTES = 4 * 1024 * 1024  # of all of these
+# Of all of these together. A host takes some 10 lines.
+_MOST_BYTES = 4 * 1024 * 1024
+_MOST_LINES = 50_000  # that are not empty
+_MOST_PATTERNS = 20_000  # of Host lines
+MOST_WILDCARDS = 5000  # patterns with `*` or `?`; it takes some 100 us to compile one
+MOST_OF_WILDCARDS = 64 * 1024  # characters of these patterns
+_LONGEST_LINE = 64 * 1024  # characters
+_LONGEST_WORD = 4096  # characters of a value: as of a path
+_MOST_WORDS = 32  # of a value: as many known_hosts files as OpenSSH reads
+_MOST_IDENTITIES = 100  # for one host, as in OpenSSH
+_FEWER = "remove blocks of hosts that are gone, or name another file: ssh: {config: ..}"
 
 # The keywords that mnt uses. Others are ignored.
 KEYWORDS = frozenset(
@@ -128,15 +140,23 @@ class _Parser:
     """Parses a file with those that it includes, of which the number and size are limited."""
 
     def __init__(self) -> None:
-        self._files = self._bytes = 0
+        self._files = self._bytes = self._lines = 0
+        self._patterns = self._wildcards = self._wild = 0
+        self._includes = Includes()
 
     def parse(self, path: str, conditions: tuple[tuple[str, ...], ...], depth: int) -> list[Block]:
         blocks = [Block(conditions)]
         for number, line in enumerate(self._read(path, depth).split("\n"), start=1):
             if not line:
                 continue
-            keyword, words = _split(line, f"{path}:{number}")
+            where = f"{path}:{number}"
+            self._lines += 1
+            if self._lines > _MOST_LINES or len(line) > _LONGEST_LINE:
+                much = f"{_MOST_LINES:,} lines, or {_LONGEST_LINE:,} characters in one"
+                raise UsageError(f"{where}: more than {much}", fix=_FEWER)
+            keyword, words = _split(line, where)
             if keyword == "host":
+                self._count(words, where)
                 blocks.append(Block((*conditions, words)))
             elif keyword == "match" and [word.lower() for word in words] == ["all"]:
                 blocks.append(Block(conditions))
@@ -144,12 +164,28 @@ class _Parser:
                 raise NeedsSsh(keyword)
             elif keyword == "include":
                 here = blocks[-1].conditions
-                for name in _included(words, path):
-                    blocks += self.parse(name, here, depth + 1)
+                for pattern in words:
+                    for name in self._includes.files(_absolute(pattern, path), where):
+                        blocks += self.parse(name, here, depth + 1)
                 blocks.append(Block(here))
             elif keyword in KEYWORDS:
+                if len(words) > _MOST_WORDS or max(map(len, words), default=0) > _LONGEST_WORD:
+                    much = f"{_MOST_WORDS} words, or {_LONGEST_WORD:,} characters in one"
+                    raise UsageError(f"{where}: more than {much}", fix="see man ssh_config")
                 blocks[-1].lines.append((keyword, words))
         return [block for block in blocks if block.lines]
+
+    def _count(self, patterns: Sequence[str], where: str) -> None:
+        """Refuse more patterns than can be tried on each host."""
+        wild = [len(pattern) for pattern in patterns if "*" in pattern or "?" in pattern]
+        self._patterns += len(patterns)
+        self._wildcards += len(wild)
+        self._wild += sum(wild)
+        if self._patterns > _MOST_PATTERNS:
+            raise UsageError(f"{where}: more than {_MOST_PATTERNS:,} names after Host", fix=_FEWER)
+        if self._wildcards > MOST_WILDCARDS or self._wild > MOST_OF_WILDCARDS:
+            much = f"{MOST_WILDCARDS:,} patterns with wildcards, or {MOST_OF_WILDCARDS:,} characters in them"
+            raise UsageError(f"{where}: more than {much}", fix=_FEWER)
 
     def _read(self, path: str, depth: int) -> str:
         if depth > _MOST_INCLUDES:
@@ -194,22 +230,31 @@ def _split(line: str, where: str) -> tuple[str, tuple[str, ...]]:
     return match[1].lower(), tuple("".join(parts) for parts in words if parts)
 
 
-def _included(patterns: Sequence[str], path: str) -> Iterator[str]:
-    """The files of an Include line. Relative names are in ~/.ssh, or in /etc/ssh if the file is there."""
+def _absolute(pattern: str, path: str) -> str:
+    """The path of an Include line. A relative one is in ~/.ssh, or in /etc/ssh if the file is there."""
     base = "/etc/ssh" if path.startswith("/etc/ssh/") else os.path.expanduser("~/.ssh")
-    for pattern in patterns:
-        yield from sorted(glob.glob(os.path.join(base, os.path.expanduser(pattern))))
+    return os.path.join(base, os.path.expanduser(pattern))
 
 
 def settings_of(blocks: Sequence[Block], names: Sequence[str]) -> Settings:
-    """The settings in `blocks` for a host known by any of `names`."""
+    """The settings in `blocks` for a host known by any of `names`. Raises UsageError for too many keys."""
     found: dict[str, tuple[str, ...]] = {}
+    verdicts: dict[int, bool] = {}  # all files that a block includes have its patterns
+
+    def applies(patterns: Sequence[str]) -> bool:
+        if id(patterns) not in verdicts:
+            verdicts[id(patterns)] = matches(patterns, names)
+        return verdicts[id(patterns)]
+
     for block in blocks:
-        if not all(matches(patterns, names) for patterns in block.conditions):
+        if not all(map(applies, block.conditions)):
             continue
         for keyword, words in block.lines:
             if keyword == "identityfile":
                 found[keyword] = (*found.get(keyword, ()), *words)
+                if len(found[keyword]) > _MOST_IDENTITIES:
+                    message = f"{names[0]}: more than {_MOST_IDENTITIES} IdentityFile in ssh_config"
+                    raise UsageError(message, fix="see man ssh_config")
             elif keyword not in _PROXIES or not _PROXIES & found.keys():
                 found.setdefault(keyword, words)
     if found.get("proxycommand") == ("none",):
@@ -239,22 +284,15 @@ def lower(text: str) -> str:
 
 
 def _fits(pattern: str, name: str) -> bool:
-    """Whether a pattern with `*` and `?` matches; it takes at most len(pattern) x len(name) steps."""
-    at = place = 0
-    star, resume = -1, 0  # the last star, and where in the name the text after it is tried next
-    while place < len(name):
-        char = pattern[at : at + 1]
-        if char == "*":
-            star, resume = at, place
-            at += 1
-        elif char == "?" or char == name[place]:
-            at, place = at + 1, place + 1
-        elif star >= 0:
-            resume += 1
-            at, place = star + 1, resume
-        else:
-            return False
-    return not pattern[at:].strip("*")
+    """Whether a pattern with `*` and `?` matches."""
+    first, *_, last = re.split("[*?]", pattern)
+    return name.startswith(first) and name.endswith(last) and _regex(pattern).match(name) is not None
+
+
+@lru_cache(MOST_WILDCARDS)
+def _regex(pattern: str) -> re.Pattern[str]:
+    """It never takes more than len(pattern) x len(name) steps: fnmatch's stars are atomic."""
+    return re.compile(fnmatch.translate(pattern.replace("[", "[[]")))
 
 
 def ask_ssh(
