@@ -95,6 +95,15 @@ def test_a_host_is_resolved_or_refused_soon(tmp_path: Path, text: str) -> None:
         use(file)
 
 
+@pytest.mark.parametrize("text", [HOSTILE["an include of everything"], HOSTILE["blocks"], HOSTILE["quotes"]])
+def test_ssh_is_not_asked_about_a_file_that_is_refused(tmp_path: Path, text: str) -> None:
+    """ssh itself would take minutes and gigabytes."""
+    file = tmp_path / "config"
+    file.write_text("Match host x\n User x\n" + text)
+    with bounded(), pytest.raises(UsageError, match=r"config:[0-9]+: "):
+        use(file)
+
+
 MANY_HOSTS = {
     "patterns": "".join(f"Host *{i}*a\n User x\n" for i in range(4900)),
     "long patterns": ("Host *" + "0*" * 500 + "b\n User x\n") * 60,
@@ -140,6 +149,11 @@ def test_a_refusal_says_where_and_a_way_out(tmp_path: Path, text: str, message: 
         use(file)
     assert message in raised.value.message
     assert raised.value.fix
+
+
+def test_a_proxy_command_may_have_many_words(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("ProxyCommand sh -c" + " word" * 100 + "\n")
+    assert resolve(Host(name="a", address="a"), SshConfig(str(tmp_path / "config"))).proxied
 
 
 def test_sixteen_gateways_are_not_too_many(tmp_path: Path) -> None:

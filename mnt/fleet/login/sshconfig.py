@@ -133,7 +133,11 @@ class SshConfig:
 
 def parse(path: str) -> list[Block]:
     """The blocks of a file and of the files that it includes, in order. Raises NeedsSsh, UsageError."""
-    return _Parser().parse(path, (), 0)
+    parser = _Parser()
+    blocks = parser.parse(path, (), 0)
+    if parser.needs_ssh:
+        raise NeedsSsh(parser.needs_ssh)
+    return blocks
 
 
 class _Parser:
@@ -143,6 +147,7 @@ class _Parser:
         self._files = self._bytes = self._lines = 0
         self._patterns = self._wildcards = self._wild = 0
         self._includes = Includes()
+        self.needs_ssh = ""  # a keyword; the rest is still parsed, because ssh itself has no limits
 
     def parse(self, path: str, conditions: tuple[tuple[str, ...], ...], depth: int) -> list[Block]:
         blocks = [Block(conditions)]
@@ -161,13 +166,15 @@ class _Parser:
             elif keyword == "match" and [word.lower() for word in words] == ["all"]:
                 blocks.append(Block(conditions))
             elif keyword == "match" or (keyword == "canonicalizehostname" and words != ("no",)):
-                raise NeedsSsh(keyword)
+                self.needs_ssh = keyword
             elif keyword == "include":
                 here = blocks[-1].conditions
                 for pattern in words:
                     for name in self._includes.files(_absolute(pattern, path), where):
                         blocks += self.parse(name, here, depth + 1)
                 blocks.append(Block(here))
+            elif keyword == "proxycommand":
+                blocks[-1].lines.append((keyword, words[:2]))  # only whether there is one, or `none`
             elif keyword in KEYWORDS:
                 if len(words) > _MOST_WORDS or max(map(len, words), default=0) > _LONGEST_WORD:
                     much = f"{_MOST_WORDS} words, or {_LONGEST_WORD:,} characters in one"
