@@ -102,10 +102,10 @@ class Network:
     """Settings of the whole training network; each `Host` has those that may differ between hosts."""
 
     mode: str = "auto"  # tcp, rdma or auto
-    mode_by_option: bool = False  # whether `--mode` on the command line has set it
     subnet: str | None = None  # CIDR of the training network
     nic: str | None = None
     master_port: int = 29500
+    mode_by_option: bool = False  # whether `--mode` on the command line has set it
 
 
 @dataclass(frozen=True)

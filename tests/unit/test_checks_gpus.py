@@ -343,8 +343,8 @@ def test_lines_that_are_no_xid() -> None:
     assert list(xids((LogLine(1, "NVRM: loading NVIDIA UNIX Open Kernel Module"),))) == []
 
 
-PROCESS = {"pid": "77", "used_gpu_memory": "900 MiB", "process_name": "python"}
-TWO = ({"index": "0", "uuid": "GPU-aaa0", "memory.used": "5000 MiB"}, {"index": "1", "uuid": "GPU-bbb1"})
+PROCESS = GpuProcess("GPU-aaa0", pid="77", memory="900 MiB", name="python")
+TWO = (GpuRow("0", uuid="GPU-aaa0", memory_used="5000 MiB"), GpuRow("1", uuid="GPU-bbb1"))
 
 
 @pytest.mark.parametrize(
@@ -361,7 +361,7 @@ TWO = ({"index": "0", "uuid": "GPU-aaa0", "memory.used": "5000 MiB"}, {"index": 
 )
 def test_a_busy_gpu_that_jobs_do_not_see(devices: str | None, busy: bool) -> None:
     env = {} if devices is None else {"CUDA_VISIBLE_DEVICES": devices}
-    for processes in ((), ({**PROCESS, "gpu_uuid": "GPU-aaa0"},)):
+    for processes in ((), (PROCESS,)):
         facts = {"gpus": Gpus("/usr/bin/nvidia-smi", TWO, processes=processes)}
         found = findings(make_fleet({"node1": facts}, count=1, host={"env": env, "gpus": 1}))
         assert bool([each for each in found if each.check == "gpu-busy"]) is busy, processes

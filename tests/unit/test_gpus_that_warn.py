@@ -6,12 +6,13 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from fleets import findings, make_fleet, only_finding, texts
 from waiting import HANG, PATIENCE
 
 from mnt.facts.host import HostFacts
-from mnt.facts.system import Gpus
+from mnt.facts.system import GpuRow, Gpus
 from mnt.preflight.findings import Severity
 from mnt.remote.probe import nvidia
 
@@ -69,12 +70,12 @@ def test_what_was_answered_counts(
 def test_what_was_answered_before_it_hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = f"{say(HEAD, ONE)}; printf '1, NVIDIA'; exec sleep {HANG}"
     gpus = ask(tmp_path, script, monkeypatch, deadline=1.0)
-    assert [row["name"] for row in gpus.usable] == ["NVIDIA H200"]
+    assert [gpu.name for gpu in gpus.usable] == ["NVIDIA H200"]
     assert gpus.warning == "no answer in 1 s"
 
 
 def rows(*lines: str, **gpus: Any) -> dict[str, Any]:
-    found = tuple(nvidia.parse_csv("\n".join([HEAD, *lines]), "index"))
+    found = msgspec.convert(nvidia.parse_csv("\n".join([HEAD, *lines]), "index"), tuple[GpuRow, ...])
     return {"gpus": Gpus("/usr/bin/nvidia-smi", found, **gpus)}
 
 

@@ -77,7 +77,7 @@ ALL = "node1,node2,node3,node4"
         (RANDOM, SHARED, "one", [f"neighbour-table {ALL} fail"]),
         (RANDOM, replace(ROOMY, entries=1024), None, [f"neighbour-table {ALL} fail"]),
         ({(1, 3): NO_BUFFERS}, None, None, ["neighbour-table node1 fail"]),
-        ({(1, 3): "refused"}, SHARED, "one", ["nic-reach node3 fail", f"neighbour-table {ALL} warn"]),
+        ({(1, 3): "refused"}, SHARED, "one", ["nic-reach node1,node3 fail", f"neighbour-table {ALL} warn"]),
         (RANDOM, ROOMY, "one", ["nic-reach node1 fail", "nic-reach node3 fail", "nic-reach node4 fail"]),
     ],
 )

@@ -403,9 +403,9 @@ def test_gpus_of_a_real_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     answer = HostFacts.parse("here", {"hostname": "here", "gpus": nvidia.gpus(PATIENCE)}).gpus
     assert answer is not None
     assert answer.error is None
-    assert [gpu["name"] for gpu in answer.found] == ["NVIDIA H200", "NVIDIA H200"]
-    assert answer.found[1]["memory.total"] == "143771 MiB"
-    assert answer.found[1]["clocks_event_reasons.active"] == "0x0000000000000001"
+    assert [gpu.name for gpu in answer.found] == ["NVIDIA H200", "NVIDIA H200"]
+    assert answer.found[1].memory_total == "143771 MiB"
+    assert answer.found[1].event_reasons == "0x0000000000000001"
 
 
 def test_a_field_that_the_driver_does_not_know_is_left_out(

@@ -46,7 +46,7 @@ def network(
         {f"node{a}": {f"node{b}": seen(a, b) for b in numbers if a != b} for a in numbers},
     )
     names = [f"node{number}" for number in range(1, count + 1)]
-    return list(reachability.problems(reach, names, "node1", PORT, subnet))
+    return list(reachability.problems(reach, names, "node1", PORT, subnet=subnet))
 
 
 def told(problems: list[Problem]) -> list[str]:

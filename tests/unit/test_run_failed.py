@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mnt.errors import UsageError
+from mnt.errors import OutputError, UsageError
 from mnt.inventory.hostlist import select
 from mnt.inventory.model import Host, Inventory
 from mnt.run import failed
@@ -187,5 +187,5 @@ def test_it_is_only_read_when_asked_for() -> None:
 
 def test_a_place_that_cannot_be_written(state: Path) -> None:
     state.write_text("a file")
-    with pytest.raises(OSError, match=str(state)):
+    with pytest.raises(OutputError, match=str(state)):
         failed.remember(os.devnull, ["node1"])

@@ -95,9 +95,15 @@ def address_unique(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Prob
 
     Packets to such an address reach only one of them. A NIC all of whose addresses several hosts claim is not
     chosen as a training NIC, so the training may use another network than intended. Link-local addresses, and
-    the bridges of containers, are left out.
+    the bridges of containers, are left out, and so are the entries of `duplicate-host`.
     """
-    for address, hosts in claimed_twice(fleet.interfaces()).items():
+    twins = {
+        name
+        for name, node in network.nodes.items()
+        if isinstance(node.nic, NicProblem) and node.nic.twin_of is not None
+    }
+    interfaces = {host: nics for host, nics in fleet.interfaces().items() if host not in twins}
+    for address, hosts in claimed_twice(interfaces).items():
         yield Problem(
             hosts=tuple(hosts),
             message=f"several hosts claim the address {address}",
