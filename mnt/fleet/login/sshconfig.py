@@ -174,7 +174,7 @@ class _Parser:
                         blocks += self.parse(name, here, depth + 1)
                 blocks.append(Block(here))
             elif keyword == "proxycommand":
-                blocks[-1].lines.append((keyword, words[:2]))  # only whether there is one, or `none`
+                blocks[-1].lines.append((keyword, words))  # of any length: only ssh uses it
             elif keyword in KEYWORDS:
                 if len(words) > _MOST_WORDS or max(map(len, words), default=0) > _LONGEST_WORD:
                     much = f"{_MOST_WORDS} words, or {_LONGEST_WORD:,} characters in one"
