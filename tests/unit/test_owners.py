@@ -9,6 +9,7 @@ import re
 import struct
 import tempfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -309,3 +310,15 @@ def test_a_member_that_only_a_directory_service_knows(path: Path, monkeypatch: p
     give(path, OTHER, GROUP.id, 0o775)
     assert check_owners(str(path), GROUP)
     assert "belongs to eve" in refusal(path, group=Group("other", OTHER))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be called by sudo")
+@pytest.mark.parametrize(("caller", "accepted"), [("1234", True), ("1235", False), ("", False), ("x", False)])
+def test_root_acts_for_the_user_who_called_sudo(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caller: str, accepted: bool
+) -> None:
+    """Labs need root: `sudo mnt push` of one's own clone."""
+    monkeypatch.setenv("SUDO_UID", caller)
+    os.chown(path, 1234, 1234)
+    with nullcontext() if accepted else pytest.raises(Refused, match="belongs to"):
+        check_owners(str(path))

@@ -29,7 +29,7 @@ import struct
 from collections.abc import Iterator
 from typing import List, NamedTuple, Tuple
 
-from mnt.remote.common.files import read, strerror
+from mnt.remote.common.files import read, strerror, whole_number
 from mnt.remote.common.refusal import Refused
 
 _MOST_LINKS = 40  # on the way to one path: path_resolution(7)
@@ -211,9 +211,16 @@ def check_tree(top: str | bytes, group: Group | None = None) -> None:
 
 def accepts(uid: int, group: Group | None = None) -> bool:
     """Whether this user, or root, or a member of the group has this uid."""
-    if uid in (0, os.getuid()) or (uid == _nobody() and _in_user_namespace()):
+    if uid in (0, *_own_uids()) or (uid == _nobody() and _in_user_namespace()):
         return True
     return group is not None and _is_member(uid, group)
+
+
+def _own_uids() -> tuple[int, ...]:
+    """This user, and the one who became root by sudo(8), as for git (git-config(1), safe.directory)."""
+    uid = os.getuid()
+    caller = whole_number(os.environ.get("SUDO_UID", "")) if uid == 0 else None
+    return (uid,) if caller is None else (uid, caller)
 
 
 class Level(NamedTuple):
@@ -358,10 +365,13 @@ def _judge_private(path: str, found: os.stat_result) -> None:
 
 def _is_accepted_group(gid: int, group: Group | None) -> bool:
     """Whether its members are accepted: the named group, or this user's own."""
-    if group is not None and gid == group.id:
-        return True
+    return (group is not None and gid == group.id) or any(_has_only(gid, uid) for uid in _own_uids())
+
+
+def _has_only(gid: int, uid: int) -> bool:
+    """Whether a group is the user's own, and has no other member."""
     try:
-        me, found = pwd.getpwuid(os.getuid()), grp.getgrgid(gid)
+        me, found = pwd.getpwuid(uid), grp.getgrgid(gid)
     except KeyError:
         return False
     if gid != me.pw_gid or found.gr_name != me.pw_name:
