@@ -79,8 +79,8 @@ def choose_release(surveys: Iterable[Survey], sha: str, now: datetime) -> str:
 
     It is an existing release of the same tree that is intact on some host and damaged on none. Among several,
     it is the one that is `current` on most hosts, then the newest. If there is none, it is a new release,
-    named `YYYYmmdd-HHMMSS-` and the first 8 digits of the hash. An id from the future does not count: a host
-    could make it, and it would stay the newest for ever.
+    named `YYYYmmdd-HHMMSS-` and the first 8 digits of the hash, which sorts after all others. An id from the
+    future does not count: a host could make it, and it would stay the newest for ever.
 
     Args:
         now: UTC.
@@ -90,11 +90,13 @@ def choose_release(surveys: Iterable[Survey], sha: str, now: datetime) -> str:
     intact = {release for survey in surveys for release, whole in survey.copies.items() if whole}
     damaged = {r for survey in surveys for r in survey.releases if not survey.copies.get(r, False)}
     latest = f"{now + _SKEW:{_TIME}}"
-    usable = {release for release in intact - damaged if release[: len(latest)] <= latest}
+    credible = {release for release in taken if release[: len(latest)] <= latest}
+    usable = (intact - damaged) & credible
     if usable:
         current = Counter(survey.current for survey in surveys)
         return max(usable, key=lambda release: (current[release], release))
-    while (release := f"{now:{_TIME}}-{sha[:8]}") in taken:
+    newest = max(credible, default="")
+    while (release := f"{now:{_TIME}}-{sha[:8]}") in taken or release < newest:
         now += timedelta(seconds=1)
     return release
 

@@ -78,8 +78,10 @@ EMPTY = Survey(None, (), {})
         ([Survey(None, (FUTURE,), {FUTURE: True}), EMPTY], NEW),
         ([Survey(FUTURE, (FUTURE, OLD), {FUTURE: True, OLD: True})], OLD),
         ([Survey(None, (AHEAD,), {AHEAD: True}), EMPTY], AHEAD),
-        # No id is given twice.
+        # No id is given twice, and a new one is the newest, also of two pushes in one second.
         ([Survey(NEW, (NEW,), {NEW: False})], "20260102-030406-01234567"),
+        ([Survey(None, ("20260102-030405-fedcba98",), {})], "20260102-030406-01234567"),
+        ([Survey(None, ("20260102-030405-00000000",), {})], NEW),
     ],
 )
 def test_all_end_at_one_release(surveys: list[Survey], release: str) -> None:
