@@ -119,7 +119,7 @@ class _File:
     """A file in the directory of --outdir, which only the user can read. Raises OutputError."""
 
     def __init__(self, directory: int, name: str) -> None:
-        self._name = name
+        self._path = os.path.join(os.readlink(f"/proc/self/fd/{directory}"), name)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
             self._file = open(os.open(name, flags, 0o600, dir_fd=directory), "wb", buffering=0)  # noqa: SIM115 - see `close`
@@ -138,7 +138,7 @@ class _File:
         self._file.close()
 
     def _failure(self, error: OSError) -> OutputError:
-        message = f"--outdir: {self._name} cannot be written: {strerror(error)}"
+        message = f"--outdir: {self._path} cannot be written: {strerror(error)}"
         return OutputError(message, fix="name another directory")
 
 

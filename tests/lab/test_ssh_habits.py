@@ -68,7 +68,7 @@ def test_a_match_block_leaves_the_gateway_its_user(lab: Lab, tmp_path: Path, run
         "SessionType none",
         "StdinNull yes\n ForkAfterAuthentication yes",
         "LogLevel DEBUG3",
-        "ControlMaster auto\n ControlPersist 600\n ControlPath {directory}/%C",
+        "ControlMaster auto\n ControlPersist 600\n ControlPath {directory}/%n",
     ],
 )
 def test_the_session_stays_ours(lab: Lab, tmp_path: Path, run_mnt: Mnt, config: str, gateway: bool) -> None:
