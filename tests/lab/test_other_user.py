@@ -58,10 +58,13 @@ class Attacked:
         return self._done(self.host.exec([*self.eve(gid), "sh", "-c", script]))
 
     def files(self, *tops: str) -> str:
-        """Every file below, with owner, mode, time of the last change and content."""
+        """Every file below, with owner, mode, time of the last change (but of directories) and content.
+
+        The check `writable` makes a file where a push would, and removes it.
+        """
         return self.as_root(
-            f"find {' '.join(tops)} -printf '%p %U %m %T@ %l\\n' -type f -exec sha256sum {{}} \\; | sort"
-            " | grep -v '^/tmp '"  # the check `writable` makes a file there
+            f"find {' '.join(tops)} -type d -printf '%p %U %m\\n' -o -printf '%p %U %m %T@ %l\\n' "
+            "-type f -exec sha256sum {} \\; | sort"
         )
 
     @staticmethod
