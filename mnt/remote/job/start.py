@@ -16,13 +16,13 @@ from typing import Any
 from mnt.remote.common.files import make_directories, parse_json, read, replace_file, strerror
 from mnt.remote.common.owners import check_owners, find_group
 from mnt.remote.common.refusal import Refused
-from mnt.remote.common.sockets import listeners
 from mnt.remote.job.entry import about, describe, is_staged, living_supervisor
 from mnt.remote.job.files import FINAL_STATES, JobPaths, open_log, read_spec, read_state, remove_files
 from mnt.remote.job.gpus import check_gpus
 from mnt.remote.job.hold import end_without_head
+from mnt.remote.job.ports import holders
 from mnt.remote.job.secret import put_secrets
-from mnt.remote.job.spec import SESSION_VARIABLES, job_of, job_variables
+from mnt.remote.job.spec import SESSION_VARIABLES, job_variables
 from mnt.remote.job.stop import stop_node
 
 HANDSHAKE = 30.0  # seconds: enough for a slow disk; the job itself may start slowly
@@ -35,7 +35,7 @@ def check_node(args: dict[str, Any]) -> dict[str, Any]:
     session, secrets = _session_environment(), args.get("secrets", {})
     _check(spec, {**session, **secrets})
     if spec["node_rank"] == 0:
-        _check_port(int(spec["master"]["port"]))
+        _check_port(int(spec["master"]["port"]), spec["jobs_dir"])
     check_gpus(spec, session, secrets)
     return {}
 
@@ -109,12 +109,12 @@ def _check(spec: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         raise Refused(f"interpreter missing: {program}", "set `python` of this host in the inventory")
 
 
-def _check_port(port: int) -> None:
+def _check_port(port: int, jobs_dir: str) -> None:
     """Raises Refused, naming the process, if anything LISTENs on the port."""
-    holders = listeners(port)
-    if holders:
-        described = "; ".join(dict.fromkeys(_describe_holder(holder) for holder in holders))
-        jobs = [job[0] for holder in holders if holder["pid"] and (job := job_of(int(str(holder["pid"]))))]
+    found = holders(port, jobs_dir)
+    if found:
+        described = "; ".join(dict.fromkeys(map(_describe_holder, found)))
+        jobs = [holder["job"] for holder in found if holder["job"]]
         stop = f"mnt stop {jobs[0]}" if jobs else "stop it"
         raise Refused(
             f"master port {port} is taken by {described}",
@@ -126,8 +126,7 @@ def _describe_holder(holder: Mapping[str, Any]) -> str:
     user = holder["user"] or f"uid {holder['uid']}"
     if holder["pid"] is None:
         return f"a process of user {user}"
-    job = job_of(holder["pid"])
-    of_job = f", of job {job[0]}" if job else ""
+    of_job = f", of job {holder['job']}" if holder["job"] else ""
     return f"pid {holder['pid']} of user {user}{of_job}: {holder['command']}"
 
 
