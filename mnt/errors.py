@@ -38,6 +38,10 @@ class MntError(Exception):
         """The fix for people."""
         return self.fix
 
+    def document(self) -> dict[str, object]:
+        """The error in a JSON document."""
+        return {"message": self.message, "details": self.details, "fix": self.fix}
+
 
 class UsageError(MntError):
     """The command line is not valid: exit code 2."""

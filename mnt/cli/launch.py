@@ -165,10 +165,14 @@ def launch(
 
 def _push(hosts: Sequence[Host]) -> None:
     """Push this directory to the hosts. Raises NeverStarted if that fails."""
-    from mnt.cli.push import push_tree, read_tree
+    from mnt.cli.push import push_tree, read_tree, refusal_of
 
     try:
-        result = push_tree(read_tree("."), hosts)
+        code = read_tree(".")
+        refusal = refusal_of(code, hosts)
+        if refusal is not None:
+            raise refusal
+        result = push_tree(code, hosts)
     except MntError as error:
         raise NeverStarted(error.message, fix=error.advice, details=error.details) from error
     if not result.ok:
@@ -261,9 +265,7 @@ def _warn(draft: Draft) -> None:
 def _show_draft(draft: Draft, as_json: bool) -> None:
     plan = draft.planned.plan if draft.planned else None
     if as_json:
-        refusals = [
-            {"message": each.message, "details": each.details, "fix": each.fix} for each in draft.refusals
-        ]
+        refusals = [refusal.document() for refusal in draft.refusals]
         ui.document({**(plan.document() if plan else {}), "refusals": refusals})
         return
     if plan is not None:

@@ -15,9 +15,9 @@ from mnt.fleet import Fleet
 from mnt.inventory.model import Host
 from mnt.push import manifest as manifests
 from mnt.push import transfer
+from mnt.push.change import KEEP
 from mnt.push.notices import check_keys, notices, private_keys
 from mnt.push.result import PushResult
-from mnt.push.transfer import KEEP
 from mnt.push.tree import walk
 
 
@@ -49,13 +49,13 @@ def push(
     only with --allow-secrets.
     """
     code = read_tree(source)
-    refusal = _refusal(code, selection.hosts, allow_secrets)
+    refusal = refusal_of(code, selection.hosts, allow_secrets=allow_secrets)
     if dry_run:
         show_tree(code, [host.name for host in selection.hosts], refusal, as_json)
         return refusal.exit_code if refusal else 0
     if refusal is not None:
         raise refusal
-    result = push_tree(code, selection.hosts, keep_releases=keep_releases, allow_secrets=True, on_done=settle)
+    result = push_tree(code, selection.hosts, keep_releases=keep_releases, on_done=settle)
     if as_json:
         ui.document({**result.document(), "notices": [notice.document() for notice in code.notices]})
     else:
@@ -78,10 +78,12 @@ def push_tree(
     hosts: Sequence[Host],
     *,
     keep_releases: int = KEEP,
-    allow_secrets: bool = False,
     on_done: Callable[[], object] = lambda: None,
 ) -> PushResult:
-    """Push a tree, and show each step; then call `on_done`. Raises as `transfer.push`."""
+    """Push a tree that `refusal_of` accepts, and show each step; then call `on_done`.
+
+    Raises as `transfer.push`.
+    """
     show_notices(code.notices)
     with Fleet(hosts, fanout=len(hosts)) as fleet, progress_shown() as progress:
         result = transfer.push(
@@ -89,14 +91,14 @@ def push_tree(
             code.root,
             code.manifest,
             keep_releases=keep_releases,
-            allow_secrets=allow_secrets,
+            allow_secrets=True,  # `read_tree` has looked for keys
             progress=progress,
         )
         on_done()
     return result
 
 
-def _refusal(code: Code, hosts: Sequence[Host], allow_secrets: bool) -> MntError | None:
+def refusal_of(code: Code, hosts: Sequence[Host], *, allow_secrets: bool = False) -> MntError | None:
     """Why the push would be refused before any host is asked."""
     try:
         transfer.check_kept(hosts, code.manifest)

@@ -49,7 +49,6 @@ def show_tree(code: Code, hosts: list[str], refusal: MntError | None, as_json: b
     files = [entry for entry in entries if entry.kind == "file"]
     largest = sorted(files, key=lambda entry: -entry.size)[:_LARGEST]
     if as_json:
-        refused = refusal and {"message": refusal.message, "details": refusal.details, "fix": refusal.fix}
         ui.document(
             {
                 "ok": refusal is None,
@@ -60,7 +59,7 @@ def show_tree(code: Code, hosts: list[str], refusal: MntError | None, as_json: b
                 "largest": [{"path": entry.path, "size": entry.size} for entry in largest],
                 "notices": [notice.document() for notice in code.notices],
                 "private_keys": code.keys,
-                "refused": refused,
+                "refused": refusal and refusal.document(),
                 "hosts": dict.fromkeys(hosts),
             }
         )

@@ -17,6 +17,7 @@ from mnt.errors import HostError, UsageError
 from mnt.fleet import Fleet
 from mnt.inventory.hostlist import fold
 from mnt.push import prune as pruning
+from mnt.push.change import KEEP
 from mnt.push.origin import told as told_of
 from mnt.push.prune import Pruned
 from mnt.push.result import WHY_LEFT
@@ -92,7 +93,7 @@ def _foreign(release: ListedRelease) -> str:
 @click.option(
     "--keep",
     type=click.IntRange(min=1),
-    default=5,
+    default=KEEP,
     show_default=True,
     help="How many of the newest releases stay, if no ID is given.",
 )

@@ -20,6 +20,7 @@ from mnt.push.session import Frame, HostStep, Progress, Session, StepFailed
 from mnt.remote.push.receive import ignored
 from mnt.tasks.push import Pushed
 
+KEEP = 5  # releases, unless something else is asked for
 _CACHED = 65.0  # seconds until an NFS client must see a new `current`: acdirmax is 60
 _COMMITTED = ("commit", "prune", "confirm")
 

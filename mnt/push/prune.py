@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mnt.fleet import Fleet
-from mnt.push.change import Change
+from mnt.push.change import KEEP, Change
 from mnt.push.result import Left
 from mnt.push.session import HostStep, Progress
 
@@ -32,7 +32,7 @@ def prune(
     fleet: Fleet,
     releases: Sequence[str] = (),
     *,
-    keep: int = 5,
+    keep: int = KEEP,
     with_results: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,

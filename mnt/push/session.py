@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from mnt.fleet import Fleet, Outcome
-from mnt.remote.push.life import HEARTBEAT
+from mnt.remote.common.life import HEARTBEAT
 from mnt.tasks.push import converse
 from mnt.tasks.shape import wrong_answer
 

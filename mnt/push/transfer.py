@@ -11,7 +11,7 @@ from mnt.errors import MntError
 from mnt.fleet import Fleet
 from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host
-from mnt.push.change import Change
+from mnt.push.change import KEEP, Change
 from mnt.push.manifest import Manifest
 from mnt.push.notices import check_keys, private_keys
 from mnt.push.origin import here, is_mine, is_this_tree, told
@@ -20,7 +20,6 @@ from mnt.push.result import PushResult
 from mnt.push.session import HostStep, Progress
 from mnt.push.stream import spooled
 
-KEEP = 5  # releases, unless something else is asked for
 _RECEIVED = ("stage", "switch", "commit", "prune")  # the steps after which a host has the whole stream
 
 
