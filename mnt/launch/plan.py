@@ -83,6 +83,11 @@ class NodePlan:
     python: tuple[str, ...] = ()  # the words that start the interpreter
     gpus: int = 0  # promised by the inventory to the processes of this node, at most one each
 
+    def with_python_path(self, env: Mapping[str, str]) -> dict[str, str]:
+        """The environment with the whole PYTHONPATH, as a host makes it (`job_environment`)."""
+        path = [*self.python_path, *filter(None, [env.get("PYTHONPATH")])]
+        return {**env, "PYTHONPATH": ":".join(path)} if path else {**env}
+
 
 @dataclass(frozen=True)
 class LaunchPlan:
@@ -144,9 +149,7 @@ class LaunchPlan:
 
     def shown_env(self, node: NodePlan) -> dict[str, str]:
         """A node's environment for people: `***` for each secret, and the whole PYTHONPATH."""
-        shown = {**node.env, **dict.fromkeys(self.secret_names, HIDDEN)}
-        python_path = [*node.python_path, *filter(None, [shown.get("PYTHONPATH")])]
-        return {**shown, "PYTHONPATH": ":".join(python_path)} if python_path else shown
+        return node.with_python_path({**node.env, **dict.fromkeys(self.secret_names, HIDDEN)})
 
 
 def parse_env(assignments: Sequence[str], caller: Mapping[str, str]) -> dict[str, str]:

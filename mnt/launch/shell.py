@@ -11,11 +11,7 @@ from mnt.launch.plan import NodePlan
 
 def shell_of(node: NodePlan) -> str:
     """For the login shell of a node: a shell in its code tree, with the variables of a job but no secret."""
-    env = dict(node.env)
-    python_path = [*node.python_path, *filter(None, [env.get("PYTHONPATH")])]
-    if python_path:
-        env["PYTHONPATH"] = ":".join(python_path)
-    return _command([node.cwd], env, node.path_prepend)
+    return _command([node.cwd], node.with_python_path(node.env), node.path_prepend)
 
 
 def shell_without_plan(workdir: str, env: Mapping[str, str], path_prepend: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from mnt.errors import OutputError, UsageError
-from mnt.remote.common.files import make_directories, strerror
+from mnt.remote.common.files import make_directories, strerror, write_all
 from mnt.remote.common.owners import checked_directory, shared_group
 from mnt.remote.common.refusal import Refused
 from mnt.tasks.command import Sink
@@ -127,10 +127,8 @@ class _File:
             raise self._failure(error) from None
 
     def write(self, data: bytes) -> None:
-        view = memoryview(data)
         try:
-            while view:
-                view = view[self._file.write(view) :]
+            write_all(self._file, data)
         except OSError as error:
             raise self._failure(error) from None
 

@@ -15,14 +15,13 @@ from mnt.fleet import HostConnection, Timeouts
 from mnt.fleet.shell import runs_nothing
 from mnt.fleet.wire.command import ReadTimeout, RunningCommand, remaining
 from mnt.remote.common.files import whole_number
+from mnt.remote.common.life import HEARTBEAT
 from mnt.tasks import bootstrap, bundle
 from mnt.tasks.bootstrap import BadFrame, Frame, FrameReader
 from mnt.tasks.bounds import Bound, bound_of
 from mnt.tasks.shape import shaped, wrong_answer
 
 OnFrame = Callable[[dict[str, Any]], None]
-
-BEAT = 2.0  # seconds between two signs of life for a program that is `held`
 
 _LINE_SHOWN, _ERROR_SHOWN = 500, 2000  # characters of a line or an error of the host in a message
 _MOST_REMARKS = 100  # frames of boot.sh, which sends about 15
@@ -126,7 +125,7 @@ def held(
     """Run a program of `mnt/remote/` while the block runs; yields the first frame that it emits.
 
     The program ends with its standard input: at the end of the block, or if the connection is lost. Until
-    then it gets a line every `BEAT` seconds. Further frames are ignored.
+    then it gets a line every `HEARTBEAT` seconds. Further frames are ignored.
 
     Args:
         patience: seconds that it may take to emit the frame, and again to end. If it does not end, the
@@ -167,7 +166,7 @@ def held(
 
 def _until(done: threading.Event) -> Iterator[bytes]:
     """A stream that ends when `done` is set, with a sign of life every now and then."""
-    while not done.wait(BEAT):
+    while not done.wait(HEARTBEAT):
         yield b"\n"
 
 

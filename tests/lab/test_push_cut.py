@@ -15,7 +15,7 @@ from mnt.lab.lab import Lab
 from mnt.lab.spec import MANAGEMENT_NIC
 from mnt.push import change
 from mnt.push.session import Progress
-from mnt.remote.push.life import SILENCE
+from mnt.remote.common.life import SILENCE
 
 _BUSY = 60.0  # seconds that a slow machine may take in addition
 CUT = f"iifname {MANAGEMENT_NIC} drop"

@@ -29,9 +29,10 @@ from mnt.push.manifest import Manifest
 from mnt.push.plan import lacking
 from mnt.push.stream import spooled
 from mnt.push.tree import Entry, walk
+from mnt.remote.common import life
 from mnt.remote.job import files as job_files
-from mnt.remote.push import life, receive, reuse
 from mnt.remote.push import lock as lock_module
+from mnt.remote.push import receive, reuse
 from mnt.tasks.bundle import program_modules
 
 ID, ID2 = "20260101-000000-aaaaaaaa", "20260101-000001-bbbbbbbb"

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import stat
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 _MOST_TEXT = 64 * 1024 * 1024  # bytes; /proc/net/tcp of a busy host has some
 _PIECE = 1 << 16  # bytes
@@ -127,6 +127,13 @@ def _finite(text: str) -> float:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse, parse_int=_integer, parse_float=_finite)
+
+
+def write_all(file: IO[bytes], data: bytes) -> None:
+    """Write all of the data to an unbuffered file. Raises OSError."""
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]
 
 
 def replace_file(

@@ -1,9 +1,9 @@
-"""The head's signs of life, without which a push on a host ends. Runs on a host: Python 3.8.
+"""The head's signs of life, without which what it has begun on a host ends. Runs on a host: Python 3.8.
 
 The end of a connection can stay unnoticed for hours: if a network is cut, no packet says so, and sshd waits
 for TCP's own keepalive. So the head sends something every HEARTBEAT seconds, and a host that hears nothing
-for SILENCE seconds takes back what it did. That is longer than the head itself waits for a host (14 s, see
-docs/architecture.md): a gap that the head survives does not end the push on the host.
+for SILENCE seconds takes back what it did: a push, or a job that is being started. That is longer than the
+head itself waits for a host (14 s, see docs/architecture.md): what the head survives ends nothing on a host.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Silent(Exception):
 
 
 class LivelyInput(io.RawIOBase):
-    """Standard input of a push. Reading raises Silent if nothing comes for too long.
+    """A program's standard input. Reading raises Silent if nothing comes for too long.
 
     Args:
         on_sign: called whenever something has come.
     """
 
-    def __init__(self, stdin: IO[bytes], on_sign: Callable[[], object]) -> None:
+    def __init__(self, stdin: IO[bytes], on_sign: Callable[[], object] = lambda: None) -> None:
         self._stdin: Any = stdin
         self._on_sign = on_sign
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
+from mnt.remote.common.life import LivelyInput, Silent
 from mnt.remote.job.stop import stop_node
 
 _WHY = {"message": "mnt launch was cut off before it had started all nodes", "lost": None}
-PATIENCE = 20  # seconds without a sign of life of the head, which sends one every 2 s
 
 
 def hold_node(
@@ -17,16 +16,12 @@ def hold_node(
 ) -> dict[str, Any]:
     """Wait until the head ends the stream. If it is gone before, end this node's part of the job."""
     emit({"held": True})
-    signal.signal(signal.SIGALRM, signal.getsignal(signal.SIGTERM))  # which raises SystemExit
     try:
-        signal.alarm(PATIENCE)
-        while stdin.read1():  # type: ignore[attr-defined]  # it is buffered
-            signal.alarm(PATIENCE)
-    except (ConnectionError, SystemExit):
+        while LivelyInput(stdin).read(4096):
+            pass
+    except (ConnectionError, Silent, SystemExit):
         end_without_head(args)
         raise
-    finally:
-        signal.alarm(0)
     return {}
 
 

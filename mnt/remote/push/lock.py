@@ -1,7 +1,7 @@
 """The lock of a workdir: one push at a time, and no launch meanwhile. Runs on a host: Python 3.8.
 
 The file has two lines, who pushes and which process holds the lock, and is touched at each sign of life of
-that push's head: see life.py. The kernel frees the lock when its holder ends.
+that push's head: see mnt/remote/common/life.py. The kernel frees the lock when its holder ends.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import re
 import time
 from typing import Any, Callable, NamedTuple
 
+from mnt.remote.common.life import HEARTBEAT, SILENCE
 from mnt.remote.common.refusal import Refused
 from mnt.remote.push.entries import shown
-from mnt.remote.push.life import HEARTBEAT, SILENCE
 from mnt.remote.push.workdir import Workdir
 
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # NFS mounted with `nolock`, FUSE

@@ -40,12 +40,12 @@ import threading
 import time
 from typing import IO, Any, Callable, Dict, Iterator, NamedTuple
 
+from mnt.remote.common import life
 from mnt.remote.common.files import strerror
+from mnt.remote.common.life import LivelyInput, Silent
 from mnt.remote.common.refusal import Refused
 from mnt.remote.common.writing import try_to_write
-from mnt.remote.push import life
 from mnt.remote.push.entries import Entry, parse_manifest, shown
-from mnt.remote.push.life import LivelyInput, Silent
 from mnt.remote.push.lock import Lock, holder_of, take
 from mnt.remote.push.prune import prune
 from mnt.remote.push.releases import Releases, remove_tree

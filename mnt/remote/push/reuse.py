@@ -14,7 +14,7 @@ import os
 import platform
 from typing import IO, Collection, Iterable
 
-from mnt.remote.common.files import open_regular
+from mnt.remote.common.files import open_regular, write_all
 from mnt.remote.push.entries import Entry
 
 _BLOCK = 1 << 20
@@ -96,13 +96,6 @@ def open_new(path: bytes) -> IO[bytes]:
     """Open a new file to write and read, unbuffered. Raises OSError."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return open(os.open(path, flags, 0o600), "r+b", buffering=0)
-
-
-def write_all(file: IO[bytes], data: bytes) -> None:
-    """Write all of the data to an unbuffered file. Raises OSError."""
-    view = memoryview(data)
-    while view:
-        view = view[file.write(view) :]
 
 
 def _remove(path: bytes) -> None:

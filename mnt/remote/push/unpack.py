@@ -13,9 +13,10 @@ import os
 import tarfile
 from typing import IO, Iterator, Mapping, Sequence, cast
 
+from mnt.remote.common.files import write_all
 from mnt.remote.common.refusal import Refused
 from mnt.remote.push.entries import Entry, differs, shown
-from mnt.remote.push.reuse import open_new, take_from, write_all
+from mnt.remote.push.reuse import open_new, take_from
 
 _BLOCK = 1 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
