@@ -46,6 +46,17 @@ def alive(pid: int) -> bool:
         return False
 
 
+def read_until(process: subprocess.Popen[str], wanted: str, times: int = 1) -> str:
+    """What the process says until `wanted` has come so many times; fails after its output ends."""
+    assert process.stdout is not None
+    seen = ""
+    for line in process.stdout:
+        seen += line
+        if seen.count(wanted) >= times:
+            return seen
+    raise AssertionError(f"{wanted!r} never came; said:\n{seen}")
+
+
 def rest_of(process: subprocess.Popen[str]) -> str:
     """What a process still prints to its stdout, which is a pipe, until it ends; it is killed if it does not.
 

@@ -45,14 +45,3 @@ def start_attached(lab: Lab, *args: str, **options: Any) -> subprocess.Popen[str
         text=True,
         **options,
     )
-
-
-def read_until(process: subprocess.Popen[str], wanted: str, times: int = 1) -> str:
-    """What the process says until `wanted` has come so many times; fails after its output ends."""
-    assert process.stdout is not None
-    seen = ""
-    for line in process.stdout:
-        seen += line
-        if seen.count(wanted) >= times:
-            return seen
-    raise AssertionError(f"{wanted!r} never came; said:\n{seen}")

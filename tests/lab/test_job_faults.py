@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from faults import firewall, nic_down, power_off
-from launches import SLEEP, nothing_is_left, read_until, start_attached
-from waiting import PATIENCE, at_most, rest_of
+from launches import SLEEP, nothing_is_left, start_attached
+from waiting import PATIENCE, at_most, read_until, rest_of
 
 from mnt.lab.lab import Lab, LabHost
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import yaml
 from faults import port_taken, power_off, write_file
-from launches import SLEEP, nothing_is_left, processes_of_jobs, read_until, start_attached
+from launches import SLEEP, nothing_is_left, processes_of_jobs, start_attached
 from terminals import on_a_terminal
-from waiting import PATIENCE, rest_of, wait_for
+from waiting import PATIENCE, read_until, rest_of, wait_for
 
 from mnt.errors import HostError
 from mnt.inventory import loader

@@ -4,46 +4,25 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import faults
 import pytest
-import sessions
+from torch_hosts import Findings, RunMnt, findings_on, torch_hosts
 
-from mnt.lab.lab import Lab, LabHost, LabRequest, down
-
-RunMnt = Callable[..., subprocess.CompletedProcess[str]]
-Findings = list[dict[str, Any]]
-PYTHON = "/usr/bin/python3"
-
-# What they leave out: who reaches whom takes the longest, and has tests of its own.
-SKIPPED = "nic-reach,route,mtu,ssh-mesh,storage-visible"
+from mnt.lab.lab import Lab, LabHost
 
 
 @pytest.fixture(scope="module")
 def hosts(lab_support: None) -> Iterator[Lab]:
-    name = sessions.new_name()
-    try:
-        lab = Lab.up(LabRequest(name=name, count=2), python=PYTHON)
-        for host in lab.hosts:
-            faults.install(host, "torch", "2.13.0+cpu")
+    with torch_hosts(2) as lab:
         yield lab
-    finally:
-        down(name)
 
 
 @pytest.fixture
 def preflight(hosts: Lab, run_mnt: RunMnt) -> Callable[[], Findings]:
-    def run() -> Findings:
-        done = run_mnt("preflight", "--json", "--skip", SKIPPED, lab=hosts)
-        assert done.returncode in (0, 1), done.stderr
-        findings: Findings = json.loads(done.stdout)["findings"]
-        return findings
-
-    return run
+    return lambda: findings_on(run_mnt, hosts)
 
 
 _EDIT = re.compile(r"in /etc/hosts, remove (\S+) from all lines, and add the line: (.*)")

@@ -2,49 +2,30 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import faults
 import pytest
-import sessions
 import yaml
+from torch_hosts import PYTHON, Findings, RunMnt, findings_on, torch_hosts
 
-from mnt.lab.lab import Lab, LabHost, LabRequest, down
+from mnt.lab.lab import Lab, LabHost
 
-RunMnt = Callable[..., subprocess.CompletedProcess[str]]
-PYTHON = "/usr/bin/python3"
 GPUS = Path(__file__).parents[1] / "data" / "nvidia-smi"
-
-# What they leave out: who reaches whom takes the longest, and has tests of its own.
-SKIPPED = "nic-reach,route,mtu,ssh-mesh,storage-visible"
 
 
 @pytest.fixture(scope="module")
 def hosts(lab_support: None) -> Iterator[Lab]:
-    name = sessions.new_name()
-    try:
-        lab = Lab.up(LabRequest(name=name, count=3), python=PYTHON)
-        for host in lab.hosts:
-            faults.install(host, "torch", "2.13.0+cpu")
+    with torch_hosts(3) as lab:
         yield lab
-    finally:
-        down(name)
 
 
 @pytest.fixture
-def preflight(hosts: Lab, run_mnt: RunMnt) -> Callable[..., list[dict[str, Any]]]:
-    def run(*args: str) -> list[dict[str, Any]]:
-        done = run_mnt("preflight", "--json", "--skip", SKIPPED, *args, lab=hosts)
-        assert done.returncode in (0, 1), done.stderr
-        findings: list[dict[str, Any]] = json.loads(done.stdout)["findings"]
-        return findings
-
-    return run
+def preflight(hosts: Lab, run_mnt: RunMnt) -> Callable[..., Findings]:
+    return partial(findings_on, run_mnt, hosts)
 
 
 def must(host: LabHost, *argv: str, user: bool = False) -> str:
@@ -151,7 +132,7 @@ def logind_conf(text: str) -> Callable[[LabHost], AbstractContextManager[None]]:
 )
 def test_what_is_wrong_with_one_host(
     hosts: Lab,
-    preflight: Callable[..., list[dict[str, Any]]],
+    preflight: Callable[..., Findings],
     inject: Callable[[LabHost], AbstractContextManager[None]],
     check: str,
     severity: str,
@@ -166,13 +147,11 @@ def test_what_is_wrong_with_one_host(
     assert findings[0]["fix"]
 
 
-def test_all_is_well_again(preflight: Callable[..., list[dict[str, Any]]]) -> None:
+def test_all_is_well_again(preflight: Callable[..., Findings]) -> None:
     assert preflight() == []
 
 
-def test_removed_shared_memory_and_the_way_to_keep_it(
-    hosts: Lab, preflight: Callable[..., list[dict[str, Any]]]
-) -> None:
+def test_removed_shared_memory_and_the_way_to_keep_it(hosts: Lab, preflight: Callable[..., Findings]) -> None:
     host = hosts.host("node3")
     with file(host, "/etc/systemd/logind.conf.d/50-site.conf", "[Login]\nRemoveIPC=yes\n"):
         (finding,) = preflight()
@@ -183,7 +162,7 @@ def test_removed_shared_memory_and_the_way_to_keep_it(
 
 
 def test_a_lock_that_a_killed_build_has_left(
-    hosts: Lab, preflight: Callable[..., list[dict[str, Any]]], tmp_path: Path
+    hosts: Lab, preflight: Callable[..., Findings], tmp_path: Path
 ) -> None:
     document = yaml.safe_load(hosts.inventory_path.read_text())
     del document["env"]["TORCH_EXTENSIONS_DIR"]  # so that it is where torch itself looks
@@ -214,47 +193,46 @@ def recorded(name: str) -> str:
     return "".join((GPUS / name).read_text().splitlines(keepends=True)[1:-1])
 
 
-def test_a_gpu_that_is_ill(
-    hosts: Lab, preflight: Callable[..., list[dict[str, Any]]], tmp_path: Path
-) -> None:
-    """As the ordinary user, with what a real nvidia-smi printed but for one word."""
-    gpus, rows = recorded("query-gpu.txt"), recorded("query-remapped-rows.txt")
-    inventory = tmp_path / "inventory.yaml"
+@contextmanager
+def gpus_of(hosts: Lab, script: Callable[[LabHost], str], directory: Path) -> Iterator[Path]:
+    """An nvidia-smi on each host, which shows two GPUs; gives an inventory that promises them."""
+    inventory = directory / "inventory.yaml"
     document = yaml.safe_load(hosts.inventory_path.read_text())
     document["defaults"]["gpus"] = 2
     inventory.write_text(yaml.safe_dump(document, sort_keys=False))
     try:
         for host in hosts.hosts:
-            ill = rows.replace("No, No, 0", "Yes, Yes, 512", 1) if host.name == "node3" else rows
-            faults.write_file(host, "/usr/local/bin/nvidia-smi", _NVIDIA_SMI.format(gpus=gpus, rows=ill))
-            must(host, "chmod", "+x", "/usr/local/bin/nvidia-smi")
-        findings = preflight("-i", str(inventory))
+            faults.write_file(host, _TOOL, script(host))
+            must(host, "chmod", "+x", _TOOL)
+        yield inventory
     finally:
         for host in hosts.hosts:
-            must(host, "rm", "-f", "/usr/local/bin/nvidia-smi")
+            must(host, "rm", "-f", _TOOL)
+
+
+def test_a_gpu_that_is_ill(hosts: Lab, preflight: Callable[..., Findings], tmp_path: Path) -> None:
+    """As the ordinary user, with what a real nvidia-smi printed but for one word."""
+    gpus, rows = recorded("query-gpu.txt"), recorded("query-remapped-rows.txt")
+
+    def script(host: LabHost) -> str:
+        ill = rows.replace("No, No, 0", "Yes, Yes, 512", 1) if host.name == "node3" else rows
+        return _NVIDIA_SMI.format(gpus=gpus, rows=ill)
+
+    with gpus_of(hosts, script, tmp_path) as inventory:
+        findings = preflight("-i", str(inventory))
     (finding,) = findings
     assert (finding["check"], finding["hosts"], finding["severity"]) == ("gpu-remap", ["node3"], "fail")
 
 
 def test_a_gpu_that_nvidia_smi_warns_of(
-    hosts: Lab, preflight: Callable[..., list[dict[str, Any]]], tmp_path: Path
+    hosts: Lab, preflight: Callable[..., Findings], tmp_path: Path
 ) -> None:
     """It answers in full, warns, and exits with 14: no GPU is missing."""
     words = "WARNING: infoROM is corrupted at gpu 0000:00:06.0"
-    script = _NVIDIA_SMI.format(gpus=recorded("query-gpu.txt"), rows=recorded("query-remapped-rows.txt"))
-    inventory = tmp_path / "inventory.yaml"
-    document = yaml.safe_load(hosts.inventory_path.read_text())
-    document["defaults"]["gpus"] = 2
-    inventory.write_text(yaml.safe_dump(document, sort_keys=False))
-    try:
-        for host in hosts.hosts:
-            ill = script.replace(";;", f"echo '{words}' >&2; exit 14;;", 1)
-            faults.write_file(host, _TOOL, ill if host.name == "node2" else script)
-            must(host, "chmod", "+x", _TOOL)
+    well = _NVIDIA_SMI.format(gpus=recorded("query-gpu.txt"), rows=recorded("query-remapped-rows.txt"))
+    ill = well.replace(";;", f"echo '{words}' >&2; exit 14;;", 1)
+    with gpus_of(hosts, lambda host: ill if host.name == "node2" else well, tmp_path) as inventory:
         findings = preflight("-i", str(inventory))
-    finally:
-        for host in hosts.hosts:
-            must(host, "rm", "-f", _TOOL)
     (finding,) = findings
     assert (finding["check"], finding["hosts"], finding["severity"]) == ("gpu-warning", ["node2"], "warn")
     assert words in finding["message"]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from local_jobs import LocalMnt, make_python
 from ports import free_port
-from waiting import PATIENCE, alive, rest_of, wait_for
+from waiting import PATIENCE, alive, read_until, rest_of, wait_for
 
 HERE = socket.gethostname()
 
@@ -47,17 +47,6 @@ while not os.path.exists("go") and time.monotonic() < end:
     time.sleep(0.05)
 print("gone", flush=True)
 """
-
-
-def read_until(process: subprocess.Popen[str], wanted: str, times: int = 1) -> str:
-    """What the process says until `wanted` has come so many times."""
-    assert process.stdout is not None
-    said = ""
-    for line in process.stdout:
-        said += line
-        if said.count(wanted) >= times:
-            return said
-    raise AssertionError(f"{wanted!r} never came:\n{said}")
 
 
 def test_a_job_runs_here_in_the_callers_directory(mnt: LocalMnt) -> None:

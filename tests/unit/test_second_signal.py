@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import threading
 import time
 
 import pytest
 from job_host import JobHost
 from local_jobs import LocalMnt
-from waiting import PATIENCE, rest_of, wait_for
+from waiting import PATIENCE, read_until, rest_of, wait_for
 
 from mnt.launch import signals
 
@@ -27,19 +26,11 @@ DELAYS = [0.0, 0.001, 0.005, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5]
 LOOP = int(os.environ.get("MNT_FUZZ_SIGNALS", "1"))  # rounds over all delays
 
 
-def await_line(process: subprocess.Popen[str], wanted: str) -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        if wanted in line:
-            return
-    raise AssertionError(f"it never said {wanted!r}")
-
-
 @pytest.mark.parametrize("delay", DELAYS * LOOP)
 def test_soon_after_the_first_it_means_the_same(mnt: LocalMnt, delay: float) -> None:
     mnt.script(STUBBORN)
     launch = mnt.attached("--nproc", "1", "--grace", "0.3", "train.py")
-    await_line(launch, "sleeping")
+    read_until(launch, "sleeping")
     launch.send_signal(signal.SIGTERM)
     time.sleep(delay)
     launch.send_signal(signal.SIGTERM)
@@ -66,9 +57,9 @@ def test_while_it_starts(mnt: LocalMnt) -> None:
 def test_much_later_it_leaves_the_stop_and_says_how_to_go_on(mnt: LocalMnt) -> None:
     mnt.script(STUBBORN)
     launch = mnt.attached("--nproc", "1", "--grace", "60", "train.py")
-    await_line(launch, "sleeping")
+    read_until(launch, "sleeping")
     launch.send_signal(signal.SIGTERM)
-    await_line(launch, "interrupted: stopping")
+    read_until(launch, "interrupted: stopping")
     again = threading.Event()
     again.wait(2.5)
     launch.send_signal(signal.SIGTERM)
