@@ -224,6 +224,8 @@ def _split(line: str, where: str) -> tuple[str, tuple[str, ...]]:
         if line.strip() and not line.lstrip().startswith("#"):
             raise UsageError(f"{where}: no value: {line.strip()!r}", fix="see man ssh_config")
         return "", ()
+    if not re.search("[#\"']", match[2]):  # nearly every line: the others take ten times as long
+        return match[1].lower(), tuple(match[2].split())
     words: list[list[str]] = [[]]
     for part in _PART.finditer(match[2]):
         if part.lastgroup == "open":

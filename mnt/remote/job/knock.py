@@ -51,7 +51,7 @@ class Knock:
             return
         self._next = now + EVERY
         self.close()
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(Exception):  # an address that cannot be used ends this attempt only
             self._socket = begin_connection(self._endpoint)
             self._selector.register(self._socket, selectors.EVENT_WRITE, self._answered)
 
