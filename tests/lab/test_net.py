@@ -240,7 +240,7 @@ def test_net_and_preflight_start_no_trial_behind_a_firewall(make_lab: MakeLab, r
         net = document(run_mnt("net", "--deep", "--json", lab=lab))
         preflight = document(run_mnt("preflight", "--deep", "--json", lab=lab))
     refused = net["deep"]["problem"]["message"]
-    assert refused.startswith("not tried: node2: ")
+    assert refused.startswith("not tried: node[1-2]: node2, as only node1 says: ")
     assert refused.endswith(" (nic-reach)")
     (finding,) = [each for each in preflight["findings"] if each["check"] == "all-reduce"]
     assert finding["message"] == refused
