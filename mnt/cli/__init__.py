@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "launch": ("launch", "Start a job: the master first, then the workers."),
     "status": ("status", "Show the jobs on the hosts."),
     "logs": ("logs", "Print the output of a job."),
+    "fetch": ("fetch", "Bring back what a job wrote, or any files of the hosts."),
     "stop": ("stop", "Stop jobs on all their hosts, and verify that no process is left."),
     "shell": ("shell", "Open a shell on one host, in the current release."),
     "lab": ("lab", "Run throw-away hosts on this machine, for trials and tests."),

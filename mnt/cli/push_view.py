@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,24 +147,18 @@ def told(foreign: Mapping[str, Any]) -> str:
 @contextlib.contextmanager
 def progress_shown() -> Iterator[Progress]:
     """Print each step as it begins, and on a terminal show a progress bar."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
-    from rich.progress import Progress as Bar
-
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("", total=None, visible=False)
+    with ui.transfer_bar() as bar:
 
         class Shown(Progress):
             def step(self, step: str, size: int) -> None:
                 sending = f"sending {filesize.decimal(size)}" if size else "nothing to send"
                 ui.note(_STEPS.get(step, sending))
-                bar.update(task, total=size, visible=size > 0)
+                bar.expect(size)
 
             def warn(self, text: str) -> None:
                 ui.warn(text)
 
             def sent(self, count: int) -> None:
-                bar.advance(task, count)
+                bar.advance(count)
 
         yield Shown()

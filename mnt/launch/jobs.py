@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+JOB_ID = r"\A[0-9]{8}-[0-9]{6}-[0-9a-f]{6}\Z"  # as `new_job_id` makes it
 _SKEW = 300.0  # seconds between the clocks of two heads
 ACTIVE = frozenset({"starting", "running"})
 

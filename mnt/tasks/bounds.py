@@ -10,7 +10,7 @@ import re
 from itertools import islice
 from typing import NamedTuple
 
-from mnt.remote.common.forms import LOG_JSON
+from mnt.remote.common.forms import FETCH_PIECE, LOG_JSON
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -42,6 +42,7 @@ _BOUNDS = {
     "net.reach": SHORT,
     "job.list": Bound(16 * KIB, 200),  # without the list
     "job.jobctl": Bound(LOG_JSON + 4 * KIB, 10_000),  # a part of a log; a job's state has 9 values for a node
+    "fetch.fetch": Bound(FETCH_PIECE * 4 // 3 + 4 * KIB, 1000),  # a piece of a file; an entry has 9 values
     "push.receive": Bound(256 * KIB, 16_000),  # the names of all releases
     "ssh.authorize": SHORT,
     "ssh.mesh": SHORT,

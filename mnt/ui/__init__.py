@@ -22,6 +22,7 @@ from mnt.ui.console import (
 )
 from mnt.ui.files import write_file
 from mnt.ui.hostlines import HostLines, block
+from mnt.ui.progress import transfer_bar
 from mnt.ui.table import Cell, fits, table
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "readable",
     "success",
     "table",
+    "transfer_bar",
     "unwritable",
     "warn",
     "write_file",

@@ -16,7 +16,7 @@ FLOORS = (
     ("cli",),
     ("trial",),
     ("launch",),
-    ("preflight", "push", "run", "trust"),
+    ("fetch", "preflight", "push", "run", "trust"),
     ("network",),
     ("facts",),
     ("tasks",),

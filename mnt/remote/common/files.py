@@ -182,6 +182,16 @@ def make_directories(path: str | os.PathLike[str], mode: int = 0o700) -> None:
             raise
 
 
+def encode(text: str) -> bytes:
+    """The bytes of a text from the head, independent of this host's locale."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def decode(data: bytes) -> str:
+    """The text that `encode` turns into these bytes."""
+    return data.decode("utf-8", "surrogateescape")
+
+
 def strerror(error: BaseException) -> str:
     """The message of an exception; of an OSError, the system's message without number and file name."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -8,6 +8,9 @@ HOST_NAME = rf"\A{HOST}\Z"  # also the name of a directory, and in an inventory
 MOST_PID = 2**22  # PID_MAX_LIMIT, proc(5)
 CALENDAR_END = 253402214400  # epoch seconds: the last day of the year 9999
 LOG_JSON = 320 * 1024  # bytes in JSON of a part of a log
+FETCH_PIECE = 192 * 1024  # bytes of a file in a frame; base64 makes them 256 KiB
+FETCH_FILES = 100_000  # that a host sends at most
+FETCH_LIST = 16 * 1024 * 1024  # bytes in JSON of their list
 
 
 def _address_pattern() -> str:

@@ -180,7 +180,7 @@ def is_staged(paths: JobPaths) -> bool:
 
 def about(spec: Mapping[str, Any]) -> dict[str, Any]:
     """What is shown of a spec, and the reader of its logs: no environment, and no secret."""
-    return {name: spec.get(name) for name in ("format", "remains", *_ABOUT)}
+    return {name: spec.get(name) for name in ("format", "remains", "cwd", *_ABOUT)}
 
 
 def living_supervisor(state: dict[str, Any]) -> Process | None:

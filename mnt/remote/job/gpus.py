@@ -6,9 +6,9 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from mnt.remote.common.files import parse_json
+from mnt.remote.common.files import encode, parse_json
 from mnt.remote.common.refusal import Refused
-from mnt.remote.job.spec import encode, job_environment
+from mnt.remote.job.spec import job_environment
 
 PATIENCE = 45.0  # seconds for an interpreter to import torch; less than a caller waits for `stage_node`
 

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from mnt.remote.common.files import read
+from mnt.remote.common.files import encode, read
 from mnt.remote.job.files import JobPaths
 
 _SIOCGIFFLAGS = 0x8913  # netdevice(7)
@@ -63,11 +63,6 @@ def training_nic_down(spec: Mapping[str, Any]) -> str | None:
     except (OSError, struct.error):
         return None
     return None if struct.unpack("16sh14x", found)[1] & _IFF_RUNNING else nic
-
-
-def encode(text: str) -> bytes:
-    """The bytes of a text from the head, independent of this host's locale."""
-    return text.encode("utf-8", "surrogateescape")
 
 
 def first_rank(spec: Mapping[str, Any]) -> int:

@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-from mnt.remote.common.files import read_json, strerror
+from mnt.remote.common.files import encode, read_json, strerror
 from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.channel import Event
@@ -42,7 +42,6 @@ from mnt.remote.job.procs import (
 from mnt.remote.job.remains.readers import remains_of
 from mnt.remote.job.secret import take_secrets
 from mnt.remote.job.spec import (
-    encode,
     first_rank,
     job_environment,
     job_variables,

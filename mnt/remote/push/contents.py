@@ -15,7 +15,7 @@ from mnt.remote.push.entries import Entry, same_bytes, shown
 
 _SHOWN = 3  # names of foreign files that are told
 _LONGEST = 100  # characters of such a name
-_BYTE_CODE = re.compile(rb"(?:\A|/)__pycache__/[^/]*\.pyc(?:\.[0-9]+)?\Z")  # Python writes x.pyc.NUMBER first
+BYTE_CODE = re.compile(rb"(?:\A|/)__pycache__/[^/]*\.pyc(?:\.[0-9]+)?\Z")  # Python writes x.pyc.NUMBER first
 
 
 class Contents(NamedTuple):
@@ -44,22 +44,22 @@ def look_into(top: bytes, entries: Sequence[Entry], shared: bytes, *, made: floa
     named = {entry.path: entry for entry in entries}
     files = size = 0
     foreign: list[tuple[bytes, int]] = []
-    for path, found in _files(top):
+    for path, found in files_of(top):
         if found is None:
             foreign.append((path, 0))
             continue
-        if stat.S_ISLNK(found.st_mode) and _leads_to_shared(top, path, shared):
+        if stat.S_ISLNK(found.st_mode) and leads_to_shared(top, path, shared):
             continue
         held = found.st_size if stat.S_ISREG(found.st_mode) else 0
         files += 1
         size += held
-        if not _BYTE_CODE.search(path) and not _as_sent(top, named.get(path), found, made):
+        if not BYTE_CODE.search(path) and not _as_sent(top, named.get(path), found, made):
             foreign.append((path, held))
     names = [shown(path)[:_LONGEST] for path, _ in sorted(foreign)[:_SHOWN]]
     return Contents(files, size, len(foreign), sum(held for _, held in foreign), names)
 
 
-def _files(top: bytes) -> Iterator[tuple[bytes, os.stat_result | None]]:
+def files_of(top: bytes) -> Iterator[tuple[bytes, os.stat_result | None]]:
     """Every path below `top` that is no directory, with its status; None: it cannot be read."""
     pending = [b""]
     while pending:
@@ -85,7 +85,7 @@ def _files(top: bytes) -> Iterator[tuple[bytes, os.stat_result | None]]:
                 yield path, status
 
 
-def _leads_to_shared(top: bytes, path: bytes, shared: bytes) -> bool:
+def leads_to_shared(top: bytes, path: bytes, shared: bytes) -> bool:
     """Whether a link is one of those that `Releases.link_shared` makes."""
     place = os.path.join(top, path)
     try:

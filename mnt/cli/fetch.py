@@ -1,0 +1,191 @@
+"""`mnt fetch`: bring back what a job wrote, or any files of the hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+
+import click
+from rich import filesize
+
+from mnt import ui
+from mnt.cli.jobs import found_jobs
+from mnt.cli.options import Selection, json_option, selection_options
+from mnt.errors import MntError, OutputError, UsageError, counted
+from mnt.fetch import fetch as fetching
+from mnt.fetch.fetch import Fetched, Options, Progress
+from mnt.fetch.places import JOB_PLACES, conflict, pattern_of, place_of
+from mnt.fleet import Fleet
+from mnt.inventory.hostlist import fold
+from mnt.launch.jobs import JOB_ID, Job
+from mnt.tasks.fetch import Wanted
+
+_DIRECTORY = "fetched"
+_SHOWN = 5  # files of a host that are named
+_COLOURS = {"fetched": "green", "shared": "green", "nothing": "yellow"}
+
+
+@click.command()
+@selection_options
+@json_option
+@click.option(
+    "--to", metavar="DIR", help="Where to write, one directory a host; default: fetched/JOB, or fetched."
+)
+@click.option("--force", is_flag=True, help="Overwrite files that were changed here.")
+@click.option("--dry-run", is_flag=True, help="Only say how much there is; write nothing.")
+@click.argument("what", metavar="[JOB | PATH..]", nargs=-1)
+def fetch(
+    selection: Selection, as_json: bool, to: str | None, force: bool, dry_run: bool, what: tuple[str, ...]
+) -> int:
+    """Bring back what JOB (default: the newest job) has written since its start, or the files at PATHs.
+
+    Of a job: what is new in its release, what is new in shared/, and its logs. A relative PATH is in the
+    current release; it may have *, ? and [..], quoted. What is here already is not sent again, so run it
+    again after an interrupt. Links are not followed.
+    """
+    with _chosen(selection, what) as (job, fleet, hosts, complete):
+        default = os.path.join(_DIRECTORY, job.job) if job else _DIRECTORY
+        directory = default if to is None else to
+        patterns = [] if job else [pattern_of(path) for path in what]
+        wanted = Wanted(job.job if job else None, tuple(patterns))
+        prefixes = JOB_PLACES if job else tuple(place_of(each) for each in patterns)
+        if to is None and not dry_run:
+            _make_default()
+        with ui.transfer_bar() as bar:
+
+            class Shown(Progress):
+                def total(self, files: int, size: int) -> None:
+                    ui.note(f"{counted(files, 'file')}, {filesize.decimal(size)}")
+                    bar.expect(0 if dry_run else size)
+
+                def arrived(self, count: int) -> None:
+                    bar.advance(count)
+
+            results = fetching.fetch(
+                fleet, dict.fromkeys(hosts, wanted), prefixes, directory, Options(force, dry_run), Shown()
+            )
+    nowhere = [] if job else _nowhere(what, prefixes, results)
+    ok = complete and all(result.ok for result in results.values()) and not nowhere
+    if as_json:
+        ui.document(
+            {
+                "ok": ok,
+                "job": job and job.job,
+                "to": directory,
+                "dry_run": dry_run,
+                "hosts": {host: result.document() for host, result in results.items()},
+            }
+        )
+    else:
+        _show(results, directory, dry_run)
+    for path in nowhere:
+        ui.failure(f"no host has {path}")
+    return 0 if ok else 1
+
+
+@contextlib.contextmanager
+def _chosen(
+    selection: Selection, what: tuple[str, ...]
+) -> Iterator[tuple[Job | None, Fleet, list[str], bool]]:
+    """The job that is meant (None: paths), a fleet of its hosts, their names, and whether these are all."""
+    named = [each for each in what if re.match(JOB_ID, each)]
+    if named and len(what) > 1:
+        raise UsageError(f"{named[0]} is a job, with other arguments", fix=f"mnt fetch {named[0]}")
+    if what and not named:
+        double = conflict([pattern_of(path) for path in what])
+        if double is not None:
+            raise UsageError(f"two paths have the same place here: {double}", fix="fetch them one by one")
+        with Fleet(selection.hosts) as fleet:
+            yield None, fleet, [host.name for host in selection.hosts], True
+        return
+    with found_jobs(selection, named[0] if named else None) as found:
+        job = found.named(named[0] if named else None)
+        hosts = [member.host for member in job.nodes if member.entry is not None]
+        if not hosts:
+            raise MntError(f"job {job.job}: no host has its files", fix=f"mnt status {job.job}")
+        running = ", which still runs: its files may change" if job.active else ""
+        ui.note(f"job {job.job}, on {fold(hosts)}{running}")
+        yield job, found.hosts.fleet_of(job), hosts, found.complete
+
+
+def _make_default() -> None:
+    """Make the default directory, which git and `mnt push` leave out. Raises OutputError."""
+    if os.path.isdir(_DIRECTORY):
+        return
+    try:
+        os.mkdir(_DIRECTORY)
+        ui.write_file(os.path.join(_DIRECTORY, ".gitignore"), "*\n")
+    except OSError as error:
+        raise OutputError(
+            f"{_DIRECTORY}: it cannot be made: {error.strerror}", fix="name one: --to DIR"
+        ) from None
+
+
+def _nowhere(what: tuple[str, ...], prefixes: tuple[str, ...], results: Mapping[str, Fetched]) -> list[str]:
+    """The paths that every host lacks of those that answered."""
+    answered = [result for result in results.values() if result.error is None]
+    return [
+        path
+        for path, prefix in zip(what, prefixes, strict=True)
+        if answered and all(prefix in result.absent for result in answered)
+    ]
+
+
+def _show(results: Mapping[str, Fetched], directory: str, dry_run: bool) -> None:
+    rows = [
+        (
+            host,
+            ui.Cell(result.status, _COLOURS.get(result.status, "red")),
+            str(result.files),
+            filesize.decimal(result.bytes),
+            str(result.already),
+            f"{result.seconds:.1f} s",
+        )
+        for host, result in results.items()
+    ]
+    ui.table(("HOST", "STATUS", "FILES", "BYTES", "ALREADY HERE", "TOOK"), rows)
+    sentences: dict[str, list[str]] = {}
+    for host, result in results.items():
+        for text in _remarks(result):
+            sentences.setdefault(text, []).append(host)
+    for text, hosts in sentences.items():
+        ui.warn(f"{fold(hosts)}: {text}")
+    for host, result in results.items():
+        for place, why in list(result.failed.items())[:_SHOWN]:
+            ui.failure(f"{host}: {place}: {why}")
+        if len(result.failed) > _SHOWN:
+            ui.failure(f"{host}: .. and {len(result.failed) - _SHOWN} more files: --json lists them")
+        if result.error is not None:
+            ui.failure(f"{host}: {result.error}")
+            if result.fix:
+                ui.failure(f"  fix: {result.fix}")
+    files = sum(result.files for result in results.values())
+    size = filesize.decimal(sum(result.bytes for result in results.values()))
+    if dry_run:
+        ui.info(f"{counted(files, 'file')}, {size}, would go to {directory}")
+    elif files or any(result.already for result in results.values()):
+        ui.success(f"{counted(files, 'file')}, {size}, fetched to {directory}/HOST")
+    else:
+        ui.info("there was nothing to fetch")
+
+
+def _remarks(result: Fetched) -> Iterator[str]:
+    """What a person should know of a host's result, without what failed."""
+    if result.shared_with:
+        yield f"the same files as on {fold(result.shared_with)}, and fetched from there"
+    if result.absent:
+        yield f"nothing at {', '.join(result.absent)}"
+    if result.later:
+        yield f"{counted(result.later, 'file')} left, written after the job's end: those of another job?"
+    if result.changed:
+        yield f"{_some(result.changed)} changed while being read: fetch again when the job has ended"
+    for why in dict.fromkeys(result.left_out.values()):
+        places = [place for place, reason in result.left_out.items() if reason == why]
+        yield f"{_some(places)} left out: {why}"
+
+
+def _some(places: list[str]) -> str:
+    more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
+    return ", ".join(places[:_SHOWN]) + more

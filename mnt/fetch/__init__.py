@@ -1,0 +1,1 @@
+"""`mnt fetch`: files of the hosts, brought to the head. `places` and `plan` are pure; `store` writes here."""

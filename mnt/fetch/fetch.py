@@ -1,0 +1,290 @@
+"""Fetch files from all hosts of a fleet, into a directory for each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+from mnt.errors import HostError, OutputError, counted
+from mnt.fetch.places import below, stays_inside
+from mnt.fetch.plan import decide, sharers
+from mnt.fetch.store import Store, Unfit, opened
+from mnt.fleet import Fleet, HostConnection
+from mnt.remote.fetch.parts import ABSENT
+from mnt.tasks.fetch import Entry, Request, SurveyedPart, Wanted, list_files, receive, survey
+
+_AT_A_TIME = 8  # hosts: the head is the bottleneck, and keeps the lists of so many
+
+_WHY = {
+    "changed here": "changed here since; --force overwrites it",
+    "in the way": "something else is in its way here",
+    "unreadable": "this user may not read it there",
+}
+
+
+class Progress:
+    """Hears of the progress; overridden by what shows it. Called from several threads."""
+
+    def total(self, files: int, size: int) -> None:
+        """So many files and bytes are to be fetched, those that are here already included."""
+
+    def arrived(self, count: int) -> None:
+        """So many bytes more have arrived, or are here already."""
+
+
+@dataclass
+class Fetched:
+    """The result of one host. Paths are relative to the host's directory."""
+
+    files: int = 0  # that have arrived
+    bytes: int = 0  # that were received
+    already: int = 0  # files that were here
+    changed: list[str] = field(default_factory=list)  # were written to on the host while they were read
+    left_out: dict[str, str] = field(default_factory=dict)  # pipes, links that lead out, ..: with the reason
+    failed: dict[str, str] = field(default_factory=dict)  # files that are not here: with the reason
+    later: int = 0  # files that were left, because they were written after the job's end
+    absent: list[str] = field(default_factory=list)  # parts that the host does not have
+    shared_with: list[str] = field(default_factory=list)  # hosts from which the same files are fetched
+    seconds: float = 0.0
+    error: str | None = None
+    fix: str | None = None
+    reached: bool = True
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None and not self.failed
+
+    @property
+    def status(self) -> str:
+        if self.error is not None:
+            return "failed" if self.reached else "unreachable"
+        if self.failed:
+            return "incomplete"
+        if self.files or self.already:
+            return "fetched"
+        return "shared" if self.shared_with else "nothing"
+
+    def document(self) -> dict[str, Any]:
+        fields = {**asdict(self), "status": self.status}
+        del fields["reached"]
+        return fields
+
+
+@dataclass(frozen=True)
+class Options:
+    force: bool = False  # overwrite files that were changed here
+    dry_run: bool = False
+
+
+def fetch(
+    fleet: Fleet,
+    wanted: Mapping[str, Wanted],
+    prefixes: Sequence[str],
+    directory: str,
+    options: Options = Options(),
+    progress: Progress | None = None,
+) -> dict[str, Fetched]:
+    """Fetch what is wanted of each host, into `directory`/HOST.
+
+    Files that hosts share are fetched from the first of them. What is here already is not sent again, also
+    not the part of a file that has arrived. Links are not followed.
+
+    Args:
+        wanted: by host; with the same parts on all.
+        prefixes: of each part: the directory below `directory`/HOST.
+
+    Raises OutputError if the disk here is full or fails, and UsageError for a `directory` that others can
+    change; what has arrived stays.
+    """
+    progress = progress or Progress()
+    surveys = fleet.run_each(survey, {host: (what,) for host, what in wanted.items()})
+    parts = surveys.values_by_host()
+    shared = sharers(parts)
+    results = {
+        **{host: _surveyed(found, shared[host], prefixes) for host, found in parts.items()},
+        **{host: _failed(error, Fetched()) for host, error in surveys.errors().items()},
+    }
+    work = {host: _worth(found, shared[host]) for host, found in parts.items() if _worth(found, shared[host])}
+    everything = [part for of_host in work.values() for part in of_host.values()]
+    progress.total(sum(part["files"] for part in everything), sum(part["bytes"] for part in everything))
+    if options.dry_run:
+        for host, of_host in work.items():
+            results[host].files = sum(part["files"] for part in of_host.values())
+            results[host].bytes = sum(part["bytes"] for part in of_host.values())
+    elif work:
+        _take_all(fleet, wanted, work, results, _Job(prefixes, directory, options, progress))
+    return {host: results[host] for host in wanted}
+
+
+def _surveyed(parts: Sequence[SurveyedPart], shared: Mapping[int, str], prefixes: Sequence[str]) -> Fetched:
+    """What the survey says about a host."""
+    result = Fetched(
+        later=sum(part["later"] for part in parts), shared_with=list(dict.fromkeys(shared.values()))
+    )
+    for part, prefix in zip(parts, prefixes, strict=True):
+        problem = part["problem"]
+        if problem is not None and problem.startswith(ABSENT):
+            result.absent.append(prefix)
+        elif problem is not None:
+            result.error = problem
+    return result
+
+
+def _worth(parts: Sequence[SurveyedPart], shared: Mapping[int, str]) -> dict[int, SurveyedPart]:
+    """The parts of a host that have files, and are fetched from no other host, by number."""
+    return {
+        number: part
+        for number, part in enumerate(parts)
+        if part["problem"] is None and part["files"] and number not in shared
+    }
+
+
+def _failed(error: HostError, result: Fetched) -> Fetched:
+    result.error, result.fix = f"{error.phase}: {error.reason}", error.advice
+    result.reached = error.phase in ("command", "answer", "channel")
+    return result
+
+
+class _Job(NamedTuple):
+    """The arguments of `fetch` that are the same for all hosts."""
+
+    prefixes: Sequence[str]
+    directory: str
+    options: Options
+    progress: Progress
+
+
+def _take_all(
+    fleet: Fleet,
+    wanted: Mapping[str, Wanted],
+    work: Mapping[str, Mapping[int, SurveyedPart]],
+    results: Mapping[str, Fetched],
+    job: _Job,
+) -> None:
+    """Fetch some parts of each host, and note in `results` what came of it."""
+    umask = os.umask(0)
+    os.umask(umask)
+    with opened(job.directory) as directory:
+
+        def take(connection: HostConnection) -> None:
+            host = connection.target.name
+            with contextlib.closing(Store(directory, host, umask)) as store:
+                _Taking(results[host], store, job).take(connection, wanted[host], work[host])
+
+        outcomes = fleet.run_each(take, dict.fromkeys(work, ()), fanout=_AT_A_TIME)
+    for host, outcome in outcomes.items():
+        results[host].seconds = outcome.seconds
+        if outcome.error is not None:
+            _failed(outcome.error, results[host])
+
+
+class _Taking:
+    """Takes the files of one host; the receiver of `mnt.tasks.fetch.receive`."""
+
+    def __init__(self, result: Fetched, store: Store, job: _Job) -> None:
+        self._result, self._store, self._prefixes = result, store, job.prefixes
+        self._force, self._progress = job.options.force, job.progress
+        self._unfit: str | None = None  # why the file that is arriving cannot be written
+
+    def take(self, connection: HostConnection, wanted: Wanted, parts: Mapping[int, SurveyedPart]) -> None:
+        entries, tops = list_files(connection, wanted)
+        requests = [
+            request
+            for entry in entries
+            if entry.part in parts and (request := self._request(entry)) is not None
+        ]
+        needed = sum(request.entry.size - request.offset for request in requests)
+        if needed > self._store.free():
+            raise OutputError(
+                f"{self._store.shown}: no space for {counted(len(requests), 'file')} of "
+                f"{connection.target.name}, {needed:,} bytes",
+                fix="free space there, name another directory (--to), or fetch less (-n, PATH)",
+            )
+        if requests:
+            receive(connection, tops, requests, self)
+
+    def _request(self, entry: Entry) -> Request | None:
+        """What to ask for; None: it is here, or cannot be had, which is noted."""
+        place = self._place(entry)
+        if place is None:
+            shown = f"{self._prefixes[entry.part]}/{entry.path}"
+            self._result.left_out[shown] = "it has a name that leads elsewhere"
+            return None
+        if entry.kind == "unreadable":
+            self._result.failed[place] = _WHY["unreadable"]
+            return None
+        if entry.kind not in ("file", "link"):
+            self._result.left_out[place] = f"it is a {entry.kind}"
+            return None
+        try:
+            if entry.kind == "link":
+                self._link(place, entry.target or "")
+                return None
+            decision = decide(entry.size, entry.mtime, self._store.here(place), overwrite=self._force)
+            if decision == "same":
+                self._result.already += 1
+                self._progress.arrived(entry.size)
+            elif decision == "take":
+                offset, digest = self._store.arrived(place, entry.size)
+                self._progress.arrived(offset)
+                return Request(entry, offset, digest)
+            else:
+                self._result.failed[place] = _WHY[decision]
+        except Unfit as unfit:
+            self._result.failed[place] = str(unfit)
+        return None
+
+    def _place(self, entry: Entry) -> str | None:
+        return below(self._prefixes[entry.part], entry.path)
+
+    def _link(self, place: str, target: str) -> None:
+        if not stays_inside(place, target):
+            self._result.left_out[place] = f"it is a link to {target}, which is not fetched with it"
+            return
+        here = self._store.here(place)
+        if here is not None and here.kind == "link" and here.target == target:
+            self._result.already += 1
+        elif here is not None and here.kind != "link":
+            self._result.failed[place] = _WHY["in the way"]
+        else:
+            self._store.link(place, target)
+            self._result.files += 1
+
+    # --- Receiver -------------------------------------------------------------------------------------------
+
+    def piece(self, request: Request, at: int, data: bytes) -> None:
+        if at == 0:
+            self._progress.arrived(-request.offset)  # it is sent from the start
+        self._progress.arrived(len(data))
+        self._result.bytes += len(data)
+        if self._unfit is None:
+            self._try(self._store.write, self._named(request), at, data)
+
+    def end(self, request: Request, changed: bool) -> None:
+        place = self._named(request)
+        if self._unfit is None:
+            self._try(self._store.finish, place, request.entry)
+        if self._unfit is not None:
+            self.problem(request, self._unfit)
+            return
+        self._result.files += 1
+        if changed:
+            self._result.changed.append(place)
+
+    def problem(self, request: Request, problem: str) -> None:
+        self._result.failed[self._named(request)] = problem
+        self._unfit = None
+
+    def _try(self, write: Callable[..., None], *args: object) -> None:
+        try:
+            write(*args)
+        except Unfit as unfit:
+            self._unfit = str(unfit)
+
+    def _named(self, request: Request) -> str:
+        place = self._place(request.entry)
+        assert place is not None  # noqa: S101 - only then it was asked for
+        return place

@@ -1,0 +1,64 @@
+"""Send files to the head, from the byte on that it lacks. Runs on a host: Python 3.8, standard library."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from typing import IO, Any, BinaryIO, Callable, Dict, Iterator, Sequence
+
+from mnt.remote.common.files import encode, open_regular, parse_json, strerror
+from mnt.remote.common.forms import FETCH_PIECE
+
+Emit = Callable[[Dict[str, Any]], None]
+_BLOCK = 1 << 20
+_LONGEST_LINE = 1 << 16  # bytes: a path has at most 4096, each up to 6 in JSON
+
+
+def send(tops: Sequence[str], emit: Emit, stdin: IO[bytes]) -> dict[str, Any]:
+    """Send the files that the lines of stdin name; see `mnt.tasks.fetch.receive` for both forms."""
+    sent = 0
+    for number, line in enumerate(iter(lambda: stdin.readline(_LONGEST_LINE), b"")):
+        part, path, size, mtime, offset, digest = parse_json(line)
+        place = os.path.join(encode(tops[part]), encode(path)) if path else encode(tops[part])
+        try:
+            with open_regular(place, follow=False) as file:
+                for frame in _frames(file, size, mtime, offset, digest):
+                    emit({"file": number, **frame})
+            sent += 1
+        except OSError as error:
+            emit({"file": number, "problem": strerror(error)})
+    return {"sent": sent}
+
+
+def _frames(file: BinaryIO, size: int, mtime: int, offset: int, digest: str) -> Iterator[dict[str, Any]]:
+    """The frames for one file: `size` bytes of it, without those that the head has. Raises OSError."""
+    at = offset if offset and digest_of(file, offset) == digest else 0
+    file.seek(at)
+    while True:
+        data = file.read(min(FETCH_PIECE, size - at))
+        cut = len(data) < min(FETCH_PIECE, size - at)
+        if cut:
+            raise OSError("it became shorter while it was read")
+        end = at + len(data) == size
+        frame = {"at": at, "data": base64.b64encode(data).decode(), "end": end}
+        if end:
+            now = os.fstat(file.fileno())
+            frame["changed"] = (now.st_size, now.st_mtime_ns) != (size, mtime)
+        yield frame
+        if end:
+            return
+        at += len(data)
+
+
+def digest_of(file: BinaryIO, size: int) -> str | None:
+    """SHA-256 (hex) of the first `size` bytes; None: there are not so many. Raises OSError."""
+    digest = hashlib.sha256()
+    file.seek(0)
+    while size:
+        data = file.read(min(_BLOCK, size))
+        if not data:
+            return None
+        digest.update(data)
+        size -= len(data)
+    return digest.hexdigest()
