@@ -51,6 +51,7 @@ def fetch(
         patterns = [] if job else [pattern_of(path) for path in what]
         wanted = Wanted(job.job if job else None, tuple(patterns))
         prefixes = JOB_PLACES if job else tuple(place_of(each) for each in patterns)
+        names = JOB_PLACES if job else what
         if to is None and not dry_run:
             _make_default()
         with ui.transfer_bar() as bar:
@@ -63,10 +64,11 @@ def fetch(
                 def arrived(self, count: int) -> None:
                     bar.advance(count)
 
+            asked = dict.fromkeys(hosts, wanted)
             results = fetching.fetch(
-                fleet, dict.fromkeys(hosts, wanted), prefixes, directory, Options(force, dry_run), Shown()
+                fleet, asked, prefixes, names, directory, Options(force, dry_run), Shown()
             )
-    nowhere = [] if job else _nowhere(what, prefixes, results)
+    nowhere = [] if job else _nowhere(what, results)
     ok = complete and all(result.ok for result in results.values()) and not nowhere
     if as_json:
         ui.document(
@@ -115,7 +117,7 @@ def _make_default() -> None:
     if os.path.isdir(_DIRECTORY):
         return
     try:
-        os.mkdir(_DIRECTORY)
+        os.mkdir(_DIRECTORY, 0o755)
         ui.write_file(os.path.join(_DIRECTORY, ".gitignore"), "*\n")
     except OSError as error:
         raise OutputError(
@@ -123,14 +125,10 @@ def _make_default() -> None:
         ) from None
 
 
-def _nowhere(what: tuple[str, ...], prefixes: tuple[str, ...], results: Mapping[str, Fetched]) -> list[str]:
+def _nowhere(what: tuple[str, ...], results: Mapping[str, Fetched]) -> list[str]:
     """The paths that every host lacks of those that answered."""
     answered = [result for result in results.values() if result.error is None]
-    return [
-        path
-        for path, prefix in zip(what, prefixes, strict=True)
-        if answered and all(prefix in result.absent for result in answered)
-    ]
+    return [path for path in what if answered and all(path in result.absent for result in answered)]
 
 
 def _show(results: Mapping[str, Fetched], directory: str, dry_run: bool) -> None:

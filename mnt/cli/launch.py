@@ -12,6 +12,7 @@ from functools import partial
 import click
 
 from mnt import ui
+from mnt.cli.job_view import nodes_of, show_end
 from mnt.cli.options import Selection, grace_option, json_option, mode_option, selection_options
 from mnt.cli.stop import show_stopped
 from mnt.errors import MntError, NeverStarted, OutputError, UsageError, counted
@@ -22,7 +23,7 @@ from mnt.launch.backends.api import Backend, Request
 from mnt.launch.backends.local import this_machine
 from mnt.launch.banner import WithoutBanner
 from mnt.launch.bars import Bars
-from mnt.launch.jobs import Job, new_job_id
+from mnt.launch.jobs import new_job_id
 from mnt.launch.origin import remarks
 from mnt.launch.plan import LaunchOptions, LaunchPlan, parse_env
 from mnt.launch.run import Draft, Launch
@@ -212,12 +213,15 @@ def _inventory(
 def _run(fleet: Fleet, launch: Launch, detach: bool, as_json: bool) -> int:
     """Start the job, watch it unless detached, and stop it on all nodes after an interrupt."""
     plan = launch.plan
+    ui.note(f"job {plan.job}: {plan.command}, world size {plan.world_size} on {nodes_of(len(plan.nodes))}")
     stop = partial(_stop_everywhere, launch)
     try:
         if detach:
-            run.detach(launch, fleet, ui.note, on_interrupt=stop)
-            _show_started(plan, as_json)
-            return 0
+            job = run.detach(launch, fleet, ui.note, on_interrupt=stop)
+            if job.active or job.state == "finished":
+                _show_started(plan, as_json)
+                return 0
+            return show_end(job, as_json)
         lines = ui.HostLines(
             [node.host for node in plan.nodes],
             sys.stderr if as_json else sys.stdout,
@@ -233,8 +237,7 @@ def _run(fleet: Fleet, launch: Launch, detach: bool, as_json: bool) -> int:
     except (BrokenPipeError, OutputError):
         ui.note(f"the output cannot be written any more; the job goes on: mnt logs -f {plan.job}")
         raise
-    _show_end(job, as_json)
-    return 1 if job.exit_code is None else job.exit_code
+    return show_end(job, as_json)
 
 
 def _stop_everywhere(launch: Launch) -> None:
@@ -298,24 +301,4 @@ def _show_started(plan: LaunchPlan, as_json: bool) -> None:
         ui.document(plan.document())
         return
     ui.plain(plan.job)
-    ui.note(f"running on {_nodes(len(plan.nodes))}; mnt logs -f {plan.job}, mnt stop {plan.job}")
-
-
-def _show_end(job: Job, as_json: bool) -> None:
-    if as_json:
-        ui.document(job.document())
-    for warning in job.warnings:
-        ui.warn(warning)
-    if job.state == "finished":
-        ui.success(f"job {job.job} finished on {_nodes(len(job.nodes))}")
-        return
-    culprit = job.culprit
-    if culprit is not None and culprit.traceback:
-        for line in culprit.traceback.splitlines():
-            ui.info(f"  {line}")
-    why = f": {culprit.sentence()}" if culprit else ""
-    ui.failure(f"job {job.job} {job.state}{why}")
-
-
-def _nodes(count: int) -> str:
-    return counted(count, "node")
+    ui.note(f"running on {nodes_of(len(plan.nodes))}; mnt logs -f {plan.job}, mnt stop {plan.job}")

@@ -7,11 +7,15 @@ import time
 import click
 
 from mnt import ui
+from mnt.cli.job_view import duration
 from mnt.cli.jobs import found_jobs
 from mnt.cli.options import Selection, json_option, selection_options
+from mnt.errors import counted
 from mnt.inventory.hostlist import brief
 from mnt.launch.jobs import Job
 
+_NEWEST = 20  # jobs that are shown unless more are asked for
+_WIDEST = 50  # characters of a command in the table
 _COLOURS = {
     "pending": "cyan",
     "starting": "cyan",
@@ -29,8 +33,14 @@ _COLOURS = {
 @click.command()
 @selection_options
 @json_option
+@click.option(
+    "--limit",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help=f"Only the N newest jobs; default: {_NEWEST}, with --json all.",
+)
 @click.argument("job", required=False)
-def status(selection: Selection, as_json: bool, job: str | None) -> int:
+def status(selection: Selection, as_json: bool, limit: int | None, job: str | None) -> int:
     """Show the jobs on the hosts, newest first, or one JOB node by node.
 
     This includes your jobs of `mnt launch --via local` on this machine, with or without an inventory.
@@ -38,15 +48,15 @@ def status(selection: Selection, as_json: bool, job: str | None) -> int:
     with found_jobs(selection, job) as found:
         jobs = found.jobs if job is None else [found.named(job)]
     if as_json:
-        ui.document({"jobs": [each.document() for each in jobs]})
+        ui.document({"jobs": [each.document() for each in jobs[:limit]]})
     elif job is not None:
         _show_job(jobs[0])
     else:
-        _show_jobs(jobs, found.where)
+        _show_jobs(jobs, limit or _NEWEST, found.where)
     return 0 if found.complete else 1
 
 
-def _show_jobs(jobs: list[Job], where: str) -> None:
+def _show_jobs(jobs: list[Job], limit: int, where: str) -> None:
     if not jobs:
         ui.info(f"there are no jobs on {where}; mnt launch starts one")
         return
@@ -54,27 +64,41 @@ def _show_jobs(jobs: list[Job], where: str) -> None:
         [
             job.job,
             ui.Cell(job.state, _COLOURS[job.state]),
-            job.record.backend,
-            job.engine or "",
             brief([node.host for node in job.nodes]),
-            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.created)),
+            _moment(job),
+            duration(job.seconds()),
+            _cut(job.command or ""),
             job.culprit.sentence() if job.culprit else "",
         ]
-        for job in jobs
+        for job in jobs[:limit]
     ]
-    ui.table(["JOB", "STATE", "VIA", "ENGINE", "NODES", "STARTED", "CULPRIT"], rows)
+    ui.table(["JOB", "STATE", "NODES", "STARTED", "TOOK", "SCRIPT", "CULPRIT"], rows)
+    if len(jobs) > limit:
+        ui.info(f"and {counted(len(jobs) - limit, 'older job')}: mnt status --limit {len(jobs)}")
+
+
+def _moment(job: Job) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.created))
+
+
+def _cut(command: str) -> str:
+    return command if len(command) <= _WIDEST else f"{command[: _WIDEST - 3]}..."
 
 
 def _show_job(job: Job) -> None:
+    took = duration(job.seconds())
     about = [
-        job.state,
+        f"job {job.job}: {job.state}",
+        f"started {_moment(job)}" + (f", {'runs for' if job.active else 'took'} {took}" if took else ""),
         f"via {job.record.backend}",
         job.record.outside_id,
         job.engine,
         job.release and f"release {job.release}",
         f"master {job.master}",
     ]
-    ui.plain(f"job {job.job}: {', '.join(filter(None, about))}")
+    ui.plain(", ".join(filter(None, about)))
+    if job.command:
+        ui.plain(f"script: {job.command}")
     rows: list[list[str | ui.Cell]] = [
         [
             node.host,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from mnt.errors import HostError, OutputError, counted
 from mnt.fetch.places import below, stays_inside
 from mnt.fetch.plan import decide, sharers
-from mnt.fetch.store import Store, Unfit, opened
+from mnt.fetch.store import IN_THE_WAY, Store, Unfit, opened
 from mnt.fleet import Fleet, HostConnection
 from mnt.remote.fetch.parts import ABSENT
 from mnt.tasks.fetch import Entry, Request, SurveyedPart, Wanted, list_files, receive, survey
@@ -19,9 +19,9 @@ from mnt.tasks.fetch import Entry, Request, SurveyedPart, Wanted, list_files, re
 _AT_A_TIME = 8  # hosts: the head is the bottleneck, and keeps the lists of so many
 
 _WHY = {
-    "changed here": "changed here since; --force overwrites it",
-    "in the way": "something else is in its way here",
-    "unreadable": "this user may not read it there",
+    "changed here": "it is newer here; --force overwrites it",
+    "in the way": IN_THE_WAY,
+    "unreadable": "this user cannot read it there",
 }
 
 
@@ -46,7 +46,7 @@ class Fetched:
     left_out: dict[str, str] = field(default_factory=dict)  # pipes, links that lead out, ..: with the reason
     failed: dict[str, str] = field(default_factory=dict)  # files that are not here: with the reason
     later: int = 0  # files that were left, because they were written after the job's end
-    absent: list[str] = field(default_factory=list)  # parts that the host does not have
+    absent: list[str] = field(default_factory=list)  # names of parts that the host does not have
     shared_with: list[str] = field(default_factory=list)  # hosts from which the same files are fetched
     seconds: float = 0.0
     error: str | None = None
@@ -83,6 +83,7 @@ def fetch(
     fleet: Fleet,
     wanted: Mapping[str, Wanted],
     prefixes: Sequence[str],
+    names: Sequence[str],
     directory: str,
     options: Options = Options(),
     progress: Progress | None = None,
@@ -95,8 +96,9 @@ def fetch(
     Args:
         wanted: by host; with the same parts on all.
         prefixes: of each part: the directory below `directory`/HOST.
+        names: of each part, for people.
 
-    Raises OutputError if the disk here is full or fails, and UsageError for a `directory` that others can
+    Raises OutputError if the disk here becomes full or fails, and UsageError for a `directory` that others can
     change; what has arrived stays.
     """
     progress = progress or Progress()
@@ -104,7 +106,7 @@ def fetch(
     parts = surveys.values_by_host()
     shared = sharers(parts)
     results = {
-        **{host: _surveyed(found, shared[host], prefixes) for host, found in parts.items()},
+        **{host: _surveyed(found, shared[host], names) for host, found in parts.items()},
         **{host: _failed(error, Fetched()) for host, error in surveys.errors().items()},
     }
     work = {host: _worth(found, shared[host]) for host, found in parts.items() if _worth(found, shared[host])}
@@ -119,15 +121,15 @@ def fetch(
     return {host: results[host] for host in wanted}
 
 
-def _surveyed(parts: Sequence[SurveyedPart], shared: Mapping[int, str], prefixes: Sequence[str]) -> Fetched:
+def _surveyed(parts: Sequence[SurveyedPart], shared: Mapping[int, str], names: Sequence[str]) -> Fetched:
     """What the survey says about a host."""
     result = Fetched(
         later=sum(part["later"] for part in parts), shared_with=list(dict.fromkeys(shared.values()))
     )
-    for part, prefix in zip(parts, prefixes, strict=True):
+    for part, name in zip(parts, names, strict=True):
         problem = part["problem"]
         if problem is not None and problem.startswith(ABSENT):
-            result.absent.append(prefix)
+            result.absent.append(name)
         elif problem is not None:
             result.error = problem
     return result
@@ -138,7 +140,7 @@ def _worth(parts: Sequence[SurveyedPart], shared: Mapping[int, str]) -> dict[int
     return {
         number: part
         for number, part in enumerate(parts)
-        if part["problem"] is None and part["files"] and number not in shared
+        if part["problem"] is None and (part["files"] or part["others"]) and number not in shared
     }
 
 
@@ -187,6 +189,7 @@ class _Taking:
     def __init__(self, result: Fetched, store: Store, job: _Job) -> None:
         self._result, self._store, self._prefixes = result, store, job.prefixes
         self._force, self._progress = job.options.force, job.progress
+        self._seen: set[str] = set()
         self._unfit: str | None = None  # why the file that is arriving cannot be written
 
     def take(self, connection: HostConnection, wanted: Wanted, parts: Mapping[int, SurveyedPart]) -> None:
@@ -196,14 +199,14 @@ class _Taking:
             for entry in entries
             if entry.part in parts and (request := self._request(entry)) is not None
         ]
-        needed = sum(request.entry.size - request.offset for request in requests)
-        if needed > self._store.free():
-            raise OutputError(
-                f"{self._store.shown}: no space for {counted(len(requests), 'file')} of "
-                f"{connection.target.name}, {needed:,} bytes",
-                fix="free space there, name another directory (--to), or fetch less (-n, PATH)",
+        needed, free = sum(request.entry.size - request.offset for request in requests), self._store.free()
+        if needed > free:  # the host's word: not a reason to end the others
+            self._result.error = (
+                f"no space in {self._store.shown} for {counted(len(requests), 'file')} of {needed:,} bytes: "
+                f"{free:,} are free"
             )
-        if requests:
+            self._result.fix = "free space there, name another directory (--to), or fetch less (-n, PATH)"
+        elif requests:
             receive(connection, tops, requests, self)
 
     def _request(self, entry: Entry) -> Request | None:
@@ -211,8 +214,11 @@ class _Taking:
         place = self._place(entry)
         if place is None:
             shown = f"{self._prefixes[entry.part]}/{entry.path}"
-            self._result.left_out[shown] = "it has a name that leads elsewhere"
+            self._result.left_out[shown] = "its name leads elsewhere, or is that of an incomplete file"
             return None
+        if place in self._seen:  # two PATHs may have it
+            return None
+        self._seen.add(place)
         if entry.kind == "unreadable":
             self._result.failed[place] = _WHY["unreadable"]
             return None
@@ -242,13 +248,13 @@ class _Taking:
 
     def _link(self, place: str, target: str) -> None:
         if not stays_inside(place, target):
-            self._result.left_out[place] = f"it is a link to {target}, which is not fetched with it"
+            self._result.left_out[place] = "it is a link out of this directory"
             return
         here = self._store.here(place)
         if here is not None and here.kind == "link" and here.target == target:
             self._result.already += 1
         elif here is not None and here.kind != "link":
-            self._result.failed[place] = _WHY["in the way"]
+            self._result.failed[place] = IN_THE_WAY
         else:
             self._store.link(place, target)
             self._result.files += 1

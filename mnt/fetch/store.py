@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import stat
@@ -20,6 +21,8 @@ from mnt.tasks.fetch import Entry
 
 _BLOCK = 1 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
+_MEDDLED = "something else here has changed its incomplete file: run it again"
+IN_THE_WAY = "something else is in its way here: move that away"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -51,7 +54,7 @@ class Store:
     """The files of one host, in the directory with its name.
 
     Places are relative paths that `places.below` accepts. Every method raises Unfit if something else is in
-    the way, and OutputError if the disk is full or fails.
+    the way, and OutputError if the disk is full or fails. Only one process at a time has the store of a host.
 
     Args:
         directory: the descriptor that `opened` yields.
@@ -70,6 +73,20 @@ class Store:
                 f"{self.shown}: {unfit}", fix="move it away, or name another directory"
             ) from None
         self._last = ("", self._top)  # a directory that is open, by its place
+        self._lock()
+
+    def _lock(self) -> None:
+        """Keep other processes out until the directory is closed. Raises OutputError if one is in."""
+        try:
+            fcntl.flock(self._top, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise OutputError(
+                f"{self.shown}: another mnt fetch writes there",
+                fix="wait until it has ended, or name another directory: --to DIR",
+            ) from None
+        except OSError:
+            pass  # NFS locks no directory: then what another one writes is noticed, or is the same
 
     def close(self) -> None:
         if self._last[1] != self._top:
@@ -99,12 +116,12 @@ class Store:
         with self._failures(place):
             try:
                 above, _ = self._above(place, make=False)
-                descriptor = os.open(_part(place), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=above)
-            except FileNotFoundError:
+                descriptor = _open_part(above, place, os.O_RDWR)
+            except (FileNotFoundError, Unfit):
                 return 0, ""
             with open(descriptor, "rb") as file:
                 found = os.fstat(descriptor)
-                if not stat.S_ISREG(found.st_mode) or not 0 < found.st_size <= size:
+                if not 0 < found.st_size <= size:
                     return 0, ""
                 digest = hashlib.sha256()
                 for block in iter(lambda: file.read(_BLOCK), b""):
@@ -112,13 +129,16 @@ class Store:
                 return found.st_size, digest.hexdigest()
 
     def write(self, place: str, at: int, data: bytes) -> None:
-        """Write the next bytes of an incomplete file; what is after them is cut off."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        """Write the next bytes of an incomplete file, a new one for the first; what is after them is cut off."""
         with self._failures(place):
             above, _ = self._above(place, make=True)
-            with open(os.open(_part(place), flags, 0o600, dir_fd=above), "wb", buffering=0) as file:
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    raise Unfit("something else has the name of its incomplete file")
+            if at == 0:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(_part(place), dir_fd=above)
+            flags = os.O_WRONLY | (0 if at else os.O_CREAT | os.O_EXCL)
+            with open(_open_part(above, place, flags), "wb", buffering=0) as file:
+                if os.fstat(file.fileno()).st_size < at:
+                    raise Unfit(_MEDDLED)
                 os.ftruncate(file.fileno(), at)
                 file.seek(at)
                 write_all(file, data)
@@ -127,12 +147,13 @@ class Store:
         """Give a file that is complete its time, mode and name. Other users get no permission to write."""
         with self._failures(place):
             above, name = self._above(place, make=False)
-            part = _part(place)
-            mode = (entry.mode & 0o755 & ~self._umask) | 0o600
-            os.chmod(part, mode, dir_fd=above)
-            with contextlib.suppress(OSError, OverflowError):  # a time that the file system cannot store
-                os.utime(part, ns=(entry.mtime, entry.mtime), dir_fd=above)
-            os.replace(part, name, src_dir_fd=above, dst_dir_fd=above)
+            with open(_open_part(above, place, os.O_WRONLY), "wb", buffering=0) as file:
+                if os.fstat(file.fileno()).st_size != entry.size:
+                    raise Unfit(_MEDDLED)
+                os.fchmod(file.fileno(), (entry.mode & 0o755 & ~self._umask) | 0o600)
+                with contextlib.suppress(OSError, OverflowError):  # a time that the file system cannot store
+                    os.utime(file.fileno(), ns=(entry.mtime, entry.mtime))
+            os.replace(_part(place), name, src_dir_fd=above, dst_dir_fd=above)
 
     def link(self, place: str, target: str) -> None:
         """Make a link; one that is there is replaced."""
@@ -142,7 +163,11 @@ class Store:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(part, dir_fd=above)
             os.symlink(encode(target), part, dir_fd=above)
-            os.replace(part, name, src_dir_fd=above, dst_dir_fd=above)
+            try:
+                os.replace(part, name, src_dir_fd=above, dst_dir_fd=above)
+            except OSError:
+                os.unlink(part, dir_fd=above)
+                raise
 
     def _above(self, place: str, *, make: bool) -> tuple[int, bytes]:
         """A descriptor of a place's directory, and the name in it. No level is a link. Raises OSError."""
@@ -175,7 +200,7 @@ class Store:
                 raise OutputError(message, fix=fix) from None
             in_the_way = {errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY}
             raise Unfit(
-                "a file, link or directory is in its way here" if number in in_the_way else strerror(error)
+                IN_THE_WAY if number in in_the_way else strerror(error)
             ) from None
 
 
@@ -183,6 +208,22 @@ def _part(place: str) -> bytes:
     """The name of an incomplete file: of fixed length, since a name has 255 bytes at most."""
     name = encode(place.rpartition("/")[2])
     return encode(PART_PREFIX + hashlib.sha256(name).hexdigest()[:32])
+
+
+def _open_part(above: int, place: str, flags: int) -> int:
+    """A descriptor of an incomplete file. Raises OSError, and Unfit if it is not this process's own to write."""
+    always = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(_part(place), flags | always, 0o600, dir_fd=above)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EISDIR):  # a link, a pipe, ..
+            raise Unfit(_MEDDLED) from None
+        raise
+    found = os.fstat(descriptor)
+    if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:  # no link to a file elsewhere
+        return descriptor
+    os.close(descriptor)
+    raise Unfit(_MEDDLED)
 
 
 def _enter(above: int, name: bytes, *, make: bool) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from mnt.errors import UsageError
+from mnt.errors import NeverStarted, UsageError
 from mnt.inventory.hostlist import fold
 
 if TYPE_CHECKING:
@@ -108,6 +108,7 @@ class Description(NamedTuple):
     engine: str | None
     release: str | None
     created: float | None  # None in a plan: it is known when the job is staged
+    command: str | None = None  # the program and its arguments, for people; None: unknown
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ class Job:
     created: float  # epoch seconds
     master: str | None  # host:port of the rendezvous, with the training address
     nodes: tuple[Node, ...]  # in rank order
+    command: str | None = None  # the program and its arguments, for people; None: unknown
     disagreeing: tuple[str, ...] = ()  # hosts that disagree with the plan or with most hosts about the job
     agreed: bool = True  # the plan, or more than half of the entries, say what is right; else all disagree
     layout: tuple[Member, ...] | None = None  # in rank order; None: most hosts have no common list of nodes
@@ -162,10 +164,19 @@ class Job:
         return find_culprit(self.nodes) or next(disagreeing, None)
 
     @property
+    def rankless(self) -> bool:
+        """Whether it is known that no rank of it was ever started on any node."""
+        return all(
+            node.state == "absent" or (node.entry is not None and bool(node.entry.get("rankless")))
+            for node in self.nodes
+        )
+
+    @property
     def exit_code(self) -> int | None:
         """The exit code of `mnt launch`; None while the job runs or is pending.
 
-        It is the culprit's own code, or 1 if that is unknown; 143, as after SIGTERM, if the job was stopped.
+        It is the culprit's own code, or 1 if that is unknown; 143, as after SIGTERM, if the job was stopped;
+        125 if it failed before any rank was started.
         """
         if self.active or self.state == "pending":
             return None
@@ -173,8 +184,24 @@ class Job:
             return 0
         if self.state == "stopped":
             return 143
+        if self.rankless:
+            return NeverStarted.exit_code
         culprit = self.culprit
         return (culprit.exit_code if culprit else None) or 1
+
+    def seconds(self, now: float | None = None) -> float | None:
+        """How long it has run, or ran, by the head's clock; None if that is unknown: it never started.
+
+        Args:
+            now: epoch seconds; None: the present.
+        """
+        parts = [(node.entry, node.clock_offset) for node in self.nodes if node.entry is not None]
+        started = [entry["started"] - offset for entry, offset in parts if entry["started"]]
+        ended = [entry["ended"] - offset for entry, offset in parts if entry["ended"]]
+        if not started or not (self.active or ended):
+            return None
+        end = (time.time() if now is None else now) if self.active else max(ended)
+        return max(0.0, end - min(started))
 
     @property
     def warnings(self) -> list[str]:
@@ -190,7 +217,9 @@ class Job:
             "state": self.state,
             "engine": self.engine,
             "release": self.release,
+            "command": self.command,
             "created": self.created,
+            "seconds": self.seconds(),
             "nodes": [
                 {
                     "host": node.host,
@@ -283,6 +312,7 @@ def merge_job(
         created=created or 0.0,
         master=shown.master,
         nodes=tuple(nodes),
+        command=shown.command,
         disagreeing=tuple(host for host, each in said.items() if each != usual),
         agreed=usual is not None,
         layout=shown.nodes if planned else _most(each.nodes for each in said.values()),
@@ -305,6 +335,7 @@ def _description(entry: JobEntry) -> Description:
         entry["engine"],
         entry["release"],
         entry["created"],
+        entry.get("command"),
     )
 
 

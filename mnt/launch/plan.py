@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -20,6 +21,7 @@ from mnt.network.nic import NicChoice
 from mnt.remote.job.files import JobFiles
 from mnt.tasks.push import Pushed
 
+_COMMAND = 300  # characters of a command that are noted
 PROMISED = "MNT_GPUS"  # the variable with the number of GPUs that the processes of a node were promised
 
 
@@ -101,6 +103,7 @@ class LaunchPlan:
     master_port: int
     nodes: tuple[NodePlan, ...]
     script: str | None  # a file that must exist, relative to each node's `cwd`; None: a module is run
+    command: str  # the program and its arguments, for people
     grace: float
     start_timeout: float
     unread: str | None = None  # see LaunchOptions
@@ -129,6 +132,7 @@ class LaunchPlan:
             self.engine,
             self.release,
             None,
+            self.command,
         )
 
     @property
@@ -257,6 +261,7 @@ def plan_launch(
         nodes=tuple(nodes),
         unread=options.unread,
         script=options.program.script,
+        command=_command(options.program),
         grace=options.grace,
         start_timeout=options.start_timeout,
         warnings=tuple(warnings),
@@ -264,6 +269,13 @@ def plan_launch(
         secret_sources=sources,
         inventory_file=inventory.file,
     )
+
+
+def _command(program: Program) -> str:
+    """The program and its arguments as a line for a shell, cut if it is long."""
+    words = (*(("-m",) if program.module else ()), program.name, *program.args)
+    line = shlex.join(words)
+    return line if len(line) <= _COMMAND else f"{line[: _COMMAND - 3]}..."
 
 
 def merge_env(

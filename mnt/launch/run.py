@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from mnt.errors import NeverStarted
 from mnt.fleet import Fleet, Results
@@ -24,13 +25,13 @@ from mnt.launch.backends import backend_named
 from mnt.launch.backends.api import Backend, Request, Reservation, Tell, cancel_pending
 from mnt.launch.env_files import with_engine_file
 from mnt.launch.facts import facts_here, launch_facts
-from mnt.launch.jobs import Job, JobRecord, new_job_id
+from mnt.launch.jobs import ACTIVE, Job, JobRecord, merge_job, new_job_id
 from mnt.launch.plan import CodeTree, LaunchOptions, LaunchPlan, plan_launch
 from mnt.launch.secret import read_secrets
 from mnt.launch.signals import guarded
-from mnt.launch.staging import node_specs, take_back
+from mnt.launch.staging import all_of, node_specs, take_back
 from mnt.launch.watch import Watch
-from mnt.tasks.job import Stopped, check_node
+from mnt.tasks.job import Stopped, await_ranks, check_node
 
 Output = Callable[[str, str], None]  # takes (host, text) as it arrives; text may contain surrogate escapes
 
@@ -183,10 +184,47 @@ def detach(
     tell: Tell = lambda text: None,
     *,
     on_interrupt: Callable[[], object] | None = None,
-) -> None:
-    """Start a job and return. Raises NeverStarted and KeyboardInterrupt, as `attend` does."""
+) -> Job:
+    """Start a job, and return as soon as the ranks of every node are started.
+
+    Returns the job as it is then: it may have ended. Raises NeverStarted and KeyboardInterrupt, as `attend`.
+    """
     with guarded(on_interrupt or launch.stop):
         launch.start(fleet, tell)
+        return _await_ranks(launch, fleet, tell)
+
+
+def _await_ranks(launch: Launch, fleet: Fleet, tell: Tell) -> Job:
+    """The job as soon as all its ranks are started; if a node's part has failed before, at its end.
+
+    Raises NeverStarted: no rank of it was started, or not all in time; then nothing runs.
+    """
+    plan = launch.plan
+    nodes = {node.host: (node.jobs_dir, plan.job, node.host) for node in plan.nodes}
+    tell("waiting for the ranks to start")
+    try:
+        results = fleet.run_each(partial(await_ranks, timeout=plan.start_timeout), nodes)
+        found = results.values_by_host()
+        if any(each["node"]["state"] not in (*ACTIVE, "finished") for each in found.values()):
+            job = launch.watch(fleet, lambda host, text: None, tell)
+            if job.rankless:
+                culprit = job.culprit
+                why = culprit.sentence() if culprit else f"it was {job.state}"
+                raise NeverStarted(f"the job did not start: {why}", fix=f"mnt logs {plan.job}")
+            return job
+        late = next((host for host, each in all_of(results).items() if not each["started"]), None)
+        if late is not None:
+            raise NeverStarted(
+                f"{late}: its ranks have not started after {plan.start_timeout:g} s",
+                fix=f"mnt logs {plan.job} shows what they wait for; --start-timeout waits longer",
+                host=late,
+            )
+    except Exception:
+        take_back(fleet, plan)
+        raise
+    offsets = launch.clock_offsets
+    entries = {host: (each["node"], offsets.get(host, 0.0)) for host, each in found.items()}
+    return merge_job(entries, unreachable=(), asked=entries, planned=plan.description)
 
 
 def dry_run(

@@ -71,6 +71,7 @@ def node_specs(plan: LaunchPlan, *, secret: str, created: float) -> dict[str, No
             "nodes": [{"host": n.host, "node_rank": n.node_rank, "nproc": n.nproc} for n in plan.nodes],
             "engine": plan.engine,
             "release": plan.release,
+            "command": plan.command,
             "backend": plan.record.backend,
             "outside_id": plan.record.outside_id,
             "remains": plan.remains,

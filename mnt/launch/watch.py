@@ -25,6 +25,12 @@ GIVE_UP_UNLINKED = 15.0
 PEERS_FIRST = 3.0  # seconds that the nodes' supervisors have to report a failure to each other
 
 
+def skipped(host: str, job: str, size: int) -> str:
+    """A sentence about output of a host that is not shown, because the job was stopped meanwhile."""
+    megabytes = f"{size / 1e6:,.1f} MB"
+    return f"{host}: {megabytes} of output skipped, because the job was stopped; mnt logs {job} --node {host}"
+
+
 class Watch:
     """An attached job.
 
@@ -117,8 +123,11 @@ class Watch:
             if "state" in frame:
                 check_about(host, frame["state"], host, self._job)
                 self._changed(host, frame["state"])
+                return
+            position = frame["offset"]
+            if "skipped" in frame:
+                self._tell(skipped(host, self._job, frame["skipped"]))
             else:
-                position = frame["offset"]
                 self._show(host, frame["data"])
 
         while True:

@@ -17,7 +17,7 @@ from mnt.tasks.shape import Count, Short, granted, shaped, wrong_answer
 
 T = TypeVar("T")
 
-_NAME = Annotated[str, Meta(max_length=4096)]  # PATH_MAX
+_NAME = Annotated[str, Meta(max_length=2 * 4096)]  # PATH_MAX, and a name in a directory as deep as that
 _INT64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Size = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
@@ -52,8 +52,9 @@ class Wanted:
 class SurveyedPart(TypedDict):
     """One part; with a `problem` there is nothing of it."""
 
-    files: Count
+    files: Count  # and links
     bytes: Size
+    others: Count  # pipes, devices, and what cannot be read
     later: Count  # files that were written only after the job's end
     digest: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]  # the same on hosts that see the same files
     problem: Short | None
@@ -66,9 +67,12 @@ class _Survey(TypedDict):
 def survey(connection: HostConnection, wanted: Wanted) -> list[SurveyedPart]:
     """How much a host has of each part. Raises HostError (phase `command`) if it has no such job."""
     host = connection.target.name
-    answer = run_program(
-        connection, "fetch.fetch", {"action": "survey", **wanted.args(connection)}, timeout=None
-    )
+
+    def refuse(frame: dict[str, Any]) -> None:
+        raise wrong_answer(host, "survey: a frame that is no answer")
+
+    args = {"action": "survey", **wanted.args(connection)}
+    answer = run_program(connection, "fetch.fetch", args, timeout=None, on_frame=refuse)
     return _all(host, shaped(host, granted(host, answer), _Survey)["parts"], wanted)
 
 
@@ -104,6 +108,8 @@ def list_files(connection: HostConnection, wanted: Wanted) -> tuple[list[Entry],
     def take(frame: dict[str, Any]) -> None:
         nonlocal size
         entries = shaped(host, frame, _Entries, "list")["entries"]
+        if not entries:
+            raise wrong_answer(host, "list: a frame without entries")
         found.extend(entries)
         size += sum(len(entry.path) + len(entry.target or "") for entry in entries)
         if len(found) > FETCH_FILES or size > FETCH_LIST:

@@ -69,6 +69,7 @@ class NodeSpec(TypedDict):
     nodes: list[NodeOfJob]  # all nodes of the job, in rank order
     engine: str | None
     release: str | None
+    command: str  # the program and its arguments, for people; default none
     cwd: str
     argv: list[str]
     env: dict[str, str]  # added to HOME, USER, LOGNAME, SHELL, PATH and LANG of the session, and nothing else
@@ -120,7 +121,9 @@ class Reason(TypedDict, total=False):
 class _Remarks(TypedDict, total=False):
     """What a person should know; what does not apply is missing."""
 
+    command: Short | None  # what each rank runs, for people; an older mnt does not note it
     alone: bool  # node 0, finished: none of the job's ranks has joined a process group
+    rankless: bool  # it has ended, and none of its ranks was ever started
     rebooted: bool  # of a node that is lost: the host has been booted since it was started
 
 
@@ -162,6 +165,11 @@ class Started(TypedDict):
     node: JobEntry  # at the time of the answer: the job may have ended already
 
 
+class Ranks(TypedDict):
+    started: bool  # all ranks of this node
+    node: JobEntry
+
+
 class Why(TypedDict):
     """Why a part of a job is ended that should go on: it has failed then, and is not `stopped`."""
 
@@ -184,6 +192,12 @@ class _Jobs(TypedDict):
 class Jobs(_Jobs, total=False):
     problems: list[Refusal]  # why a job's files are not looked at: another user can write to them
     left_out: int  # number of further jobs, all ended, which are too many to be listed
+
+
+class _SkippedFrame(TypedDict):
+    skipped: Count
+    offset: Count
+    stream: Literal["output", "stdout", "stderr"]
 
 
 class _DataFrame(TypedDict):
@@ -249,6 +263,17 @@ def spawn_node(
     }
     answer = _ask(connection, args, timeout=timeout + 30)
     return shaped(connection.target.name, answer, Started)
+
+
+def await_ranks(
+    connection: HostConnection, jobs_dir: str, job: str, host: str, *, timeout: float = 60.0
+) -> Ranks:
+    """Wait until all ranks of a node are started, its part has ended, or `timeout` seconds have passed."""
+    args = {"action": "await ranks", "jobs_dir": jobs_dir, "job": job, "host": host, "timeout": timeout}
+    name = connection.target.name
+    answer = shaped(name, _ask(connection, args, timeout=timeout + 30), Ranks)
+    check_about(name, answer["node"], host, job)
+    return answer
 
 
 @contextlib.contextmanager
@@ -350,6 +375,7 @@ def read_logs(
     rank: int | None = None,
     follow: bool = False,
     offset: int = 0,
+    tail: int | None = None,
     on_frame: OnFrame,
 ) -> JobEntry:
     """Read a node's output, or one global rank's, from byte `offset`; with `follow` until the job is over.
@@ -358,7 +384,11 @@ def read_logs(
     `{"data": str, "offset": int, "stream": "output" | "stdout" | "stderr"}`. `data` is at most 256 KiB of the
     log (UTF-8, other bytes as surrogate escapes, no character cut); `offset` is the byte of its stream at
     which it ends: pass it to continue after a dropped connection (only without `rank`: a rank has two
-    streams).
+    streams). If the job is stopped while it is followed, and much output has not been sent yet, only its end
+    is, after `{"skipped": bytes, "offset": int, "stream": ..}`.
+
+    Args:
+        tail: only so many of the last lines that each stream has now, and what comes after them.
 
     Returns the node's entry after everything was sent. Raises HostError if the host has no such job or rank.
     """
@@ -370,6 +400,7 @@ def read_logs(
         "rank": rank,
         "follow": follow,
         "offset": offset,
+        "tail": tail,
     }
     name = connection.target.name
 
@@ -377,7 +408,8 @@ def read_logs(
         if "state" in frame:
             on_frame({"state": shaped(name, frame["state"], JobEntry, "state")})
         else:
-            on_frame({**shaped(name, frame, _DataFrame, "frame")})
+            shape = _SkippedFrame if "skipped" in frame else _DataFrame
+            on_frame({**shaped(name, frame, shape, "frame")})
 
     answer = _ask(connection, args, timeout=None, on_frame=take)
     return shaped(name, answer.get("node"), JobEntry, "node")

@@ -16,7 +16,7 @@ from mnt.remote.common.files import decode
 from mnt.remote.common.forms import FETCH_FILES, FETCH_LIST
 from mnt.remote.common.refusal import Refused
 from mnt.remote.fetch.parts import Part, parts_of
-from mnt.remote.fetch.send import send
+from mnt.remote.fetch.send import send, time_of
 
 Emit = Callable[[Dict[str, Any]], None]
 _AT_ONCE = 100  # entries in a frame
@@ -51,20 +51,25 @@ def _survey(part: Part) -> dict[str, Any]:
     It is a sum over the files, because they may be listed in any order. An inode and a time of change belong
     to one file of one file system.
     """
-    files = size = later = total = 0
+    files = size = others = later = total = 0
     for path, found in part.files() if part.problem is None else ():
-        if found is None or (not stat.S_ISREG(found.st_mode) and not stat.S_ISLNK(found.st_mode)):
-            continue
-        if part.is_later(found):
+        if found is None:
+            others += 1
+            identity = os.urandom(16)
+        elif part.is_later(found):
             later += 1
             continue
-        files += 1
-        size += found.st_size if stat.S_ISREG(found.st_mode) else 0
-        identity = b"%d %d %d " % (found.st_ino, found.st_ctime_ns, found.st_size) + path
+        else:
+            is_file = stat.S_ISREG(found.st_mode)
+            is_other = not is_file and not stat.S_ISLNK(found.st_mode)
+            files, others = files + (not is_other), others + is_other
+            size += found.st_size if is_file else 0
+            identity = b"%d %d %d " % (found.st_ino, found.st_ctime_ns, found.st_size) + path
         total += int.from_bytes(hashlib.sha256(identity).digest(), "big")
     return {
         "files": files,
         "bytes": size,
+        "others": others,
         "later": later,
         "digest": f"{total % (1 << 256):064x}",
         "problem": part.problem,
@@ -91,7 +96,8 @@ def _list(parts: Sequence[Part], emit: Emit) -> dict[str, Any]:
             if len(rows) == _AT_ONCE or waiting > _LARGE:
                 emit({"entries": rows})
                 rows, waiting = [], 0
-    emit({"entries": rows})
+    if rows:
+        emit({"entries": rows})
     return {"tops": [decode(part.top) for part in parts]}
 
 
@@ -107,4 +113,4 @@ def _row(number: int, part: Part, path: bytes, found: os.stat_result | None) -> 
     if found is None:
         return [number, name, kind, 0, 0, 0, target]
     size = found.st_size if kind == "file" else 0
-    return [number, name, kind, size, found.st_mtime_ns, stat.S_IMODE(found.st_mode), target]
+    return [number, name, kind, size, time_of(found), stat.S_IMODE(found.st_mode), target]

@@ -74,7 +74,10 @@ class Part(NamedTuple):
                 yield name, found
                 continue
             for path, inside in files_of(place):
-                yield os.path.join(name, path), inside
+                # What cannot be listed has a / at the end, or is `place` itself: b".".
+                yield os.path.normpath(os.path.join(name, path)) if inside is None else os.path.join(
+                    name, path
+                ), inside
 
     def is_later(self, found: os.stat_result) -> bool:
         return self.span is not None and self.span.is_later(found)

@@ -41,14 +41,21 @@ def _frames(file: BinaryIO, size: int, mtime: int, offset: int, digest: str) -> 
         if cut:
             raise OSError("it became shorter while it was read")
         end = at + len(data) == size
+        if not size and file.read(1) and not os.fstat(file.fileno()).st_size:
+            raise OSError("it tells no size, as the files of /proc: mnt run -- cat FILE")
         frame = {"at": at, "data": base64.b64encode(data).decode(), "end": end}
         if end:
             now = os.fstat(file.fileno())
-            frame["changed"] = (now.st_size, now.st_mtime_ns) != (size, mtime)
+            frame["changed"] = (now.st_size, time_of(now)) != (size, mtime)
         yield frame
         if end:
             return
         at += len(data)
+
+
+def time_of(found: os.stat_result) -> int:
+    """The time of a file (ns), as the head knows it: of 64 bits, until the year 2262."""
+    return max(-(2**63), min(found.st_mtime_ns, 2**63 - 1))
 
 
 def digest_of(file: BinaryIO, size: int) -> str | None:

@@ -46,7 +46,7 @@ _ABOUT = {
     "host": _HOST,
     "node_rank": _COUNT,
     "nodes": [{"host": _HOST, "node_rank": _COUNT, "nproc": _COUNT}],
-    **dict.fromkeys(("engine", "release", "backend", "outside_id"), _TEXT),
+    **dict.fromkeys(("engine", "release", "backend", "outside_id", "command"), _TEXT),
     "master": ({"addr": re.compile(ADDRESS), "port": _PORT}, None),
     "created": _TIME,
 }
@@ -60,6 +60,7 @@ _STATE = {
     "ended": _TIME,
     "listening": (bool, None),
     "alone": (bool, None),
+    "rankless": (bool, None),
     "peer": _TEXT,
     "supervisor": ({"pid": _PID, "start_time": _COUNT, "boot_id": 1024}, None),
 }
@@ -102,7 +103,7 @@ def describe(paths: JobPaths, *, local: bool = True) -> dict[str, Any] | None:
             state = {**state, "state": "lost", "failure": stopped}
     supervised = state.pop("supervisor")
     rebooted = state["state"] == "lost" and bool(supervised) and supervised["boot_id"] != boot_id()
-    remarks = {"alone": state.pop("alone"), "rebooted": rebooted}
+    remarks = {"rebooted": rebooted, **{name: state.pop(name) for name in ("alone", "rankless")}}
     return {
         **about,
         **state,

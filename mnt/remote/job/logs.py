@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 from mnt.remote.common.files import open_regular, strerror
 from mnt.remote.common.forms import LOG_JSON
@@ -19,26 +20,34 @@ from mnt.remote.job.spec import first_rank, rank_count
 
 FRAME_BYTES = 256 * 1024
 LOOK_EVERY = 0.1
+_AT_ONCE = 4 * 1024 * 1024  # bytes of a stream between two looks at the state
+_AFTER_STOP = 256 * 1024  # bytes of a stream that are still shown to who follows it when the job was stopped
 
 
 def read_logs(args: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """See `mnt.tasks.job.read_logs`. Raises Refused."""
-    paths = JobPaths(args["jobs_dir"], args["job"], args["host"])
+    paths, follow = JobPaths(args["jobs_dir"], args["job"], args["host"]), args["follow"]
     entry = require(paths)
     emit({"state": entry})
     streams = _streams(paths, entry, args["rank"], int(args["offset"]))
+    if args.get("tail") is not None:
+        for stream in streams:
+            stream.skip_to_last_lines(int(args["tail"]))
     while True:
         # The state is read before the logs, so that everything written before the end is sent.
         now = require(paths)
         if now != entry:
             entry = now
             emit({"state": entry})
-        last = not args["follow"] or entry["state"] in (*FINAL_STATES, "lost")
-        for stream in streams:
-            stream.send(emit, final=last)
-        if last:
+        last = not follow or entry["state"] in (*FINAL_STATES, "lost")
+        if follow and entry["state"] == "stopped":
+            for stream in streams:
+                stream.skip_all_but(_AFTER_STOP, emit)
+        behind = [stream.send(emit, final=last) for stream in streams]
+        if last and not any(behind):
             return {"node": entry}
-        time.sleep(LOOK_EVERY)
+        if not any(behind):
+            time.sleep(LOOK_EVERY)
 
 
 def _streams(paths: JobPaths, entry: dict[str, Any], rank: int | None, offset: int) -> list[_Stream]:
@@ -67,33 +76,82 @@ class _Stream:
         # Holds back the first bytes of a character until the others are there.
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
 
-    def send(self, emit: Callable[[dict[str, Any]], None], *, final: bool) -> None:
-        """Send what is there, in frames of bounded size; `final`: also the bytes of a cut character."""
-        path = self._find_path()
-        if path is None:
-            return
-        try:
-            with open_regular(path) as file:
-                size = os.fstat(file.fileno()).st_size
+    def send(self, emit: Callable[[dict[str, Any]], None], *, final: bool) -> bool:
+        """Send some of what is there, in frames of bounded size; whether there is more.
+
+        Args:
+            final: nothing more will be written: also send the bytes of a cut character.
+        """
+        with self._opened() as (file, size):
+            stop = min(size, self._offset + _AT_ONCE)
+            while file is not None and self._offset < stop:
                 file.seek(self._offset)
-                while self._offset < size:
-                    data = file.read(min(FRAME_BYTES, size - self._offset))
-                    if not data:  # it was truncated in the meantime
-                        break
-                    self._offset += len(data)
-                    self._emit(emit, self._decoder.decode(data))
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise Refused(f"{path} cannot be read: {strerror(error)}") from None
+                data = file.read(min(FRAME_BYTES, stop - self._offset))
+                if not data:  # it was truncated in the meantime
+                    size = self._offset
+                    break
+                self._offset += len(data)
+                self._emit(emit, self._decoder.decode(data))
+        if self._offset < size:
+            return True
         if final:
             self._emit(emit, self._decoder.decode(b"", final=True))
+        return False
+
+    def skip_to_last_lines(self, count: int) -> None:
+        """Begin with the last lines; the last one may lack its newline."""
+        with self._opened() as (file, size):
+            self._offset = size if file is None or not count else _start_of_lines(file, size, count)
+
+    def skip_all_but(self, most: int, emit: Callable[[dict[str, Any]], None]) -> None:
+        """If there is more than that to send, skip to the last line that begins in so many bytes; say so."""
+        with self._opened() as (file, size):
+            if file is None or size - self._offset <= most:
+                return
+            file.seek(size - most)
+            newline = file.read(most).find(b"\n")
+        begin = size - most + newline + 1
+        emit({"skipped": begin - self._offset, "offset": begin, "stream": self._name})
+        self._decoder.reset()
+        self._offset = begin
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[tuple[BinaryIO | None, int]]:
+        """The file and its size; None and 0 if there is none. Raises Refused."""
+        path = self._find_path()
+        file = None
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                file = open_regular(path) if path else None
+            if file is None:
+                yield None, 0
+                return
+            with file:
+                yield file, os.fstat(file.fileno()).st_size
+        except OSError as error:
+            raise Refused(f"{path} cannot be read: {strerror(error)}") from None
 
     def _emit(self, emit: Callable[[dict[str, Any]], None], text: str) -> None:
         if text:
             kept_back = len(self._decoder.getstate()[0])
             for part, offset in parts(text, self._offset - kept_back):
                 emit({"data": part, "offset": offset, "stream": self._name})
+
+
+def _start_of_lines(file: BinaryIO, size: int, count: int) -> int:
+    """The offset at which the last `count` lines begin."""
+    begin, newlines = size, 0
+    while begin > 0:
+        piece = min(FRAME_BYTES, begin)
+        file.seek(begin - piece)
+        data = file.read(piece)
+        at = len(data)
+        while (at := data.rfind(b"\n", 0, at)) >= 0:
+            newlines += begin - piece + at != size - 1  # the newline at the very end ends a line
+            if newlines == count:
+                return begin - piece + at + 1
+        begin -= piece
+    return 0
 
 
 def parts(text: str, end: int) -> Iterator[tuple[str, int]]:

@@ -16,13 +16,22 @@ from typing import Any
 from mnt.remote.common.files import make_directories, parse_json, read, replace_file, strerror
 from mnt.remote.common.owners import check_owners, find_group
 from mnt.remote.common.refusal import Refused
-from mnt.remote.job.entry import about, describe, is_staged, living_supervisor
-from mnt.remote.job.files import FINAL_STATES, JobPaths, open_log, read_spec, read_state, remove_files
+from mnt.remote.job.entry import about, describe, is_staged, living_supervisor, require
+from mnt.remote.job.files import (
+    FINAL_STATES,
+    JobPaths,
+    open_log,
+    read_about,
+    read_spec,
+    read_state,
+    remove_files,
+)
 from mnt.remote.job.gpus import check_gpus
 from mnt.remote.job.hold import end_without_head
 from mnt.remote.job.ports import holders
+from mnt.remote.job.remains.readers import remains_of
 from mnt.remote.job.secret import put_secrets
-from mnt.remote.job.spec import SESSION_VARIABLES, job_variables
+from mnt.remote.job.spec import SESSION_VARIABLES, job_variables, rank_count
 from mnt.remote.job.stop import stop_node
 
 HANDSHAKE = 30.0  # seconds: enough for a slow disk; the job itself may start slowly
@@ -69,6 +78,20 @@ def spawn_node(args: dict[str, Any]) -> dict[str, Any]:
     if entry is None:
         raise Refused(f"{paths.directory} has been removed")
     return {**started, "listening": entry["listening"], "node": entry}
+
+
+def await_ranks(args: dict[str, Any]) -> dict[str, Any]:
+    """See `mnt.tasks.job.await_ranks`. Raises Refused."""
+    deadline = time.monotonic() + float(args["timeout"])
+    paths = JobPaths(args["jobs_dir"], args["job"], args["host"])
+    remains = remains_of(read_about(paths))
+    while True:
+        entry = require(paths)
+        count = rank_count(entry)
+        started = remains.started(paths.ranks, count) == count
+        if started or entry["state"] in (*FINAL_STATES, "lost") or time.monotonic() > deadline:
+            return {"started": started, "node": entry}
+        time.sleep(LOOK_EVERY)
 
 
 # --- checks ------------------------------------------------------------------------------------------------

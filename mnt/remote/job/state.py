@@ -40,6 +40,7 @@ class NodeState:
             "listening": False,
             "peer": None,
             "alone": False,
+            "rankless": False,
             "killed": 0,
             "left": [],
         }

@@ -45,6 +45,7 @@ from mnt.remote.job.spec import (
     first_rank,
     job_environment,
     job_variables,
+    rank_count,
     training_nic_down,
     world_size,
 )
@@ -268,11 +269,11 @@ class Supervisor:
         code = 0 if self._code is None else self._code
         if self._reason is not None:
             self._failure = self._examine(before=self._reason_time)
+        remains = remains_of(self._spec)
         self._state.note(
             **verdict(code, self._reason, self._failure),
-            alone=code == 0
-            and world_size(self._spec) > 1
-            and remains_of(self._spec).alone(self._paths.python),
+            alone=code == 0 and world_size(self._spec) > 1 and remains.alone(self._paths.python),
+            rankless=remains.started(self._paths.ranks, rank_count(self._spec)) == 0,
             ended=time.time(),
             killed=self._ending.ended,
             left=self._ending.left,

@@ -33,6 +33,9 @@ class Remains(Protocol):
             python: the directory of `master_python_files`, on node 0.
         """
 
+    def started(self, ranks: str, count: int) -> int:
+        """How many of the `count` ranks of this node have been started, in the last attempt."""
+
     def rank_log(self, ranks: str, local_rank: int, stream: str) -> str | None:
         """The file with a rank's `stdout` or `stderr`; None while it does not exist."""
 

@@ -191,6 +191,11 @@ class TorchrunRemains:
     def alone(self, python: str) -> bool:
         return os.path.exists(os.path.join(python, ALONE))
 
+    def started(self, ranks: str, count: int) -> int:
+        # torchrun makes the files of a rank just before it starts the rank.
+        logs = [self.rank_log(ranks, local_rank, "stdout") for local_rank in range(count)]
+        return sum(log is not None and os.path.exists(log) for log in logs)
+
     def rank_log(self, ranks: str, local_rank: int, stream: str) -> str | None:
         attempt = last_attempt(ranks)
         return None if attempt is None else os.path.join(attempt, str(local_rank), f"{stream}.log")
