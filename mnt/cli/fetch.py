@@ -98,7 +98,7 @@ def _chosen(
     if what and not named:
         double = conflict([pattern_of(path) for path in what])
         if double is not None:
-            raise UsageError(f"two paths have the same place here: {double}", fix="fetch them one by one")
+            raise UsageError(f"two paths lead to the same place here: {double}", fix="fetch them one by one")
         with Fleet(selection.hosts) as fleet:
             yield None, fleet, [host.name for host in selection.hosts], True
         return

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from mnt.errors import HostError, OutputError, counted
+from mnt.errors import HostError, counted
 from mnt.fetch.places import below, stays_inside
 from mnt.fetch.plan import decide, sharers
 from mnt.fetch.store import IN_THE_WAY, Store, Unfit, opened
@@ -98,8 +98,8 @@ def fetch(
         prefixes: of each part: the directory below `directory`/HOST.
         names: of each part, for people.
 
-    Raises OutputError if the disk here becomes full or fails, and UsageError for a `directory` that others can
-    change; what has arrived stays.
+    Raises OutputError if the disk here becomes full or fails, and UsageError for a `directory` that others
+    can change; what has arrived stays.
     """
     progress = progress or Progress()
     surveys = fleet.run_each(survey, {host: (what,) for host, what in wanted.items()})

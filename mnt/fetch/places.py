@@ -6,6 +6,7 @@ A host's file is written to the place that its name says only if that is inside 
 from __future__ import annotations
 
 import re
+from itertools import combinations
 
 from mnt.errors import UsageError
 from mnt.tasks.fetch import Pattern
@@ -45,10 +46,20 @@ def place_of(pattern: Pattern) -> str:
 
 
 def conflict(patterns: list[Pattern]) -> str | None:
-    """A place that two paths share; None: there is none."""
-    places = [place_of(each) + "\0" + each.pattern for each in patterns]
-    shared = next((place for place in places if places.count(place) > 1), None)
-    return None if shared is None else shared.replace("\0", "/").strip("/")
+    """A place that two paths share, of which one is relative to something else; None: there is none.
+
+    `/etc` and `etc/x` share `etc`: a file in there could come from both.
+    """
+    for one, other in combinations(patterns, 2):
+        place, inside = sorted((place_of(one), place_of(other)), key=len)
+        if _base(one) != _base(other) and f"{inside}/".startswith(place and f"{place}/"):
+            return inside or "."
+    return None
+
+
+def _base(pattern: Pattern) -> str:
+    """What a path is relative to: `/`, `~`, or the release (``)."""
+    return pattern.path[:1] if pattern.path.startswith(("/", "~")) else ""
 
 
 def below(prefix: str, path: str) -> str | None:

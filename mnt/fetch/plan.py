@@ -17,20 +17,21 @@ class Here(NamedTuple):
     target: str | None = None
 
 
+_UNITS = (1, 100, 1000, 10**9)  # ns: ext4 and most others; SMB; some of FUSE; ext3, HFS+
 Decision = Literal["same", "take", "changed here", "in the way"]
 
 
 def decide(size: int, mtime: int, here: Here | None, *, overwrite: bool) -> Decision:
     """What to do about a file on a host of that size and time (ns).
 
-    A file here with the same size and time is the same: `mnt fetch` sets the time. One that is newer than
-    the host's was changed here since.
+    A file here with the same size and time is the same: `mnt fetch` sets the time, of which a file system
+    may keep only whole microseconds or seconds. One that is newer than the host's was changed here since.
     """
     if here is None:
         return "take"
     if here.kind != "file":
         return "take" if overwrite and here.kind == "link" else "in the way"
-    if (here.size, here.mtime) == (size, mtime):
+    if here.size == size and any(here.mtime == mtime - mtime % unit for unit in _UNITS):
         return "same"
     return "changed here" if here.mtime > mtime and not overwrite else "take"
 

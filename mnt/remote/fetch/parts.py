@@ -10,13 +10,14 @@ import tempfile
 import time
 from typing import Any, Callable, Iterator, NamedTuple, Sequence, Tuple
 
-from mnt.remote.common.files import decode, encode, strerror
+from mnt.remote.common.files import encode, strerror
 from mnt.remote.job.entry import require
 from mnt.remote.job.files import JobPaths, read_about
 from mnt.remote.push.contents import BYTE_CODE, files_of, leads_to_shared
 from mnt.remote.push.releases import Releases
 
 _LATER = 10.0  # seconds after a job's end; what only then was written is another job's
+_LONGEST = 500  # characters of a path in a message
 _BEFORE = 0.1  # seconds; the time of a file is up to a tick of the kernel's clock behind (time(7))
 
 # A path relative to the top of a part, and its status; None: it cannot be read.
@@ -54,7 +55,7 @@ class Part(NamedTuple):
     def files(self) -> Iterator[Found]:
         """Every file, whatever its kind; links are not followed, apart from `top`."""
         for path, found in self._all():
-            if found is not None and self.span is not None and not self.span.wrote(found):
+            if not self._may_be_new(path, found):
                 continue
             if self.shared is not None and (
                 BYTE_CODE.search(path) or leads_to_shared(self.top, path, self.shared)
@@ -74,10 +75,16 @@ class Part(NamedTuple):
                 yield name, found
                 continue
             for path, inside in files_of(place):
-                # What cannot be listed has a / at the end, or is `place` itself: b".".
-                yield os.path.normpath(os.path.join(name, path)) if inside is None else os.path.join(
-                    name, path
-                ), inside
+                yield _plain(os.path.join(name, path)) if inside is None else os.path.join(name, path), inside
+
+    def _may_be_new(self, path: bytes, found: os.stat_result | None) -> bool:
+        """Whether the job may have written it, or in it: nothing new is in an old `lost+found`."""
+        if self.span is None:
+            return True
+        try:
+            return self.span.wrote(found or os.lstat(os.path.join(self.top, path)))
+        except OSError:
+            return True
 
     def is_later(self, found: os.stat_result) -> bool:
         return self.span is not None and self.span.is_later(found)
@@ -154,7 +161,7 @@ def _path_part(path: bytes, pattern: bytes, base: Callable[[bytes], bytes | None
         os.stat(place)
     except OSError as error:
         missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
-        return Part(problem=absent(place) if missing else f"{decode(place)}: {strerror(error)}")
+        return Part(problem=absent(place) if missing else f"{_shown(place)}: {strerror(error)}")
     top = os.path.realpath(place)
     if not pattern:
         return Part(top)
@@ -166,8 +173,18 @@ def _path_part(path: bytes, pattern: bytes, base: Callable[[bytes], bytes | None
     return Part(top, [os.path.relpath(match, top) for match in found])
 
 
+def _plain(path: bytes) -> bytes:
+    """A path as `files_of` has it of a directory that cannot be listed: `x/`, or `.` for the top."""
+    plain = os.path.normpath(path)
+    return b"" if plain == b"." else plain
+
+
 def absent(path: bytes) -> str:
-    return f"{ABSENT} {path.decode('utf-8', 'backslashreplace')}"
+    return f"{ABSENT} {_shown(path)}"
+
+
+def _shown(path: bytes) -> str:
+    return path.decode("utf-8", "backslashreplace")[:_LONGEST]
 
 
 ABSENT = "it has no"  # how the problem of a part begins that is not there
