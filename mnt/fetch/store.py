@@ -14,8 +14,8 @@ from pathlib import Path
 from mnt.errors import OutputError, UsageError
 from mnt.fetch.places import PART_PREFIX
 from mnt.fetch.plan import Here
-from mnt.remote.common.files import encode, make_directories, strerror, write_all
-from mnt.remote.common.owners import checked_directory, shared_group
+from mnt.remote.common.files import encode, strerror, write_all
+from mnt.remote.common.owners import checked_directory, make_own_directory, shared_group
 from mnt.remote.common.refusal import Refused
 from mnt.tasks.fetch import Entry
 
@@ -33,17 +33,17 @@ def opened(directory: str) -> Iterator[int]:
     Raises UsageError, also if another user could replace it, or files in it. The members of its own group
     may, if this user is one of them.
     """
-    try:
-        make_directories(directory, 0o755)
-        path = os.path.join(os.getcwd(), directory)
-        checked = checked_directory(path, shared_group(directory), inside_closed=True)
-    except OSError as error:
-        raise UsageError(f"--to {directory}: {strerror(error)}") from None
-    try:
-        with checked as descriptor:
-            yield descriptor
-    except Refused as refusal:
-        raise UsageError(f"--to {directory}: {refusal.message}", fix=refusal.fix) from None
+    path = os.path.join(os.getcwd(), directory)
+    with contextlib.ExitStack() as opened:
+        try:
+            make_own_directory(path, 0o755)
+            checked = checked_directory(path, shared_group(path), inside_closed=True)
+            descriptor = opened.enter_context(checked)
+        except Refused as refusal:
+            raise UsageError(f"--to {directory}: {refusal.message}", fix=refusal.fix) from None
+        except OSError as error:
+            raise UsageError(f"--to {directory}: {strerror(error)}") from None
+        yield descriptor
 
 
 class Unfit(Exception):
@@ -117,7 +117,7 @@ class Store:
             try:
                 above, _ = self._above(place, make=False)
                 descriptor = _open_part(above, place, os.O_RDWR)
-            except (FileNotFoundError, Unfit):
+            except (FileNotFoundError, PermissionError, Unfit):
                 return 0, ""
             with open(descriptor, "rb") as file:
                 found = os.fstat(descriptor)
@@ -129,7 +129,7 @@ class Store:
                 return found.st_size, digest.hexdigest()
 
     def write(self, place: str, at: int, data: bytes) -> None:
-        """Write the next bytes of an incomplete file, a new one for the first; what is after them is cut off."""
+        """Write the next bytes of an incomplete file; what is after them is cut off. At 0 it is a new one."""
         with self._failures(place):
             above, _ = self._above(place, make=True)
             if at == 0:
@@ -199,9 +199,7 @@ class Store:
                 fix = "free space there, or name another directory; run it again to go on"
                 raise OutputError(message, fix=fix) from None
             in_the_way = {errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY}
-            raise Unfit(
-                IN_THE_WAY if number in in_the_way else strerror(error)
-            ) from None
+            raise Unfit(IN_THE_WAY if number in in_the_way else strerror(error)) from None
 
 
 def _part(place: str) -> bytes:
@@ -211,12 +209,12 @@ def _part(place: str) -> bytes:
 
 
 def _open_part(above: int, place: str, flags: int) -> int:
-    """A descriptor of an incomplete file. Raises OSError, and Unfit if it is not this process's own to write."""
+    """A descriptor of an incomplete file. Raises OSError, and Unfit if something else has its name."""
     always = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(_part(place), flags | always, 0o600, dir_fd=above)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EISDIR):  # a link, a pipe, ..
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):  # a link, a pipe, ..
             raise Unfit(_MEDDLED) from None
         raise
     found = os.fstat(descriptor)

@@ -23,7 +23,11 @@ def with_engine_file(options: LaunchOptions, caller: Mapping[str, str], *, here:
     Args:
         here: the code tree is the working directory.
 
-    Raises UsageError, which names the file: it cannot be read, or a value needs a shell.
+    Nobody has named these files by their paths, and the directory may be one like /tmp: so only this user or
+    root may be able to change them.
+
+    Raises UsageError, which names the file: another user could change it, it cannot be read, or a value needs
+    a shell.
     """
     name = options.engine.env_file(caller) if options.engine.env_file else ""
     if not name:
@@ -32,7 +36,7 @@ def with_engine_file(options: LaunchOptions, caller: Mapping[str, str], *, here:
     found: dict[str, Secret] = {}
     notes = []
     for file in filter(os.path.isfile, dict.fromkeys((home, cwd))):
-        variables = read_env_file(file, caller)
+        variables = read_env_file(file, caller, own=True)
         for variable, value in variables.items():
             _refuse_shell(file, variable, value)
         found |= variables

@@ -63,17 +63,29 @@ def read_secrets(file: str, sources: Mapping[str, SecretSource]) -> dict[str, Se
     return {name: Secret(_read(file, name, source)) for name, source in sources.items()}
 
 
-def read_env_file(file: str | os.PathLike[str], caller: Mapping[str, str]) -> dict[str, Secret]:
+def read_env_file(
+    file: str | os.PathLike[str], caller: Mapping[str, str], *, own: bool = False
+) -> dict[str, Secret]:
     """The variables of a file as Docker reads it (`docker run --env-file`).
 
     A line is `NAME=VALUE`, with the value as written: quotes, `$`, `#` and blanks are part of it. Or it is
     `NAME`, for the caller's value. Empty lines and those that begin with `#` are skipped. The last line of a
     name counts.
 
+    Args:
+        own: refuse a file that another user made or can replace, and one that is no regular file.
+
     Raises UsageError, which names file and line, and no text of it.
     """
     try:
-        data = read_bytes(file, _MOST_OF_A_FILE, any_kind=True)
+        if own:
+            check_owners(os.path.abspath(file))
+        data = read_bytes(file, _MOST_OF_A_FILE, any_kind=not own)
+    except Refused as refusal:
+        raise UsageError(
+            f"{file} may be another user's: {refusal.message}",
+            fix=f"{refusal.fix}; or start it in a directory of your own",
+        ) from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{file}: cannot be read: {strerror(error)}", fix="--env-file FILE") from None
     variables = {}

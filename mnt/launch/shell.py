@@ -17,6 +17,8 @@ def shell_of(node: NodePlan) -> str:
 def shell_without_plan(workdir: str, env: Mapping[str, str], path_prepend: Sequence[str]) -> str:
     """The same for a host of which no job can be planned: in the current release, the workdir or the home.
 
+    A directory of another user is not entered: what is typed there would find that user's files.
+
     Args:
         workdir: may begin with `~`, as may the directories in `path_prepend`.
     """
@@ -25,7 +27,10 @@ def shell_without_plan(workdir: str, env: Mapping[str, str], path_prepend: Seque
 
 def _command(places: Sequence[str], env: Mapping[str, str], path_prepend: Sequence[str]) -> str:
     """What any login shell passes on to sh: only letters, digits and `+/=` between its quotes vary."""
-    lines = [" || ".join(f"cd -- {_path(place)} 2>/dev/null" for place in places) + " || cd"]
+    lines = ['mine() { [ -O "$1" ] || [ "$(ls -ldnL -- "$1" | tr -s " " | cut -d " " -f 3)" = 0 ]; }']
+    lines.append(
+        " || ".join(f"{{ mine {path} && cd -- {path}; }} 2>/dev/null" for path in map(_path, places)) + " || cd"
+    )
     lines += [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
     lines += [f'PATH={_path(directory)}:"$PATH"' for directory in path_prepend]
     lines.append('export PATH; exec "${SHELL:-/bin/sh}" -i')

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from mnt.errors import OutputError, UsageError
-from mnt.remote.common.files import make_directories, strerror, write_all
-from mnt.remote.common.owners import checked_directory, shared_group
+from mnt.remote.common.files import strerror, write_all
+from mnt.remote.common.owners import checked_directory, make_own_directory, shared_group
 from mnt.remote.common.refusal import Refused
 from mnt.tasks.command import Sink
 from mnt.ui import HostLines
@@ -99,8 +99,8 @@ def prepare(directory: str, hosts: Iterable[str], opened: contextlib.ExitStack) 
     its own group may, if this user is one of them.
     """
     try:
-        make_directories(directory)
         path = os.path.join(os.getcwd(), directory)
+        make_own_directory(path, 0o700)
         descriptor = opened.enter_context(
             checked_directory(path, shared_group(directory), inside_closed=True)
         )

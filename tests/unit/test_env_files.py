@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,25 @@ def test_what_needs_a_shell_is_refused_by_name(places: tuple[Path, Path], line: 
     assert problem in caught.value.message
     assert str(places[1]) in caught.value.message
     assert caught.value.fix
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+@pytest.mark.parametrize("mode", [0o600, 0o666])
+def test_a_file_of_another_user(places: tuple[Path, Path], mode: int) -> None:
+    """In a directory like /tmp, anybody can make one."""
+    file = places[1] / ".deepspeed_env"
+    file.write_text("PYTHONPATH=/tmp/evil\n")
+    file.chmod(mode)
+    if mode == 0o600:
+        os.chown(file, 64999, 64999)
+    with pytest.raises(UsageError) as caught:
+        with_engine_file(DEEPSPEED, {}, here=False)
+    assert caught.value.message.startswith(f"{file} may be another user's: ")
+    assert "start it in a directory of your own" in (caught.value.fix or "")
+
+
+def test_a_directory_of_all_users(places: tuple[Path, Path]) -> None:
+    (places[1] / ".deepspeed_env").write_text("A=1\n")
+    places[1].chmod(0o777)
+    with pytest.raises(UsageError, match="all users can write to"):
+        with_engine_file(DEEPSPEED, {}, here=False)

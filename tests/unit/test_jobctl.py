@@ -258,6 +258,7 @@ def test_list_shows_this_hosts_jobs_newest_first(host: JobHost) -> None:
         **{name: new[name] for name in ("job", "host", "node_rank", "nodes", "engine", "release", "master")},
         **{"created": 2000.0, "state": "finished", "exit_code": 0, "signal": None, "failure": None},
         **{"reason": None, "listening": False, "peer": None, "backend": None, "outside_id": None},
+        **{"command": None, "rankless": True},  # it was no torchrun
         **{name: listed[0][name] for name in ("started", "ended")},
     }
     other.clean_up()

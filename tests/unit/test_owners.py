@@ -7,6 +7,8 @@ import os
 import pwd
 import re
 import struct
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -14,7 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from mnt.remote.common.owners import Group, check_owners, check_tree, find_group, is_closed
+from mnt.remote.common.mounts import owner_of
+from mnt.remote.common.owners import (
+    Group,
+    check_owners,
+    check_tree,
+    find_group,
+    is_closed,
+    make_own_directory,
+)
 from mnt.remote.common.refusal import Refused
 
 OTHER = 64999  # no such user here
@@ -322,3 +332,64 @@ def test_root_acts_for_the_user_who_called_sudo(
     os.chown(path, 1234, 1234)
     with nullcontext() if accepted else pytest.raises(Refused, match="belongs to"):
         check_owners(str(path))
+
+
+FUSE = """
+import ctypes, os, sys
+from mnt.remote.common.owners import check_owners
+from mnt.remote.common.refusal import Refused
+libc = ctypes.CDLL(None, use_errno=True)
+place, uid = sys.argv[1].encode(), sys.argv[2]
+assert libc.unshare(0x20000) == 0  # CLONE_NEWNS
+assert libc.mount(b"none", b"/", None, 0x44000, None) == 0  # MS_REC | MS_PRIVATE
+device = os.open("/dev/fuse", os.O_RDWR)
+options = f"fd={device},rootmode=40755,user_id={uid},group_id=0,allow_other".encode()
+assert libc.mount(b"evil", place, b"fuse.evil", 0, options) == 0, os.strerror(ctypes.get_errno())
+try:
+    print(check_owners(place + b"/inside"))
+except Refused as refusal:
+    print(refusal)
+"""
+
+
+@needs_root
+def test_what_another_user_has_mounted_is_not_even_asked(tmp_path: Path) -> None:
+    """Nobody answers for this file system: whatever asks it anything waits for ever."""
+    if not os.path.exists("/dev/fuse"):
+        pytest.skip("this kernel has no FUSE")
+    place = tmp_path / "mounted"
+    place.mkdir()
+    command = [sys.executable, "-c", FUSE, str(place), str(OTHER)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert f"has mounted a file system (FUSE) on {place}" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "uid"),
+    [
+        ("fuse", "rw,user_id=1001,group_id=1001,allow_other", 1001),
+        ("fuse.sshfs", "rw,user_id=0,group_id=0", 0),
+        ("fuseblk", "rw,user_id=12,group_id=12,blksize=4096", 12),
+        ("fusectl", "rw", None),
+        ("fuse.lxcfs", "rw", None),
+        ("nfs4", "rw,user_id=1001", None),
+        ("fuse.x", "rw,user_id=-1", None),
+    ],
+)
+def test_who_has_mounted_it(kind: str, options: str, uid: int | None) -> None:
+    assert owner_of(kind, options) == uid
+
+
+@needs_root
+def test_no_directory_is_made_behind_a_link_of_another_user(tmp_path: Path) -> None:
+    shared, target = tmp_path / "shared", tmp_path / "target"
+    shared.mkdir()
+    target.mkdir()
+    shared.chmod(0o1777)
+    (shared / "link").symlink_to(target)
+    os.lchown(shared / "link", OTHER, OTHER)
+    with pytest.raises(Refused, match=f"{shared}/link belongs to"):
+        make_own_directory(str(shared / "link" / "new" / "deep"), 0o700)
+    assert list(target.iterdir()) == []
+    make_own_directory(str(shared / "own" / "deep"), 0o700)
+    assert (shared / "own" / "deep").is_dir()

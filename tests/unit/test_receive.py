@@ -33,6 +33,7 @@ from mnt.remote.common import life
 from mnt.remote.job import files as job_files
 from mnt.remote.push import lock as lock_module
 from mnt.remote.push import receive, reuse
+from mnt.remote.push.uses import uses
 from mnt.tasks.bundle import program_modules
 
 ID, ID2 = "20260101-000000-aaaaaaaa", "20260101-000001-bbbbbbbb"
@@ -244,7 +245,7 @@ def test_a_relative_workdir_is_refused(host: Host) -> None:
 
 
 @pytest.mark.parametrize("version", ["3.8", "3.9", "3.12", "3.13"])
-def test_runs_on_other_pythons(host: Host, source: Path, version: str) -> None:
+def test_runs_on_other_pythons(host: Host, source: Path, version: str, tmp_path: Path) -> None:
     python = interpreter(f"python{version}")
     runner = (
         "import sys, types\n"
@@ -256,7 +257,10 @@ def test_runs_on_other_pythons(host: Host, source: Path, version: str) -> None:
     args = {"action": "push", "workdir": str(host.workdir), "keep": ["outputs"], "beacon": "n", "who": "me"}
     program = f"MODULES = {program_modules('push.receive')!r}\nARGS = {args!r}\n{runner}"
     commands = survey() + stage(source) + do("switch", id=ID) + do("commit") + do("prune", keep=1, protect=[])
-    ran = subprocess.run([python, "-c", program], input=commands, capture_output=True, check=True)
+    script = tmp_path / "program.py"  # too long for an argument
+    script.write_text(program)
+    load = f"exec(open({str(script)!r}).read())"
+    ran = subprocess.run([python, "-c", load], input=commands, capture_output=True, check=True)
     assert ran.stdout.decode().strip() == str({"current": ID})
     os.unlink(host.workdir / "current" / "outputs")
     assert build(host.workdir / "current").document == build(source).document
@@ -952,6 +956,19 @@ def test_the_list_of_releases(host: Host, source: Path) -> None:
     assert (found[ids(3)[0]]["files"], found[ids(3)[0]]["bytes"]) == (3 + links, size + 6)
     assert [(use["pid"], use["job"]) for use in found[ids(3)[1]]["uses"]] == [(job.pid, "j1")]
     assert found[ids(3)[2]]["uses"] == []
+
+
+def test_the_words_of_another_program_name_no_release_that_is_not_there(host: Host, source: Path) -> None:
+    """Anybody can start a program with a million ids in its arguments."""
+    host.push(source, ID)
+    names = [f"{host.releases}/20260101-000000-{number:08x}" for number in range(800)]
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()", f"{host.releases}/{ID}", *names],
+        stdin=subprocess.PIPE,
+    ) as process:
+        found = uses(os.fsencode(host.releases))
+        process.communicate(b"\n")
+    assert [(use.release, use.pid) for use in found] == [(ID, process.pid)]
 
 
 def test_a_job_that_is_about_to_start_uses_its_release(

@@ -24,15 +24,30 @@ echo "$mark" >&2;
 nl=${IFS#??};
 eval "set -- $words";
 exec 3<&0 4>&2 0</dev/null 2>/dev/null;
+# Whether only this user and root can exchange a file in a directory: each level is theirs, and sticky or closed to
+# writers. (An access control list shows as the mode of the group.)
+safe() (
+  cd -P -- "$1" && place=$(pwd -P) && me=$(id -u) || exit 1;
+  while :; do
+    set -- $(LC_ALL=C ls -ldn -- "$place/.");
+    case $1 in ?????????[tT]*|?????-??-*) ;; *) exit 1;; esac;
+    [ "$3" = 0 ] || [ "$3" = "$me" ] || exit 1;
+    [ -n "$place" ] && [ "$place" != / ] || exit 0;
+    place=${place%/*};
+  done;
+);
 # The script is open as descriptor 5, and its file is removed before it runs. `dd`, because `head -c` of busybox reads
 # more than it was told to.
 if [ "$size" -gt 0 ]; then
-  file=$(mktemp) || { echo "mnt: no place for the script in ${TMPDIR:-/tmp}" >&4; exit 126; };
+  top=${TMPDIR:-/tmp};
+  safe "$top" || top=/tmp;
+  safe "$top" || { echo "mnt: other users could exchange the script in /tmp" >&4; exit 126; };
+  file=$(mktemp "$top/mnt.XXXXXXXXXX") || { echo "mnt: no place for the script in $top" >&4; exit 126; };
   dd bs="$size" count=1 iflag=fullblock <&3 >"$file";
   there=$(wc -c <"$file");
   exec 5<"$file";
   rm -f "$file";
-  [ "$there" -eq "$size" ] || { echo "mnt: no place for the script in ${TMPDIR:-/tmp}" >&4; exit 126; };
+  [ "$there" -eq "$size" ] || { echo "mnt: no place for the script in $top" >&4; exit 126; };
 fi;
 # TERM, CONT for what was stopped, two seconds, KILL. This subshell outlives the TERM, and is itself in the group.
 leash() {

@@ -10,6 +10,7 @@ their own (the sticky bit, like /tmp) may be on the way to a path, but not its e
   LDAP) finds a user by name, but lists none, and a user's primary group does not list the user.
 * Users and groups in an access control list (acl(5)) are other users. (Lists of NFSv4 are not read.)
 * The members of a group that the caller names may own files and write to them.
+* What another user has mounted by FUSE is not even asked: its owners and modes are that user's word.
 * In a user namespace (a container), root's files may be shown as nobody's.
 
 Each level is opened from the one above it, without following links, and judged by its descriptor. What was
@@ -30,6 +31,7 @@ from collections.abc import Iterator
 from typing import List, NamedTuple, Tuple
 
 from mnt.remote.common.files import read, strerror, whole_number
+from mnt.remote.common.mounts import mount_id, mounted_by
 from mnt.remote.common.refusal import Refused
 
 _MOST_LINKS = 40  # on the way to one path: path_resolution(7)
@@ -149,6 +151,22 @@ def place_to_write(path: str) -> Iterator[Level]:
         yield level
 
 
+def make_own_directory(path: str, mode: int) -> None:
+    """Make a directory, and those above it that do not exist. Each link on the way is judged first.
+
+    Raises Refused, as `place_to_write`, and OSError.
+    """
+    while True:
+        doubt = None
+        with contextlib.ExitStack() as opened:
+            for level in _levels(path, opened):
+                doubt = _judge_link(level, doubt)
+            if level.found is not None:
+                return
+            with contextlib.suppress(FileExistsError):  # made meanwhile: judged in the next round
+                os.mkdir(level.name, mode, dir_fd=level.above)
+
+
 def _judge_link(level: Level, doubt: Refused | None) -> Refused | None:
     """Raises Refused for a link, unless this user or root made it where no other user could exchange it.
 
@@ -244,7 +262,8 @@ class Level(NamedTuple):
 def _levels(path: str, opened: contextlib.ExitStack) -> Iterator[Level]:
     """Every level on the way to `path`, which stays open until `opened` ends.
 
-    Ends with the first one that does not exist. Links are followed, and are levels too. Raises OSError.
+    Ends with the first one that does not exist. Links are followed, and are levels too. Raises OSError, and
+    Refused before it asks a file system of another user anything.
     """
     todo, here, links = _parts(path), "/", 0
 
@@ -254,6 +273,7 @@ def _levels(path: str, opened: contextlib.ExitStack) -> Iterator[Level]:
         return level
 
     root = above = enter("/", None)
+    mount = mount_id(root)
     yield Level(here, len(todo), root, ".", root, os.fstat(root))
     while todo:
         name = todo.pop(0)
@@ -263,6 +283,9 @@ def _levels(path: str, opened: contextlib.ExitStack) -> Iterator[Level]:
         except (FileNotFoundError, NotADirectoryError):
             yield Level(shown, len(todo), above, name, -1, None)
             return
+        before, mount = mount, mount_id(descriptor)
+        if mount != before:
+            _judge_mount(shown, mount)
         level = Level(shown, len(todo), above, name, descriptor, os.fstat(descriptor))
         yield level
         if not level.is_link:
@@ -279,6 +302,16 @@ def _levels(path: str, opened: contextlib.ExitStack) -> Iterator[Level]:
 
 def _parts(path: str) -> list[str]:
     return [part for part in path.split("/") if part not in ("", ".")]
+
+
+def _judge_mount(path: str, mount: str) -> None:
+    """Raises Refused if another user has mounted a file system there: owners and modes are his word."""
+    uid = mounted_by(mount)
+    if uid is not None and not accepts(uid):
+        raise Refused(
+            f"{_user(uid)} has mounted a file system (FUSE) on {path}",
+            f"use another directory, or let that user or root unmount it: umount {shlex.quote(path)}",
+        )
 
 
 def _judge_mode(path: str, found: os.stat_result, acl: Acl, group: Group | None, *, last: bool) -> None:

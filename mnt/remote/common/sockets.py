@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from mnt.remote.common.files import command_line, entries, read
 
+_MOST = 32
 LISTEN = "0A"  # TCP_LISTEN of the kernel's net/tcp_states.h, as /proc/net/tcp prints it
 
 
@@ -17,9 +18,13 @@ def listeners(port: int) -> list[dict[str, object]]:
     """Sockets that LISTEN on the port: [{"address", "uid", "user", "pid", "command"}, ..].
 
     pid and command are None if the socket belongs to another user, whose /proc/PID/fd we may not read. A
-    connection in TIME_WAIT does not hold its port.
+    connection in TIME_WAIT does not hold its port. At most 32 are told: this user's first, then one of each
+    other user on each address, who can open any number (SO_REUSEPORT).
     """
-    found = [entry for table in ("tcp", "tcp6") for entry in parse_sockets(read("/proc/net/" + table), port)]
+    every = [entry for table in ("tcp", "tcp6") for entry in parse_sockets(read("/proc/net/" + table), port)]
+    own = [entry for entry in every if entry[1] == os.getuid()]
+    others = {entry[:2]: entry for entry in every if entry[1] != os.getuid()}
+    found = [*own, *others.values()][:_MOST]
     owners = _owners({inode for _, _, inode in found}) if found else {}
     answer: list[dict[str, object]] = []
     for address, uid, inode in found:

@@ -138,7 +138,14 @@ class JobPaths(JobFiles):
 
 
 def specs_here() -> Iterator[tuple[str, dict[str, Any]]]:
-    """(job, spec) of each of this user's jobs whose node-local files exist, whatever its `jobs_dir`."""
+    """(job, spec) of each of this user's jobs whose node-local files exist, whatever its `jobs_dir`.
+
+    None if another user has made the directory: then this user has no jobs here.
+    """
+    try:
+        check_owners(user_directory(), private=1)
+    except Refused:
+        return
     for job in entries(user_directory()):
         for host in entries(os.path.join(user_directory(), job)):
             with contextlib.suppress(Refused):

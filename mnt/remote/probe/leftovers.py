@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from mnt.remote.common.files import command_line, entries, read, stat_fields
 from mnt.remote.common.owners import check_owners
@@ -13,6 +14,7 @@ from mnt.remote.job.files import user_directory
 from mnt.remote.job.spec import job_of
 from mnt.remote.push.workdir import Workdir
 
+_MOST = 100  # locks, and jobs and parents of processes, that are told
 _COMPILERS = frozenset({"ninja", "nvcc", "cicc", "ptxas", "cudafe++", "cc1plus", "c++", "g++", "clang++"})
 
 
@@ -64,9 +66,12 @@ def release(workdir: str) -> dict[str, object]:
 
 
 def locks(extensions: str) -> list[dict[str, object]]:
-    """The locks of torch's JIT builds: in $TORCH_EXTENSIONS_DIR/NAME, by default one directory deeper."""
+    """The locks of torch's JIT builds: in $TORCH_EXTENSIONS_DIR/NAME, by default one directory deeper.
+
+    The oldest, if there are very many: other users may make some there.
+    """
     top = os.path.expanduser(extensions)
-    found: list[dict[str, object]] = []
+    found: list[dict[str, Any]] = []
     for first in entries(top):
         builds = [first, *(os.path.join(first, second) for second in entries(os.path.join(top, first)))]
         for build in builds:
@@ -75,7 +80,7 @@ def locks(extensions: str) -> list[dict[str, object]]:
                 found.append({"path": path, "age": time.time() - os.stat(path).st_mtime})
             except OSError:  # there is no lock
                 continue
-    return found
+    return sorted(found, key=lambda lock: -lock["age"])[:_MOST]
 
 
 def own_processes() -> dict[str, object]:
@@ -98,7 +103,10 @@ def own_processes() -> dict[str, object]:
             if job:
                 pids_of.setdefault(job, []).append(pid)
     return {
-        "zombies": [{"parent": pid, "command": command_line(pid), "count": n} for pid, n in zombies.items()],
+        "zombies": [
+            {"parent": pid, "command": command_line(pid), "count": n}
+            for pid, n in list(zombies.items())[:_MOST]
+        ],
         "leftovers": _unsupervised(pids_of, pids) if pids_of else [],
         "compiling": not commands.isdisjoint(_COMPILERS),
     }
@@ -125,6 +133,6 @@ def _unsupervised(pids_of: dict[tuple[str, str], list[int]], pids: list[int]) ->
     lines = [read(f"/proc/{pid}/cmdline") for pid in pids]
     return [
         {"job": job, "pids": sorted(members), "command": command_line(min(members))}
-        for (job, host), members in sorted(pids_of.items())
+        for (job, host), members in sorted(pids_of.items())[:_MOST]
         if not any(f"/{job}/{host}/supervisor.py\0" in line for line in lines)
     ]
