@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import grp
 import os
-import pwd
 import secrets
 import socket
 import subprocess
@@ -210,14 +208,12 @@ def _claim(request: LabRequest, python: str, held: ExitStack) -> store.Record | 
     with store.registry():
         if store.directory(request.name).exists():
             return None
-        taken = [*system.networks_in_use(), *(record.spec.subnet for record in store.records())]
+        others = [record.spec for record in store.records()]
         spec = specs.plan(
             request,
             token=secrets.token_hex(4),
-            subnet=specs.choose_subnet(taken),
-            uid=specs.choose_uid(
-                [*(user.pw_uid for user in pwd.getpwall()), *(group.gr_gid for group in grp.getgrall())]
-            ),
+            subnet=specs.choose_subnet([*system.networks_in_use(), *(lab.subnet for lab in others)]),
+            uid=specs.choose_uid((lab.uid for lab in others), system.knows_id),
             python=python,
         )
         record = store.Record(spec, boot_id())

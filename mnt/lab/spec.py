@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from ipaddress import IPv4Network
 from itertools import pairwise
 
-from mnt.errors import UsageError
+from mnt.errors import MntError, UsageError
 
 DEFAULT_NAME = "default"
 DEFAULT_NICS = ("eth0", "enp26s0np0", "ens3f0", "eno1")
@@ -23,6 +23,13 @@ _POOLS = ("10.213.0.0/16", "172.29.0.0/16", "198.18.0.0/15")
 _LAB_PREFIX = 22  # a lab uses one /22: the lower /23 for SSH, the upper /23 for training
 _FIRST_HOST = 11  # node1 has .11: lower addresses stay free for the head and for tests
 _HEAD = 1
+
+# The ids for labs' users. A directory (LDAP, SSSD) may have people with ids that nobody lists, or give an id
+# to somebody tomorrow. So these are above all ids that systemd documents as people's, services' and
+# containers', and below 2^31, from where on programs have trouble (https://systemd.io/UIDS-GIDS/). They are
+# also above what users get for containers (login.defs(5), SUB_UID_MAX: 600100000), and what SSSD gives to the
+# users of an Active Directory (sssd-ldap(5), ldap_idmap_range_max: 2000200000).
+UIDS = range(2_100_000_000, 2_100_065_536)
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _NIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")  # Linux: 15 characters at most, no `/`, no space
@@ -172,10 +179,22 @@ def choose_subnet(taken: Iterable[str]) -> str:
     )
 
 
-def choose_uid(taken: Iterable[int]) -> int:
-    """A user and group id that is not used on the machine."""
+def choose_uid(taken: Iterable[int], is_known: Callable[[int], bool] = lambda _: False) -> int:
+    """A user and group id for a lab.
+
+    Args:
+        taken: ids in use.
+        is_known: whether the machine knows an id that is not in `taken`.
+
+    Raises MntError if all are in use.
+    """
     used = set(taken)
-    return next(uid for uid in range(2000, 60000) if uid not in used)
+    for uid in UIDS:
+        if uid not in used and not is_known(uid):
+            return uid
+    raise MntError(
+        f"all user ids for labs, {UIDS[0]} to {UIDS[-1]}, are in use", fix=f"getent passwd {UIDS[0]}"
+    )
 
 
 def _halves(subnet: str) -> tuple[IPv4Network, IPv4Network]:

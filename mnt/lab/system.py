@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
+import pwd
 import shutil
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 
 from mnt.errors import MntError
 
@@ -104,6 +107,18 @@ def count_gpus() -> int:
     if shutil.which("nvidia-smi", path=PATH) is None:
         return 0
     return len(run(["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]).split())
+
+
+def knows_id(number: int) -> bool:
+    """Whether a user or a group of this machine has that id.
+
+    A directory (LDAP, SSSD) is asked too: it finds a user by id, also if it lists none.
+    """
+    for look in (pwd.getpwuid, grp.getgrgid):
+        with suppress(KeyError):
+            look(number)
+            return True
+    return False
 
 
 def networks_in_use() -> list[str]:

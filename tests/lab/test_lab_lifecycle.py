@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import shutil
 import signal
 import socket
@@ -21,7 +22,7 @@ from ssh_client import ssh
 from waiting import PATIENCE, at_most, wait_for
 
 from mnt.errors import MntError
-from mnt.lab import processes, store, system
+from mnt.lab import processes, spec, store, system
 from mnt.lab.lab import Lab, LabRequest, down
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -144,11 +145,25 @@ def test_labs_do_not_meet(make_lab: Callable[..., Lab]) -> None:
     one, two = make_lab(count=1), make_lab(count=1)
     assert not one.spec.management.overlaps(two.spec.management)
     assert not one.spec.training.overlaps(two.spec.training)
+    assert one.spec.uid != two.spec.uid
     other = two.host("node1").spec.management
     assert "unreachable" in one.host("node1").exec(["ip", "route", "get", other]).stderr
     one.down()
     assert remains.of_lab(one.spec.name) == []
     assert ssh(two, "node1", "hostname").stdout == "node1\n"
+
+
+def test_the_labs_user_is_nobody_of_a_directory_that_lists_nobody(
+    make_lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has the id of the lab's user can enter the lab's files by /proc/PID/root."""
+    people = {*range(1000, 60001), *spec.UIDS[:1000]}
+    real = pwd.getpwuid
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: real(0) if uid in people else real(uid))
+    lab = make_lab(count=1)
+    assert lab.spec.uid not in people
+    assert lab.host("node1").exec(["id", "-u"], user=True).stdout == f"{lab.spec.uid}\n"
+    assert ssh(lab, "node1", "stat -c %u .").stdout == f"{lab.spec.uid}\n"
 
 
 def test_a_name_is_taken_once(name: str) -> None:

@@ -16,7 +16,7 @@ def lab(**request: object) -> spec.LabSpec:
         LabRequest(**request),  # type: ignore[arg-type]
         token="0123abcd",
         subnet="10.213.0.0/22",
-        uid=2000,
+        uid=2_100_000_000,
         python="/opt/venv/bin/python",
     )
 
@@ -43,9 +43,9 @@ def test_mount_points_with_spaces() -> None:
 
 def test_the_user_is_added_to_the_machines_and_replaces_one_of_that_name() -> None:
     machine = "root:x:0:0:root:/root:/bin/bash\nmnt:x:1234:1234::/srv:/bin/false\nmntx:x:5:5::/:/bin/sh\n"
-    lines = files.passwd(machine, 2000).splitlines()
+    lines = files.passwd(machine, 2_100_000_000).splitlines()
     assert [line.split(":")[0] for line in lines] == ["root", "mntx", "mnt"]
-    assert lines[-1].split(":")[2] == "2000"
+    assert lines[-1].split(":")[2] == "2100000000"
 
 
 def test_names_resolve_to_management_addresses() -> None:

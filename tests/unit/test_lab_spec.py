@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import grp
 import ipaddress
 import itertools
 
 import pytest
 
-from mnt.errors import UsageError
-from mnt.lab import network, spec
+from mnt.errors import MntError, UsageError
+from mnt.lab import network, spec, system
 from mnt.lab.spec import LabRequest
 
 
@@ -17,7 +18,7 @@ def plan(subnet: str = "10.213.0.0/22", **request: object) -> spec.LabSpec:
         LabRequest(**request),  # type: ignore[arg-type]
         token="0123abcd",
         subnet=subnet,
-        uid=2000,
+        uid=2_100_000_000,
         python="/usr/bin/python3",
     )
 
@@ -113,8 +114,49 @@ def test_no_network_left() -> None:
         spec.choose_subnet(["0.0.0.0/1", "128.0.0.0/1"])
 
 
-def test_the_user_id_is_one_that_nobody_has() -> None:
-    assert spec.choose_uid([0, 1000, 2000, 2001, 2003]) == 2002
+FIRST = spec.UIDS[0]
+
+
+@pytest.mark.parametrize(
+    ("taken", "known", "chosen"),
+    [
+        ([], [], FIRST),
+        ([0, 1000, 2000], [], FIRST),
+        ([FIRST, FIRST + 2], [], FIRST + 1),  # other labs
+        ([], [FIRST, FIRST + 1], FIRST + 2),  # users of a directory that lists nobody
+        ([FIRST + 1], [FIRST, FIRST + 2], FIRST + 3),
+    ],
+)
+def test_the_user_id_is_one_that_nobody_has(taken: list[int], known: list[int], chosen: int) -> None:
+    assert spec.choose_uid(taken, known.__contains__) == chosen
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "whose"),
+    [
+        (0, 60_000, "people's and services': https://systemd.io/UIDS-GIDS/"),
+        (60_001, 65_535, "people's (systemd-homed), dynamic users', nobody's: the same"),
+        (100_000, 600_100_000, "containers' of users: login.defs(5)"),
+        (524_288, 1_879_048_191, "containers' of systemd-nspawn"),
+        (200_000, 2_000_200_000, "Active Directory's users, as SSSD gives them: sssd-ldap(5)"),
+        (2**31, 2**32 - 1, "programs have trouble with these"),
+    ],
+)
+def test_the_user_id_is_far_away_from_everybodys(low: int, high: int, whose: str) -> None:
+    assert not set(spec.UIDS) & {low, high}, whose
+    assert spec.UIDS[0] > high or spec.UIDS[-1] < low, whose
+
+
+def test_no_user_id_is_left() -> None:
+    with pytest.raises(MntError, match="are in use"):
+        spec.choose_uid([], lambda _: True)
+
+
+def test_an_id_that_the_machine_knows() -> None:
+    """Not by a list of all users: a directory has none."""
+    assert system.knows_id(0)
+    assert system.knows_id(grp.getgrnam("tty").gr_gid)
+    assert not any(system.knows_id(uid) for uid in spec.UIDS[:3])
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,11 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def record(name: str = "one") -> store.Record:
     planned = spec.plan(
-        LabRequest(name=name, count=2), token="0123abcd", subnet="10.213.0.0/22", uid=2000, python="python3"
+        LabRequest(name=name, count=2),
+        token="0123abcd",
+        subnet="10.213.0.0/22",
+        uid=2_100_000_000,
+        python="python3",
     )
     return store.Record(planned, boot_id())
 
