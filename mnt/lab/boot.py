@@ -121,7 +121,10 @@ def boot(record: store.Record, *, cache: str) -> store.Record:
 def _lay_files(spec: LabSpec, anchor: int, directory: Path, cache: str) -> None:
     login = keys.generate()
     host_keys = {host.name: keys.generate() for host in spec.hosts}
-    tree.lay(Path(f"/proc/{anchor}/root/run"), spec, login=login, host_keys=host_keys, cache=cache)
+    mounts = Path(f"/proc/{anchor}/mounts").read_bytes().decode(errors="surrogateescape")
+    tree.lay(
+        Path(f"/proc/{anchor}/root/run"), spec, mounts=mounts, login=login, host_keys=host_keys, cache=cache
+    )
     replace_file(directory / "identity", login.private)
     replace_file(directory / "identity.pub", login.public + "\n", mode=0o644)
     public = {name: key.public for name, key in host_keys.items()}

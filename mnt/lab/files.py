@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
@@ -9,11 +11,17 @@ from typing import Any
 import yaml
 
 from mnt.lab.spec import USER, HostSpec, LabSpec
+from mnt.remote.common.mounts import owner_of
 from mnt.remote.probe.filesystems import parse_mounts
 
 SHARED = "/shared"  # the directory common to all hosts
 HOME = f"/home/{USER}"
 _SHELL = "/bin/bash"
+
+# Characters other than a newline that end a line for Python. In /proc/mounts the newline is escaped, and they
+# are not.
+_LINE_ENDS = re.compile("[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+_UNPRINTED = ("Cc", "Cs", "Zl", "Zp")  # kinds of characters: controls, bytes that are no text, ends of lines
 
 # Names are looked up in files only: no DNS, no NIS, no systemd.
 NSSWITCH = "".join(
@@ -73,25 +81,47 @@ def known_hosts(lab: LabSpec, host_keys: Mapping[str, str]) -> str:
     )
 
 
-def bind_mounts(mounts: str, hidden: Iterable[str]) -> tuple[list[str], list[str]]:
+def bind_mounts(mounts: str, hidden: Iterable[str]) -> tuple[list[tuple[str, str]], list[str]]:
     """The machine's mounts that hosts see read-only: their overlay of `/` does not include other mounts.
+
+    Other users choose some of them (FUSE): those, and names that are more than a line, are left out, with all
+    that is mounted below.
 
     Args:
         mounts: /proc/self/mounts (proc(5)).
         hidden: paths of which each host has its own version; mounts on or below them are left out.
 
     Returns:
-        The outermost mount points, to be bound recursively; and all mount points.
+        What to bind: `rbind` (with all below) or `bind` (without), and the mount point; and all mount points.
     """
     own = [PurePosixPath(path) for path in hidden]
-    found = dict.fromkeys(PurePosixPath(mount["point"]) for mount in parse_mounts(mounts))
+    found: dict[PurePosixPath, bool] = {}  # whether each may be seen, with all that is mounted on top of it
+    for mount in parse_mounts(_LINE_ENDS.sub(r"\\012", mounts)):
+        point = PurePosixPath(mount["point"])
+        found[point] = found.get(point, True) and _may_be_seen(
+            mount["point"], mount["type"], mount["options"]
+        )
+    found.pop(PurePosixPath("/"), None)
+    refused = {point for point, seen in found.items() if not seen}
     points = [
         point
         for point in found
-        if point != PurePosixPath("/") and not any(point.is_relative_to(path) for path in own)
+        if not any(point.is_relative_to(path) for path in own) and refused.isdisjoint((point, *point.parents))
     ]
-    outermost = [point for point in points if not any(other in point.parents for other in points)]
-    return [str(point) for point in outermost], [str(point) for point in points]
+    parted = {above for point in refused for above in point.parents}
+    whole = {point for point in points if point not in parted}  # nothing below is left out
+    binds = [
+        ("rbind" if point in whole else "bind", str(point))
+        for point in points
+        if whole.isdisjoint(point.parents)
+    ]
+    return binds, [str(point) for point in points]
+
+
+def _may_be_seen(point: str, kind: str, options: Iterable[str]) -> bool:
+    """Whether root has mounted it, on a path that is one line of text."""
+    one_line = not any(unicodedata.category(character) in _UNPRINTED for character in point)
+    return one_line and owner_of(kind, ",".join(options)) in (None, 0)
 
 
 def inventory(lab: LabSpec, directory: str, cache: str) -> str:

@@ -43,12 +43,15 @@ _DEVICE_LINKS = {
 }
 
 
-def lay(tree: Path, lab: LabSpec, *, login: KeyPair, host_keys: Mapping[str, KeyPair], cache: str) -> None:
+def lay(
+    tree: Path, lab: LabSpec, *, mounts: str, login: KeyPair, host_keys: Mapping[str, KeyPair], cache: str
+) -> None:
     """Fill the lab's empty tmpfs.
 
     Args:
         tree: the path of the tmpfs, as this process sees it.
         lab: the lab.
+        mounts: /proc/PID/mounts of the lab's anchor: the machine's may have changed meanwhile.
         login: the key pair for logins to all hosts.
         host_keys: a key pair for each host.
         cache: the machine's cache for training (MNT_CACHE).
@@ -59,7 +62,7 @@ def lay(tree: Path, lab: LabSpec, *, login: KeyPair, host_keys: Mapping[str, Key
     for name in ("netns", "net", "shared"):
         _directory(tree / name)
     (tree / "netns" / network.SWITCH).touch()
-    _start_files(tree, lab)
+    _start_files(tree, lab, mounts)
     known_hosts = files.known_hosts(lab, {name: key.public for name, key in host_keys.items()})
     _layer(tree / "layer", lab)
     _extensions(tree / "layer", cache, lab.uid)
@@ -71,9 +74,9 @@ def lay(tree: Path, lab: LabSpec, *, login: KeyPair, host_keys: Mapping[str, Key
         _host(tree / "hosts" / host.name, host.name, host_keys[host.name])
 
 
-def _start_files(tree: Path, lab: LabSpec) -> None:
-    outermost, everything = files.bind_mounts(Path("/proc/self/mounts").read_text(), _HIDDEN)
-    _write(tree / "binds", "".join(f"{path}\n" for path in outermost))
+def _start_files(tree: Path, lab: LabSpec, mounts: str) -> None:
+    binds, everything = files.bind_mounts(mounts, _HIDDEN)
+    _write(tree / "binds", "".join(f"{how} {path}\n" for how, path in binds))
     _write(tree / "readonly", "".join(f"{path}\n" for path in everything))
     _write(tree / "nodes", "".join(f"{host.name}\n" for host in lab.hosts))
     _write(tree / "enter.sh", (_SCRIPTS / "enter.sh").read_text())

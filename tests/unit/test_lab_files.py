@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from mnt.inventory import loader
 from mnt.lab import files, spec
 from mnt.lab.spec import LabRequest
@@ -27,18 +29,63 @@ def mounts(*points: str) -> str:
 
 def test_mounts_below_the_root_are_bound_once_and_all_protected() -> None:
     text = mounts("/", "/srv", "/srv/data", "/srv/data/deep", "/boot", "/srv")
-    outermost, everything = files.bind_mounts(text, HIDDEN)
-    assert outermost == ["/srv", "/boot"]
+    binds, everything = files.bind_mounts(text, HIDDEN)
+    assert binds == [("rbind", "/srv"), ("rbind", "/boot")]
     assert everything == ["/srv", "/srv/data", "/srv/data/deep", "/boot"]
 
 
 def test_what_a_host_has_for_itself_is_not_bound() -> None:
     text = mounts("/", "/proc", "/dev/shm", "/home", "/home/alice/nfs", "/etc/hosts", "/tmp/x", "/runtime")
-    assert files.bind_mounts(text, HIDDEN) == (["/runtime"], ["/runtime"])
+    assert files.bind_mounts(text, HIDDEN) == ([("rbind", "/runtime")], ["/runtime"])
 
 
 def test_mount_points_with_spaces() -> None:
-    assert files.bind_mounts(mounts("/", r"/srv/my\040disk"), HIDDEN)[0] == ["/srv/my disk"]
+    assert files.bind_mounts(mounts("/", r"/srv/my\040disk"), HIDDEN)[0] == [("rbind", "/srv/my disk")]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        r"x\012/home",  # as the kernel shows a newline
+        "x\r/home",
+        "x\x0b",
+        "x\x0c/home",
+        "x\x1c",
+        "x\x85/home",
+        "x\u2028/home",
+        "x\x1b[2J",
+        r"x\011",
+        b"x\xff".decode(errors="surrogateescape"),
+    ],
+)
+def test_a_mount_point_that_is_no_line_of_text_is_left_out(name: str) -> None:
+    """Each line of `binds` is a mount point: another user's FUSE mount must not add one."""
+    text = mounts(
+        "/", "/boot", f"/opt/{name}", f"/opt/{name}/deep", "/data", f"/data/{name}", "/data/a", "/x"
+    )
+    binds, everything = files.bind_mounts(text, HIDDEN)
+    assert binds == [("rbind", "/boot"), ("bind", "/data"), ("rbind", "/data/a"), ("rbind", "/x")]
+    assert everything == ["/boot", "/data", "/data/a", "/x"]
+
+
+@pytest.mark.parametrize("kind", ["fuse", "fuse.bindfs", "fuseblk", "fuse.x\ry", r"fuse.x\012y"])
+def test_what_another_user_has_mounted_is_left_out(kind: str) -> None:
+    fuse = f"x /srv/u/m {kind} rw,nosuid,nodev,user_id=1000,group_id=1000,allow_other 0 0\n"
+    text = mounts("/", "/srv", "/srv/a", "/srv/a/b") + fuse + mounts("/srv/u/m/below", "/boot")
+    binds, everything = files.bind_mounts(text, HIDDEN)
+    assert binds == [("bind", "/srv"), ("rbind", "/srv/a"), ("rbind", "/boot")]
+    assert everything == ["/srv", "/srv/a", "/srv/a/b", "/boot"]
+
+
+def test_what_is_below_or_beneath_a_mount_of_another_user_is_left_out() -> None:
+    fuse = "x /opt/u fuse rw,user_id=1000 0 0\n"
+    for text in (mounts("/opt/u", "/opt/u/data") + fuse, fuse + mounts("/opt/u", "/opt/u/data")):
+        assert files.bind_mounts(text, HIDDEN) == ([], [])
+
+
+def test_what_root_has_mounted_by_fuse_is_seen() -> None:
+    text = "disk /data fuseblk rw,user_id=0,group_id=0,allow_other 0 0\n"
+    assert files.bind_mounts(text, HIDDEN) == ([("rbind", "/data")], ["/data"])
 
 
 def test_the_user_is_added_to_the_machines_and_replaces_one_of_that_name() -> None:

@@ -13,8 +13,9 @@ ip -batch "/run/net/$node"
 files=/run/hosts/$node
 root=$files/root
 mount -t overlay overlay -o "lowerdir=/run/layer:/,upperdir=$files/upper,workdir=$files/work" "$root"
-while IFS= read -r path; do
-    mount --rbind "$path" "$root$path"
+while IFS= read -r line; do # `rbind /srv`
+    path=${line#* }
+    mount "--${line%% *}" "$path" "$root$path" || ! mountpoint -q "$path" # see anchor.sh
 done </run/binds
 mount --bind /run/shared "$root/shared"
 [ ! -d /run/home ] || mount --bind /run/home "$root/home/mnt"
