@@ -10,14 +10,12 @@ shared/, home/       common to all hosts
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from mnt.errors import MntError
 from mnt.keys import KeyPair
-from mnt.lab import files, network
+from mnt.lab import extensions, files, network
 from mnt.lab.spec import LabSpec
 
 _SCRIPTS = Path(__file__).with_name("sh")
@@ -55,9 +53,6 @@ def lay(
         login: the key pair for logins to all hosts.
         host_keys: a key pair for each host.
         cache: the machine's cache for training (MNT_CACHE).
-
-    Raises:
-        MntError: the cache changes while it is copied.
     """
     for name in ("netns", "net", "shared"):
         _directory(tree / name)
@@ -90,7 +85,7 @@ def _start_files(tree: Path, lab: LabSpec, mounts: str) -> None:
 def _layer(layer: Path, lab: LabSpec) -> None:
     for name, mode in _OPAQUE.items():
         _directory(layer / name, mode)
-        os.setxattr(layer / name, "trusted.overlay.opaque", b"y")  # the kernel's Documentation: overlayfs.rst
+        _hide_machines(layer / name)
     for name in _MOUNT_POINTS:
         _directory(layer / name)
     for device in (device for pattern in _DEVICES for device in Path("/dev").glob(pattern)):
@@ -115,24 +110,17 @@ def _layer(layer: Path, lab: LabSpec) -> None:
 
 
 def _extensions(layer: Path, cache: str, uid: int) -> None:
-    """Give the hosts' user a copy of DeepSpeed's compiled ops with their times, so they are not built again.
-
-    The `lock` of a killed build is not copied, because it would make every later load wait.
-    """
+    """Give the hosts' user a copy of DeepSpeed's compiled ops, in place of the machine's."""
     source = Path(cache, "torch_extensions")
     target = layer / source.relative_to("/")
     _directory(target)
-    if source.is_dir():
-        try:
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("lock"), dirs_exist_ok=True)
-        except shutil.Error as error:
-            raise MntError(
-                f"{source} cannot be copied: {error.args[0][0][2]}",
-                fix="run the command again when no build runs there",
-            ) from None
-    for directory, _, names in os.walk(target):
-        for path in (directory, *(os.path.join(directory, name) for name in names)):
-            os.chown(path, uid, uid, follow_symlinks=False)
+    _hide_machines(target)
+    extensions.copy(str(source), target, uid)
+
+
+def _hide_machines(directory: Path) -> None:
+    """Let hosts see nothing of what this directory is on the machine: the Documentation's overlayfs.rst."""
+    os.setxattr(directory, "trusted.overlay.opaque", b"y")
 
 
 def _home(home: Path, uid: int, login: KeyPair, known_hosts: str) -> None:

@@ -1,4 +1,4 @@
-"""What another user of the machine has mounted, and where, changes nothing in a lab."""
+"""What another user of the machine has mounted, or has put into the cache, changes nothing in a lab."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,7 @@ import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
 end = sys.argv.index("--")
 for path in map(os.fsencode, sys.argv[1:end]):
-    os.makedirs(path)
+    os.makedirs(path, exist_ok=True)
     device = os.open("/dev/fuse", os.O_RDWR)
     os.set_inheritable(device, True)
     options = f"fd={{device}},rootmode=40000,user_id={EVE},group_id={EVE},allow_other".encode()
@@ -60,7 +60,10 @@ def output(host: LabHost, *argv: str) -> str:
     return done.stdout
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="the kernel has no FUSE")
+needs_fuse = pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="the kernel has no FUSE")
+
+
+@needs_fuse
 def test_a_lab_beside_mounts_of_another_user(name: str, directory: Path) -> None:
     """Below / and below a mount of root's; on a name that is two lines, of which the second is /home."""
     inside = ("m", "x\n/home", "y\r/home", "z\x85/root", "t\t", os.fsdecode(b"b\xff"))
@@ -85,3 +88,49 @@ def test_a_lab_beside_mounts_of_another_user(name: str, directory: Path) -> None
     for place in ("/srv", "/srv/deep"):
         assert output(host, "cat", f"{place}/file") == "seen\n"
         assert "Read-only" in host.exec(["touch", f"{place}/file"]).stderr
+
+
+@pytest.fixture
+def cache(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An op in a directory that is open to all, as earlier versions of scripts/train-venv.sh left it."""
+    op = directory / "torch_extensions" / "op"
+    op.mkdir(parents=True)
+    (op / "op.so").write_text("code")
+    for path, mode in ((op.parent, 0o755), (op, 0o1777), (op / "op.so", 0o644)):
+        path.chmod(mode)
+    monkeypatch.setenv("MNT_CACHE", str(directory))
+    return op
+
+
+PLANT = "cd $0; ln -s $1 link; ln -s /dev/zero zero; mkfifo fifo; : > lock; mkdir dir; ln -s $1 dir/link"
+
+
+def as_eve(*argv: str | Path) -> list[str]:
+    return ["setpriv", f"--reuid={EVE}", f"--regid={EVE}", "--clear-groups", *map(str, argv)]
+
+
+@needs_fuse
+def test_a_cache_in_which_another_user_has_files(name: str, directory: Path, cache: Path) -> None:
+    secret = directory / "secret"
+    secret.write_text("root's")
+    secret.chmod(0o600)
+    subprocess.run(as_eve("sh", "-c", PLANT, cache, secret), check=True)
+    up = [sys.executable, "-m", "mnt", "lab", "up", "1", "--name", name]
+    mounted = ["unshare", "--mount", sys.executable, "-c", MOUNT, str(cache / "m"), "--", *up]
+    done = subprocess.run(mounted, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+
+    host = Lab.find(name).host("node1")
+    assert output(host, "find", str(cache), "-mindepth", "1") == f"{cache}/op.so\n"
+    assert output(host, "stat", "-c", "%U %a", str(cache)) == "mnt 755\n"
+    assert host.exec(["touch", str(cache / "lock")], user=True).returncode == 0
+    assert host.exec(["rm", str(cache / "lock")], user=True).returncode == 0
+
+
+def test_a_lock_in_the_cache_is_not_in_the_hosts(make_lab: Callable[..., Lab], cache: Path) -> None:
+    """DeepSpeed's jobs would wait for its end."""
+    host = make_lab(count=1).host("node1")
+    subprocess.run(as_eve("touch", cache / "lock"), check=True)
+    assert output(host, "ls", str(cache)) == "op.so\n"
+    done = host.exec(as_eve("touch", cache / "lock"))
+    assert "Permission denied" in done.stderr
