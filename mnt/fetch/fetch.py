@@ -14,6 +14,7 @@ from mnt.fetch.plan import decide, sharers
 from mnt.fetch.store import IN_THE_WAY, Store, Unfit, opened
 from mnt.fleet import Fleet, HostConnection
 from mnt.remote.fetch.parts import ABSENT
+from mnt.remote.fetch.send import GONE
 from mnt.tasks.fetch import Entry, Request, SurveyedPart, Wanted, list_files, receive, survey
 
 _AT_A_TIME = 8  # hosts: the head is the bottleneck, and keeps the lists of so many
@@ -281,7 +282,8 @@ class _Taking:
             self._result.changed.append(place)
 
     def problem(self, request: Request, problem: str) -> None:
-        self._result.failed[self._named(request)] = problem
+        reasons = self._result.left_out if problem == GONE else self._result.failed
+        reasons[self._named(request)] = problem
         self._unfit = None
 
     def _try(self, write: Callable[..., None], *args: object) -> None:

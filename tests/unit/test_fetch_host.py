@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from pythons import interpreter
 
-from mnt.remote.fetch import fetch, parts
+from mnt.remote.fetch import fetch, parts, send
 from mnt.tasks.bounds import bound_of, problem_of
 from mnt.tasks.bundle import program_modules
 
@@ -573,7 +573,7 @@ def test_a_file_that_is_replaced_keeps_its_bytes(big: Path, tmp_path: Path) -> N
 
 def test_a_file_that_vanishes(big: Path, tmp_path: Path) -> None:
     (frame,) = sent(tmp_path, ("gone", 1, 1, 0, ""))
-    assert frame == {"file": 0, "problem": "No such file or directory"}
+    assert frame == {"file": 0, "problem": send.GONE}
     assert data_of(sent(tmp_path, whole(big), during=big.unlink)) == BIG
 
 

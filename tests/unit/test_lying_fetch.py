@@ -18,6 +18,7 @@ from waiting import at_most
 
 from mnt.errors import OutputError
 from mnt.fetch.fetch import Fetched
+from mnt.remote.fetch.send import GONE
 
 FIRST, Y, EMPTY = FILES.values()
 Answer = Iterator[tuple[str, Any]]
@@ -438,6 +439,18 @@ def test_problems_of_files(to: Path) -> None:
     others_are_whole(results, to)
     assert results[LIAR].status == "incomplete"
     assert results[LIAR].failed == {"a/x": "boom\nnode1: forged", "a/d/y": ""}
+
+
+def test_a_file_that_has_vanished_is_no_failure(to: Path) -> None:
+    """What a job removes is not there, and so it is not missing here."""
+
+    def gone(said: list[tuple[str, Any]]) -> Frames:
+        yield "frame", {"file": 0, "problem": GONE}
+        yield from said[2:]
+
+    results, _ = fetched(to, lying("send", gone))
+    others_are_whole(results, to)
+    assert (results[LIAR].ok, results[LIAR].left_out) == (True, {"a/x": GONE})
 
 
 def test_a_rest_that_does_not_fit(to: Path) -> None:

@@ -11,6 +11,7 @@ from mnt.remote.common.files import encode, open_regular, parse_json, strerror
 from mnt.remote.common.forms import FETCH_PIECE
 
 Emit = Callable[[Dict[str, Any]], None]
+GONE = "it was removed there meanwhile"
 _BLOCK = 1 << 20
 _LONGEST_LINE = 1 << 16  # bytes: a path has at most 4096, each up to 6 in JSON
 
@@ -26,6 +27,8 @@ def send(tops: Sequence[str], emit: Emit, stdin: IO[bytes]) -> dict[str, Any]:
                 for frame in _frames(file, size, mtime, offset, digest):
                     emit({"file": number, **frame})
             sent += 1
+        except FileNotFoundError:
+            emit({"file": number, "problem": GONE})
         except OSError as error:
             emit({"file": number, "problem": strerror(error)})
     return {"sent": sent}
