@@ -34,6 +34,36 @@ apt_install() {
     apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
+# The most seconds to wait for another run: more than its downloads take.
+LOCK_SECONDS=${MNT_LOCK_SECONDS:-3600}
+
+# hold_lock FILE: holds the lock of FILE until the script ends; waits while another run has it. Whoever can open a file
+# can hold its lock, so other users cannot open it, not even one that an earlier version of the script made.
+hold_lock() {
+    if ! { (umask 077 && : >>"$1") && chmod 600 "$1" && exec 9<>"$1"; } 2>/dev/null; then
+        fail "$1 cannot be opened: run it as root, or set MNT_CACHE to a directory of yours"
+    fi
+    flock -n 9 && return 0
+    say "waiting for $(lock_holder "$1"), which holds the lock of $1"
+    flock -w "$LOCK_SECONDS" 9 || fail "$1 is still locked by $(lock_holder "$1"): end that, and run this again"
+}
+
+# lock_holder FILE: prints who holds the lock of FILE, if it is known: only root sees other users' processes.
+lock_holder() {
+    local inode info pid
+    inode=$(stat -c %i "$1")
+    # Each process that has the locked file open shows the lock (proc(5)); the first one has started the others.
+    info=$(grep -lE "^lock:.* FLOCK .*:$inode 0 EOF" /proc/[0-9]*/fdinfo/* 2>/dev/null | sort -t / -k 3n) || true
+    pid=$(printf '%s' "$info" | sed -n '1s,^/proc/\([0-9]*\)/.*,\1,p')
+    if [ -z "$pid" ]; then
+        printf 'a process that is not known'
+        return
+    fi
+    # The name of a process is its own choice.
+    printf 'process %s of %s (%s)' "$pid" "$(stat -c %U "/proc/$pid" 2>/dev/null)" \
+        "$(tr -cd '[:alnum:]._-' 2>/dev/null <"/proc/$pid/comm")"
+}
+
 # install_lab_packages: the packages that labs need. Installing openssh-server does not change a running sshd.
 install_lab_packages() {
     apt_install openssh-server openssh-client iproute2 nftables util-linux procps python3 python3-venv

@@ -49,8 +49,7 @@ unpack() {
 if ! up_to_date; then
     need_root "only root can create $tree, for guests that root starts"
     mkdir -p "${tree%/*}"
-    exec 9>"$tree.lock"
-    flock 9 # a second run at the same time waits here, and then finds the work done
+    hold_lock "$tree.lock" # a second run at the same time waits here, and then finds the work done
 fi
 if ! up_to_date; then
     say "unpacking into $tree (nothing is installed): $NFS_PACKAGES"

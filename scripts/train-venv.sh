@@ -4,8 +4,9 @@
 #   $MNT_CACHE/train-venv         torch, DeepSpeed and transformers, as train/requirements.txt pins them
 #   $MNT_CACHE/torch_extensions   the C++ op that DeepSpeed compiles on a CPU host (takes over a minute)
 #
-# The default of MNT_CACHE is /var/cache/mnt. Lab hosts see both directories and use them as an ordinary user. If the
-# environment was built from the same requirements, nothing is done.
+# The default of MNT_CACHE is /var/cache/mnt. Lab hosts see the first directory and have copies of the second. Every
+# process that loads an op creates a lock file beside it, so only who built the op, and root, can use it where it is. If
+# the environment was built from the same requirements, nothing is done.
 #
 # On a machine without a GPU, point pip to the CPU build of torch (PIP_FIND_LINKS, PIP_EXTRA_INDEX_URL). The default
 # build also works, but is some gigabytes larger.
@@ -59,20 +60,22 @@ build_op() {
     mkdir -p "$extensions"
     local output
     output=$(load_op 2>&1) || fail "DeepSpeed's op does not compile:"$'\n'"$output"
-    # Every process that loads an op creates a lock file next to it. The sticky bit protects the op itself.
-    chmod 1777 "$op"
     "$venv/bin/ninja" -C "$op" -n | grep -q 'no work to do' || fail "ninja would compile $op again on each host"
 }
 
 apt_install python3 python3-venv python3-dev g++
 if ! up_to_date; then
     mkdir -p "$cache" || fail "$cache cannot be created: run it as root, or set MNT_CACHE to a directory of yours"
-    exec 9>"$cache/.train-venv.lock"
-    flock 9 # a second run at the same time waits here, and then finds the work done
+    hold_lock "$cache/.train-venv.lock" # a second run at the same time waits here, and then finds the work done
 fi
 if ! up_to_date; then
     install_packages
     build_op
     fingerprint >"$stamp"
+fi
+if [ -k "$op" ] && [ -O "$op" ]; then
+    # Earlier versions let all users write there. A `lock` of theirs would make every load of the op wait for ever.
+    chmod 755 "$op"
+    [ -O "$op/lock" ] || rm -rf --one-file-system "$op/lock"
 fi
 say "$venv is ready"
