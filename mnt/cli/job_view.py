@@ -35,7 +35,7 @@ def show_end(job: Job, as_json: bool = False) -> int:
     culprit = job.culprit
     if culprit is not None and culprit.traceback:
         for line in culprit.traceback.splitlines():
-            ui.info(f"  {line}")
+            ui.info(f"{culprit.host} | {line}")
     why = f": {culprit.sentence()}" if culprit else ""
     ui.failure(f"job {job.job} {job.state}{why}")
     return 1 if job.exit_code is None else job.exit_code

@@ -64,6 +64,7 @@ def _show_jobs(jobs: list[Job], limit: int, where: str) -> None:
         [
             job.job,
             ui.Cell(job.state, _COLOURS[job.state]),
+            job.record.backend,
             brief([node.host for node in job.nodes]),
             _moment(job),
             duration(job.seconds()),
@@ -72,7 +73,7 @@ def _show_jobs(jobs: list[Job], limit: int, where: str) -> None:
         ]
         for job in jobs[:limit]
     ]
-    ui.table(["JOB", "STATE", "NODES", "STARTED", "TOOK", "SCRIPT", "CULPRIT"], rows)
+    ui.table(["JOB", "STATE", "VIA", "NODES", "STARTED", "TOOK", "SCRIPT", "CULPRIT"], rows)
     if len(jobs) > limit:
         ui.info(f"and {counted(len(jobs) - limit, 'older job')}: mnt status --limit {len(jobs)}")
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from mnt.tasks.shape import Address, Count, Duration, Pid, Short
+from mnt.tasks.shape import Address, Count, Duration, JobName, Pid, Short
 
 _NO_ANSWER = re.compile(r"\blost\b|unknown error|\berr!|requires? reset|fallen off", re.IGNORECASE)
 
@@ -155,7 +155,7 @@ class Zombies:
 class Leftover:
     """Processes of one of the user's jobs whose supervisor is gone."""
 
-    job: str
+    job: JobName
     pids: tuple[Pid, ...]
     command: str  # of the first
 

@@ -16,7 +16,9 @@ _OF_AGENT = re.compile(r"torch\.distributed\.elastic\.\S*(?P<name>ChildFailedErr
 _RULE = re.compile(r"=+$")
 _RULES = 2  # at the beginning and the end of the summary that follows a ChildFailedError
 _LONGEST = 200  # lines of a traceback that are held back
+_LARGEST = 1 << 18  # characters of it
 _LONGEST_LINE = 1 << 16  # characters
+_LONGEST_HEADER = 500  # characters of a notice before its text
 
 
 class WithoutBanner:
@@ -76,7 +78,7 @@ class _Node:
             return ""
         if self._held or text == _BEGIN:
             return self._of_traceback(line, text)
-        return "" if _NOTICE.match(text) else line
+        return "" if _NOTICE.match(text, 0, _LONGEST_HEADER) else line
 
     def _of_traceback(self, line: str, text: str) -> str:
         if found := _OF_AGENT.match(text):
@@ -84,7 +86,8 @@ class _Node:
             self._rules = _RULES if found["name"] == "ChildFailedError" else 0
             return ""
         self._held.append(line)
-        if len(self._held) > 1 and (not text[:1].isspace() or len(self._held) > _LONGEST):
+        too_long = len(self._held) > _LONGEST or sum(map(len, self._held)) > _LARGEST
+        if len(self._held) > 1 and (not text[:1].isspace() or too_long):
             held, self._held = self._held, []
             return "".join(held)
         return ""

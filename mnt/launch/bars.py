@@ -13,10 +13,14 @@ import re
 from collections.abc import Callable, Iterator
 
 _PREFIX = re.compile(r"\[rank\d+\] ")
-_BAR = re.compile(r"\d{1,3}%\|.*\| *\d|\b\d+/\d+ \[[=>. ]+\]")
+_BAR = re.compile(
+    r"\d{1,3}%\|.{0,500}\| {0,20}\d|\b\d{1,20}/\d{1,20} \[[=>. ]{1,500}\]"
+)  # no screen is wider
 _RATE = re.compile(r"(?:it/s|s/it)")
 _FIGURES = re.compile(r"[\W\d_]+")
 _LONGEST = 1 << 16  # characters of a line; a longer one is passed on in pieces
+_LONGEST_BAR = 4096  # characters of a line that may be a bar
+_MOST_RANKS = 256  # of a node whose bars are known; the prefixes are the node's word
 
 
 class Bars:
@@ -30,7 +34,7 @@ class Bars:
     def __init__(self, show: Callable[[str, str], None], live: Callable[[str, str], None]) -> None:
         self._show, self._live = show, live
         self._partial: dict[str, str] = {}
-        self._ranks: dict[tuple[str, str], _Rank] = {}
+        self._ranks: dict[str, dict[str, _Rank]] = {}  # by host and prefix
 
     def feed(self, host: str, text: str) -> None:
         """Take the next piece of a node's output."""
@@ -47,26 +51,34 @@ class Bars:
 
     def close(self) -> None:
         """Show what was held back."""
-        for (host, _), rank in self._ranks.items():
-            for line in rank.rest():
-                self._show(host, f"{line}\n")
+        for host, ranks in self._ranks.items():
+            for rank in ranks.values():
+                for line in rank.rest():
+                    self._show(host, f"{line}\n")
         for host, rest in self._partial.items():
             self._show(host, rest)
         self._partial = {}
 
+    def _rank(self, host: str, prefix: str) -> _Rank | None:
+        """What is held back of a rank; None: the node has shown too many others."""
+        known = self._ranks.setdefault(host, {})
+        if prefix not in known and len(known) == _MOST_RANKS:
+            return None
+        return known.setdefault(prefix, _Rank(prefix))
+
     def _is_bar(self, host: str, rest: str) -> bool:
         """Whether the beginning of a line goes on with a rank's bar."""
         prefix = _PREFIX.match(rest)
-        rank = self._ranks.get((host, prefix[0])) if prefix else None
+        rank = self._ranks.get(host, {}).get(prefix[0]) if prefix else None
         return _BAR.search(rest) is not None or (rank is not None and rank.goes_on(rest))
 
     def _line(self, host: str, line: str) -> Iterator[str]:
         """The lines that are shown because of this one."""
         prefix = _PREFIX.match(line)
-        if prefix is None:
+        rank = self._rank(host, prefix[0]) if prefix and len(line) <= _LONGEST_BAR else None
+        if prefix is None or rank is None:
             yield line
             return
-        rank = self._ranks.setdefault((host, prefix[0]), _Rank(prefix[0]))
         *states, last = _pieces(line[prefix.end() :], prefix[0])
         if _BAR.search(last):
             states.append(last)

@@ -103,9 +103,9 @@ class LaunchPlan:
     master_port: int
     nodes: tuple[NodePlan, ...]
     script: str | None  # a file that must exist, relative to each node's `cwd`; None: a module is run
-    command: str  # the program and its arguments, for people
     grace: float
     start_timeout: float
+    command: str | None = None  # the program and its arguments, for people
     unread: str | None = None  # see LaunchOptions
     warnings: tuple[str, ...] = ()
     secrets: Mapping[str, Secret] = field(default_factory=dict)  # further variables, on every node

@@ -29,7 +29,8 @@ def _command(places: Sequence[str], env: Mapping[str, str], path_prepend: Sequen
     """What any login shell passes on to sh: only letters, digits and `+/=` between its quotes vary."""
     lines = ['mine() { [ -O "$1" ] || [ "$(ls -ldnL -- "$1" | tr -s " " | cut -d " " -f 3)" = 0 ]; }']
     lines.append(
-        " || ".join(f"{{ mine {path} && cd -- {path}; }} 2>/dev/null" for path in map(_path, places)) + " || cd"
+        " || ".join(f"{{ mine {path} && cd -- {path}; }} 2>/dev/null" for path in map(_path, places))
+        + " || cd"
     )
     lines += [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
     lines += [f'PATH={_path(directory)}:"$PATH"' for directory in path_prepend]

@@ -101,11 +101,20 @@ class JobHosts(ExitStack):
         try:
             host = this_machine().hosts[0]
             listed = list_jobs_here(host.jobs_dir, host.name, wanted=wanted)
-            jobs += merge_jobs({host.name: (_of_backends(listed, here=True), 0.0)})
+            own = merge_jobs({host.name: (_of_backends(listed, here=True), 0.0)})
             errors |= _problem(host.name, listed)
+            names = {job.job for job in own}
+            for job in jobs:
+                if job.job in names:
+                    errors |= {node.host: _not_yours(node.host, job.job) for node in job.nodes if node.entry}
+            jobs = [job for job in jobs if job.job not in names] + own
         except HostError as error:
             errors[error.host] = error
         return newest_first(map(_as_it_stands, jobs)), errors
+
+
+def _not_yours(host: str, job: str) -> HostError:
+    return HostError(host, "answer", f"it reports job {job}, which runs on this machine alone")
 
 
 def _list_with_clock(connection: HostConnection, wanted: str | None, most: int) -> tuple[Jobs, float]:

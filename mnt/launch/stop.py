@@ -72,14 +72,25 @@ class NamedStop:
                 outcomes = next(
                     each for name, each in self._outcomes.items() if backend_named(name).here == here
                 )
-                return _document([_of_job(job, outcomes)], [job])
-        for backend, outcomes in self._outcomes.items():
-            if any(outcome.value and outcome.value["status"] != "none" for outcome in outcomes.values()):
-                found = {
-                    host: stop_document(outcome) for host, outcome in outcomes.items() if _tells(outcome)
-                }
-                return _document([{"job": self._job, "backend": backend, "hosts": found}])
-        return None
+                found = [_of_job(job, outcomes)]
+                found += [
+                    self._of_backend(name)
+                    for name in self._outcomes
+                    if backend_named(name).here != here and self._ran(name)
+                ]
+                return _document(found, [job])
+        ran = [self._of_backend(name) for name in self._outcomes if self._ran(name)]
+        return _document(ran) if ran else None
+
+    def _ran(self, backend: str) -> bool:
+        """Whether something of the job was on a host of the backend."""
+        outcomes = self._outcomes[backend].values()
+        return any(outcome.value and outcome.value["status"] != "none" for outcome in outcomes)
+
+    def _of_backend(self, backend: str) -> dict[str, Any]:
+        outcomes = self._outcomes[backend]
+        found = {host: stop_document(outcome) for host, outcome in outcomes.items() if _tells(outcome)}
+        return {"job": self._job, "backend": backend, "hosts": found}
 
 
 def _stop_everywhere(

@@ -96,7 +96,7 @@ def choose_release(surveys: Iterable[Survey], sha: str, now: datetime) -> str:
         current = Counter(survey.current for survey in surveys)
         return max(usable, key=lambda release: (current[release], release))
     newest = max(credible, default="")
-    while (release := f"{now:{_TIME}}-{sha[:8]}") in taken or release < newest:
+    while (release := f"{now:{_TIME}}-{sha[:8]}") in credible or release < newest:
         now += timedelta(seconds=1)
     return release
 

@@ -155,6 +155,7 @@ class FrameReader:
         self._mark = mark.encode() + b" "
         self._bound = bound
         self._remarks = 0  # bytes of text frames
+        self._total = 0  # bytes of JSON
         self._buffer = bytearray()
         self._parts = bytearray()
         self._noise = bytearray()
@@ -195,8 +196,11 @@ class FrameReader:
                 self._parts += self._buffer[end + 1 : end + 1 + size]
                 del self._buffer[: end + 1 + size]
                 bound = SHORT if kind in _SHORT_KINDS else self._bound
+                self._total += size
                 if len(self._parts) > bound.size:
                     raise BadFrame(f"a frame of more than {bound.size} bytes")
+                if self._bound.total is not None and self._total > self._bound.total:
+                    raise BadFrame(f"more than {self._bound.total} bytes in all")
                 if not more:
                     yield Frame(kind, self._decode(bound))
             else:

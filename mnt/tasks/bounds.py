@@ -24,6 +24,7 @@ class Bound(NamedTuple):
 
     size: int
     values: int
+    total: int | None = None  # bytes of all frames together; None: they are not kept, or counted elsewhere
 
 
 VALUE = 88  # bytes of memory on 64 bits, without the characters; tests/unit/test_bounds.py measures it
@@ -34,6 +35,9 @@ MOST = Bound(MIB, MIB // _SPARSE)
 
 # Sent by the boot code of every program: the start, and a traceback.
 SHORT = Bound(64 * KIB, 1000)
+
+# A release and what uses it; of all releases together, which the head keeps.
+RELEASES = Bound(64 * KIB, 1000, total=512 * KIB)
 
 # Up to 256 hosts answer at the same time, and the head keeps their facts: 3 MiB of memory for each host.
 _BOUNDS = {
@@ -56,8 +60,9 @@ def bound_of(name: str, more: int = 0) -> Bound:
     Args:
         more: bytes that this call allows in addition, for what it asks about.
     """
-    size, values = _BOUNDS.get(name, MOST)
-    return Bound(min(size + more, MOST.size), min(values + more // _SPARSE, MOST.values))
+    bound = _BOUNDS.get(name, MOST)
+    size, values = min(bound.size + more, MOST.size), min(bound.values + more // _SPARSE, MOST.values)
+    return Bound(size, values, bound.total)
 
 
 def list_share(hosts: int) -> int:

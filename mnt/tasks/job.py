@@ -69,7 +69,7 @@ class NodeSpec(TypedDict):
     nodes: list[NodeOfJob]  # all nodes of the job, in rank order
     engine: str | None
     release: str | None
-    command: str  # the program and its arguments, for people; default none
+    command: str | None  # the program and its arguments, for people; default none
     cwd: str
     argv: list[str]
     env: dict[str, str]  # added to HOME, USER, LOGNAME, SHELL, PATH and LANG of the session, and nothing else

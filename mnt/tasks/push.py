@@ -14,7 +14,7 @@ from msgspec import Meta
 from mnt.fleet import HostConnection
 from mnt.inventory.model import Host
 from mnt.remote.push.releases import RELEASE_ID
-from mnt.tasks.bounds import bound_of
+from mnt.tasks.bounds import RELEASES, bound_of
 from mnt.tasks.program import run_program
 from mnt.tasks.shape import Count, Moment, Pid, Refusal, Short, granted, shaped, wrong_answer
 
@@ -58,6 +58,9 @@ class Foreign(TypedDict):
     names: Annotated[list[Short], Meta(max_length=10)]  # the first of them
 
 
+_MOST_USES = 10  # of a release that are told
+
+
 class Use(TypedDict):
     """A process that uses a release, or a job (then `pid` is None)."""
 
@@ -71,7 +74,7 @@ class ListedRelease(TypedDict):
     files: Count
     bytes: Count
     foreign: Foreign
-    uses: list[Use]
+    uses: Annotated[list[Use], Meta(max_length=_MOST_USES)]
     pushed: Pushed | None
 
 
@@ -84,12 +87,13 @@ class Listed(TypedDict):
 
 
 _MOST_RELEASES = 1000  # of a host
+_LIST_SECONDS = 600.0
 
 
 def list_releases(connection: HostConnection) -> Listed:
     """All releases in the host's workdir. Hashes the files that may have changed.
 
-    Raises HostError (phase `command`) if the workdir cannot be read.
+    Raises HostError (phase `command`) if the workdir cannot be read, or this takes more than ten minutes.
     """
     host = connection.target.name
     releases: list[ListedRelease] = []
@@ -100,7 +104,9 @@ def list_releases(connection: HostConnection) -> Listed:
         releases.append(shaped(host, frame, ListedRelease, "release"))
 
     args = {"action": "list", **_workdir(connection.target)}
-    answer = run_program(connection, "push.receive", args, timeout=None, on_frame=take)
+    answer = run_program(
+        connection, "push.receive", args, timeout=_LIST_SECONDS, on_frame=take, bound=RELEASES
+    )
     return shaped(host, {**granted(host, answer), "releases": releases}, Listed)
 
 

@@ -25,9 +25,10 @@ ExitCode = Annotated[int, Meta(ge=0, le=255)]
 Short = Annotated[str, Meta(max_length=1024)]  # a name, a version, ..
 Long = Annotated[str, Meta(max_length=65536)]  # a message, a traceback
 Address = Annotated[str, Meta(pattern=ADDRESS)]  # numeric
-# Linux refuses `/`, `:` and white space in the name of an interface (dev_valid_name). An RDMA device is
-# named alike.
-DeviceName = Annotated[str, Meta(pattern=r"\A[^\s/:]{1,127}\Z")]
+# Linux refuses `/`, `:` and white space in the name of an interface (dev_valid_name), and we what acts on a
+# terminal. An RDMA device is named alike.
+_ACTS = r"\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069"
+DeviceName = Annotated[str, Meta(pattern=rf"\A[^\s/:{_ACTS}]{{1,127}}\Z")]
 HostName = Annotated[str, Meta(pattern=HOST_NAME)]
 JobName = Annotated[str, Meta(pattern=JOB_NAME)]
 

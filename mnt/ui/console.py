@@ -21,12 +21,18 @@ _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
     r"|[\u202a-\u202e\u2066-\u2069]"
 )
+# What alone makes a text act on a terminal; and colours, as a whole. Never a quote, so that a word that was
+# quoted for a shell stays one word, whatever it contains.
+_ACTS = re.compile(r"\x1b\[[0-9;:]*m|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 ERASE_LINE = b"\r\x1b[K"
 
 
 def clean(text: str) -> str:
-    """Text that is safe for a terminal: without escapes and control characters, except tab and newline."""
+    """Output of a program without escapes and control characters, except tab and newline.
+
+    It may take away any other character with an escape, so it is not for text that is to be pasted.
+    """
     return _ESCAPES.sub("", text)
 
 
@@ -89,9 +95,10 @@ def discard(stream: TextIO) -> None:
 def one_line(text: str) -> str:
     """Text of any origin as one line that is safe to show.
 
-    Without terminal escapes and newlines: a host's text must not look like a line about another host.
+    Without control characters and newlines: a host's text must not look like a line about another host. Of an
+    escape, what is printable stays, apart from colours.
     """
-    return clean(text).replace("\n", " ")
+    return _ACTS.sub("", text).replace("\n", " ")
 
 
 def _write(text: str, stream: TextIO, **style: Any) -> None:

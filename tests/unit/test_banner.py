@@ -76,3 +76,14 @@ def test_a_ranks_text_is_shown_before_its_line_ends() -> None:
     for host, text in (("a", "[rank0] 10%"), ("b", "Trace"), ("a", " 20%"), ("b", "s\n")):
         view.feed(host, text)
     assert said == ["a:[rank0] 10%", "a: 20%", "b:Traces\n"]
+
+
+def test_a_traceback_without_end_is_not_kept() -> None:
+    shown: list[int] = []
+    view = WithoutBanner(lambda host, text: shown.append(len(text)))
+    view.feed("node1", "Traceback (most recent call last):\n")
+    for _ in range(100):
+        view.feed("node1", f"  {'x' * 60_000}\n")
+    view.close()
+    assert sum(shown) == 35 + 100 * 60_003
+    assert shown[0] < 400_000

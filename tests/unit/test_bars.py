@@ -85,3 +85,17 @@ def test_each_state_is_live_at_once() -> None:
     first, second = TRAIN.format(1, "1.0it/s"), TRAIN.format(2, "1.0it/s")
     assert shown(first)[1] == [first]
     assert shown(f"{first}[rank0] \n", second)[1] == [first, second]
+
+
+def test_what_a_node_can_make_without_end_is_not_kept() -> None:
+    """Ranks that it invents, and bars that are no bars."""
+    shown: list[str] = []
+    bars = Bars(lambda host, text: shown.append(text), lambda host, text: None)
+    long = "[rank1] 5%|" + "x" * 8000 + "| 1\n"
+    for number in range(2000):
+        bars.feed("node1", f"[rank{number}]   5%|#| {number}\n")
+    assert len(shown) == 2000 - 256
+    bars.feed("node1", long)
+    assert shown[-1] == long
+    bars.close()
+    assert len(shown) == 2001

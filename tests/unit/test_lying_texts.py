@@ -32,6 +32,7 @@ from mnt.preflight.registry import all_checks
 from mnt.preflight.report import run_checks
 from mnt.remote.probe import visible
 from mnt.tasks.job import check_node
+from mnt.tasks.push import list_releases
 from mnt.trial import run as trial
 
 Frames = Iterator[tuple[str, Any]]
@@ -235,3 +236,30 @@ def test_what_a_host_names_is_quoted(check: str, change: Any, name: str) -> None
             assert fix.startswith("node2 says: ")
         else:
             assert any(name in word for word in shlex.split(fix))
+
+
+# --- releases ----------------------------------------------------------------------------------------------
+
+
+def release(number: int, uses: int = 0) -> dict[str, Any]:
+    return {
+        "release": f"20260101-000000-{number:08x}",
+        "files": 1,
+        "bytes": 1,
+        "foreign": {"files": 0, "bytes": 0, "names": []},
+        "uses": [{"pid": 1, "job": None, "command": "x" * 1000}] * uses,
+        "pushed": None,
+    }
+
+
+@pytest.mark.parametrize(("uses", "problem"), [(11, "uses"), (10, "more than 524288 bytes in all")])
+def test_a_list_of_releases_without_end(uses: int, problem: str) -> None:
+    def speak(host: str, program: str, args: dict[str, Any], stdin: IO[bytes]) -> Frames:
+        for number in range(900):
+            yield "frame", release(number, uses)
+        yield "answer", {"current": None, "previous": None}
+
+    with at_most(30), fleet_of("rogue", script=speak) as fleet:
+        error = fleet.run(list_releases)["rogue"].error
+    assert error is not None and error.phase == "answer"
+    assert problem in error.message

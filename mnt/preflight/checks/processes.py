@@ -28,7 +28,7 @@ def leftovers(host: Host, facts: HostFacts) -> Iterator[Problem]:
             message=f"processes of job {left.job} still run without a supervisor",
             found=f"{len(left.pids)} (pid {pids}): {left.command}",
             expected="no process of a job without its supervisor",
-            fix=f"mnt stop {left.job}",
+            fix=f"mnt stop {left.job}",  # a job's name needs no quotes
         )
 
 
