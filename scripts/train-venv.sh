@@ -76,6 +76,8 @@ fi
 if [ -k "$op" ] && [ -O "$op" ]; then
     # Earlier versions let all users write there. A `lock` of theirs would make every load of the op wait for ever.
     chmod 755 "$op"
-    [ -O "$op/lock" ] || rm -rf --one-file-system "$op/lock"
+    if [ -L "$op/lock" ] || [ ! -O "$op/lock" ]; then
+        rm -rf --one-file-system "$op/lock"
+    fi
 fi
 say "$venv is ready"

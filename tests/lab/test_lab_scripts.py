@@ -89,14 +89,20 @@ def test_a_lock_where_no_file_can_be_made(cache: Path) -> None:
     assert done.stderr.startswith(f"error: {cache}/none/lock cannot be opened")
 
 
-def test_an_op_that_an_earlier_version_built_is_closed_to_others(cache: Path) -> None:
+@pytest.mark.parametrize("lock", ["file", "link", "directory"])
+def test_an_op_that_an_earlier_version_built_is_closed_to_others(cache: Path, lock: str) -> None:
     """The environment is up to date: nothing else is done."""
     op = cache / "torch_extensions" / "deepspeed_shm_comm"
     op.mkdir(parents=True)
     op.chmod(0o1777)
     (op / "op.so").touch()
-    (op / "lock").touch()
-    os.chown(op / "lock", EVE, EVE)
+    if lock == "link":
+        (op / "lock").symlink_to("op.so")  # root's own file
+    elif lock == "directory":
+        (op / "lock" / "deep").mkdir(parents=True)
+    else:
+        (op / "lock").touch()
+    os.chown(op / "lock", EVE, EVE, follow_symlinks=False)
     requirements = SCRIPTS.parent / "train" / "requirements.txt"
     fingerprint = f"{{ /usr/bin/python3 -V && cat {requirements}; }} | sha256sum"
     (cache / "train-venv").mkdir()
