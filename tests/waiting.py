@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import threading
 import time
@@ -36,6 +37,25 @@ def at_most(seconds: float = PATIENCE) -> Iterator[None]:
     start = time.monotonic()
     yield
     assert time.monotonic() - start < seconds
+
+
+@contextmanager
+def cpu_at_most(seconds: float) -> Iterator[None]:
+    """What is done inside, in the main thread, is stopped when it has taken more time of the processor.
+
+    Python's own code and regular expressions can be stopped; a C library ends its call first.
+    """
+
+    def late(*_: object) -> None:
+        raise AssertionError(f"more than {seconds} s of processor time")
+
+    before = signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def alive(pid: int) -> bool:

@@ -9,14 +9,14 @@ import click
 from mnt import ui
 from mnt.cli import settle
 from mnt.cli.options import Selection, json_option, selection_options
-from mnt.cli.push_view import Code, progress_shown, show_notices, show_result, show_tree
+from mnt.cli.push_view import Code, note_large, progress_shown, show_notices, show_result, show_tree
 from mnt.errors import MntError
 from mnt.fleet import Fleet
 from mnt.inventory.model import Host
 from mnt.push import manifest as manifests
 from mnt.push import transfer
 from mnt.push.change import KEEP
-from mnt.push.notices import check_keys, notices, private_keys
+from mnt.push.notices import check_keys, notices
 from mnt.push.result import PushResult
 from mnt.push.tree import walk
 
@@ -68,9 +68,9 @@ def read_tree(source: str) -> Code:
     tree = walk(source)
     for note in tree.notes:
         ui.warn(note)
+    note_large(tree.entries)
     manifest = manifests.build(tree)
-    keys = private_keys(tree.root, manifest)
-    return Code(tree.root, manifest, tuple(keys), tuple(notices(manifest.entries)))
+    return Code(tree.root, manifest, tuple(notices(manifest.entries)))
 
 
 def push_tree(
@@ -103,7 +103,7 @@ def refusal_of(code: Code, hosts: Sequence[Host], *, allow_secrets: bool = False
     try:
         transfer.check_kept(hosts, code.manifest)
         if not allow_secrets:
-            check_keys(code.root, code.keys)
+            check_keys(code.root, code.manifest.keys)
     except MntError as error:
         return error
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,10 @@ from mnt import ui
 from mnt.errors import MntError, counted
 from mnt.inventory.hostlist import fold
 from mnt.push.manifest import Manifest
-from mnt.push.notices import KINDS, Notice
+from mnt.push.notices import KINDS, LARGE, Notice
 from mnt.push.result import STATUSES, Left, PushResult
 from mnt.push.session import Progress
-from mnt.push.tree import printable
+from mnt.push.tree import Entry, printable
 
 _STEPS = {
     "connect": "connecting to the hosts",
@@ -37,7 +37,6 @@ class Code:
 
     root: Path
     manifest: Manifest
-    keys: tuple[str, ...]  # files with private keys
     notices: tuple[Notice, ...]
 
 
@@ -57,7 +56,7 @@ def show_tree(code: Code, hosts: list[str], refusal: MntError | None, as_json: b
                 "bytes": manifest.size,
                 "largest": [{"path": entry.path, "size": entry.size} for entry in largest],
                 "notices": [notice.document() for notice in code.notices],
-                "private_keys": code.keys,
+                "private_keys": code.manifest.keys,
                 "refused": refusal and refusal.document(),
                 "hosts": dict.fromkeys(hosts),
             }
@@ -73,6 +72,14 @@ def show_tree(code: Code, hosts: list[str], refusal: MntError | None, as_json: b
     if refusal is not None:
         ui.error(refusal)
         ui.failure("a push would be refused")
+
+
+def note_large(entries: Iterable[Entry]) -> None:
+    """Name the large files before they are read: a sparse one may have no end in sight."""
+    large = sorted((each for each in entries if each.size > LARGE), key=lambda entry: -entry.size)
+    if large:
+        names = [f"{printable(each.path)} ({filesize.decimal(each.size)})" for each in large]
+        ui.note(f"reading {counted(len(large), 'large file')}: {_some(names)}")
 
 
 def show_notices(notices: Sequence[Notice]) -> None:

@@ -253,7 +253,9 @@ class HostFacts:
         """Whether its torchrun finds a rendezvous handler of mnt: torch 2.5 and newer, by PYTHONPATH."""
         torch = version_numbers(self.packages.get("torch", "")) or ()
         words = self.python.argv if self.python else ()
-        return torch >= (2, 5) and not any(re.fullmatch("-[A-Za-z]*[EI][A-Za-z]*", word) for word in words)
+        return torch >= (2, 5) and not any(
+            re.fullmatch("-[A-DF-HJ-Za-z]*[EI][A-Za-z]*", word) for word in words
+        )
 
     @property
     def trains_with(self) -> Interpreter | None:

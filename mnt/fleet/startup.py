@@ -19,7 +19,8 @@ _STARTUP: Mapping[str, tuple[str, ...]] = {
 FILES = tuple(dict.fromkeys(name for names in _STARTUP.values() for name in names))
 
 _GUARD = "case $- in *i*) ;; *) return;; esac"
-_GUARDED = re.compile(r"(\*\)|PS1|\$-|interactive).*\breturn\b")  # what follows is for people
+_ASKS = re.compile(r"\*\)|PS1|\$-|interactive")
+_RETURNS = re.compile(r"\breturn\b")  # in a line that asks before; what follows is for people
 _READS = re.compile(r"(?<![\w.-])(read|cat|ssh|head|tee|mapfile|readarray|select)(?![\w.=-])")
 _ENDS = re.compile(r"(?<![\w.-])(exit|exec|logout|kill|read|cat|sleep|while|source|\.)(?![\w.=/-])")
 _SAID_LINES, _SAID = 3, 500  # lines, and characters, of the output
@@ -81,7 +82,8 @@ def _matches(
         for number, line in enumerate(files.get(name, "").splitlines(), start=1):
             if line.lstrip().startswith("#"):
                 continue
-            if _GUARDED.search(line):
+            asks = _ASKS.search(line)
+            if asks and _RETURNS.search(line, asks.end()):
                 break
             if words.search(line):
                 yield name, f"{number}: {line.strip()[:_LINE_SHOWN]}"

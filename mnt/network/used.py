@@ -19,8 +19,9 @@ from mnt.network.expected import matcher
 from mnt.network.nic import NicChoice
 
 _NETWORK = "Using network "
-_INTERFACE = re.compile(r"(?:\[\d+\]|OOB )([^\s:]+):(\S+?)<\d+>")  # [0]eth0:10.0.0.1<0>
-_HCA = re.compile(r"([^\s:\]{]+):([0-9]{1,9})/(?:RoCE|IB)\b")  # [0]mlx5_6:1/RoCE
+# A device's name has at most 127 characters, and an address with a zone not many more.
+_INTERFACE = re.compile(r"(?:\[\d{1,9}\]|OOB )([^\s:]{1,127}):(\S{1,200}?)<\d{1,9}>")  # [0]eth0:10.0.0.1<0>
+_HCA = re.compile(r"([^\s:\]{]{1,127}):([0-9]{1,9})/(?:RoCE|IB)\b")  # [0]mlx5_6:1/RoCE
 
 
 class Carrier(NamedTuple):

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from mnt.errors import MntError
+from mnt.push.keys import SEARCHED, is_private_key
 from mnt.push.tree import Entry, Tree, open_inside, printable
 from mnt.remote.common.files import strerror
 
@@ -26,6 +27,7 @@ class Manifest:
 
     entries: tuple[Entry, ...]
     started: float = 0.0  # epoch seconds: before the tree was read
+    keys: tuple[str, ...] = ()  # files with a private key in the first MiB
 
     @cached_property
     def document(self) -> bytes:
@@ -50,17 +52,25 @@ class Manifest:
 
 def build(tree: Tree) -> Manifest:
     """Read and hash every file of a tree. Raises MntError if a file is not readable or changes meanwhile."""
-    return Manifest(tuple(_entry(tree.root, found) for found in tree.entries), tree.started)
+    keys: list[str] = []
+    return Manifest(
+        tuple(_entry(tree.root, found, keys) for found in tree.entries), tree.started, tuple(keys)
+    )
 
 
-def _entry(root: Path, found: Entry) -> Entry:
+def _entry(root: Path, found: Entry, keys: list[str]) -> Entry:
+    """The entry with its hash. If it has a private key, its path is added to the keys."""
     if found.kind != "file":
         return found
     digest = hashlib.sha256()
-    size = 0
+    size, begin = 0, b""
     for block in read_steadily(root, found.path):
         digest.update(block)
         size += len(block)
+        if len(begin) < SEARCHED:
+            begin += block
+    if is_private_key(begin[:SEARCHED]):
+        keys.append(found.path)
     return replace(found, size=size, value=digest.hexdigest())
 
 

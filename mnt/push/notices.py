@@ -1,6 +1,6 @@
 """What a tree contains that may not be meant for the hosts: keys, .env files, environments, checkpoints.
 
-All but the search for private keys is pure.
+Pure.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from mnt.errors import UsageError
-from mnt.push.manifest import Manifest
-from mnt.push.tree import Entry, open_inside, printable
+from mnt.push.tree import Entry, printable
 
 LARGE = 100_000_000  # bytes of a file
 MANY = 10_000  # files of a tree
-_SEARCHED = 1 << 20  # bytes of a file, from its beginning, in which keys are searched
 _NAMED = 20  # keys in an error
 
 KINDS = {
@@ -146,42 +144,6 @@ def _fullest(entries: Iterable[Entry]) -> str:
 
 
 # --- private keys ------------------------------------------------------------------------------------------
-
-# PEM (RFC 7468) and OpenSSH, PGP's (RFC 4880, 6.2), ssh.com's (RFC 4716) and PuTTY's.
-_HEADER = rb"-{4,5} ?BEGIN (?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOCK)? ?-{4,5}"
-_FIELDS = rb"(?:[A-Za-z][A-Za-z0-9-]{0,40}: [^\r\n\\]{0,200}%b){0,8}"
-_LINES, _ESCAPED = rb"\s{1,16}", rb"(?:\\r|\\n){1,8}"  # as they are, or as in JSON
-_KEY = re.compile(
-    b"|".join(
-        (
-            rb"\A(?:\xef\xbb\xbf)?\s{0,16}" + _HEADER,
-            _HEADER + _LINES + _FIELDS % _LINES + rb"[A-Za-z0-9+/=]{1,4096}(?:[\r\n\\\"]|\Z)",
-            _HEADER + _ESCAPED + _FIELDS % _ESCAPED + rb"[A-Za-z0-9+/=]{16}",
-            rb"(?:\A|\n)PuTTY-User-Key-File-\d+: ",
-        )
-    )
-)
-
-
-def is_private_key(data: bytes) -> bool:
-    """Whether the beginning of a file contains a private key, encrypted or not.
-
-    A text that only mentions the first line of a key, such as a program that looks for keys, is none.
-    """
-    return (b"PRIVATE KEY" in data or b"PuTTY-User-Key-File-" in data) and _KEY.search(data) is not None
-
-
-def private_keys(root: Path, manifest: Manifest) -> list[str]:
-    """The files of a tree with a private key in the first MiB. One that cannot be read any more has none."""
-    return [entry.path for entry in manifest.entries if entry.kind == "file" and _has_key(root, entry.path)]
-
-
-def _has_key(root: Path, path: str) -> bool:
-    try:
-        with open(open_inside(root, path), "rb") as file:
-            return is_private_key(file.read(_SEARCHED))
-    except OSError:
-        return False
 
 
 def check_keys(root: Path, keys: Sequence[str]) -> None:

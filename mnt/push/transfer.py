@@ -13,7 +13,7 @@ from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host
 from mnt.push.change import KEEP, Change
 from mnt.push.manifest import Manifest
-from mnt.push.notices import check_keys, private_keys
+from mnt.push.notices import check_keys
 from mnt.push.origin import here, is_mine, is_this_tree, told
 from mnt.push.plan import choose_release, has, in_the_way, lacking
 from mnt.push.result import PushResult
@@ -47,7 +47,7 @@ def push(
     """
     check_kept(fleet.hosts, manifest)
     if not allow_secrets:
-        check_keys(root, private_keys(root, manifest))
+        check_keys(root, manifest.keys)
     change = _Push(fleet, root, manifest, keep_releases, progress or Progress())
     change.run()
     return change.result()

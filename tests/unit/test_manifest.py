@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 from mnt.errors import MntError
+from mnt.keys import generate
 from mnt.push import manifest as manifests
+from mnt.push import tree as tree_module
 from mnt.push.manifest import Manifest
 from mnt.push.stream import spooled
-from mnt.push.tree import walk
+from mnt.push.tree import open_inside, walk
 
 
 @pytest.fixture
@@ -104,6 +106,28 @@ def test_a_file_that_became_a_link_is_not_followed(source: Path) -> None:
     (source / "a.py").symlink_to("/etc/passwd")
     with pytest.raises(MntError, match=r"a\.py changed"):
         manifests.build(tree)
+
+
+def test_a_file_that_becomes_a_pipe_while_the_tree_is_read(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file is read once: keys are searched in the bytes that are hashed."""
+    (source / "a.py").write_text(generate().private)
+    opened: list[str] = []
+
+    def open_once(root: Path, path: str) -> int:
+        descriptor = open_inside(root, path)
+        opened.append(path)
+        (root / path).unlink()
+        os.mkfifo(root / path)
+        return descriptor
+
+    tree = walk(source)
+    monkeypatch.setattr(manifests, "open_inside", open_once)
+    monkeypatch.setattr(tree_module, "open_inside", open_once)
+    manifest = manifests.build(tree)
+    assert manifest.keys == ("a.py",)
+    assert sorted(opened) == sorted(entry.path for entry in manifest.entries if entry.kind == "file")
 
 
 def files_of(manifest: Manifest) -> list[int]:

@@ -9,12 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import cpu_at_most
 
 from mnt.errors import UsageError
 from mnt.keys import generate
-from mnt.push import notices as notices_module
+from mnt.push.keys import SEARCHED, is_private_key
 from mnt.push.manifest import build
-from mnt.push.notices import Notice, check_keys, is_private_key, notices, private_keys
+from mnt.push.notices import Notice, check_keys, notices
 from mnt.push.tree import Entry, walk
 
 MB = 1_000_000
@@ -160,14 +161,24 @@ def test_texts_about_keys(text: str) -> None:
 
 
 def test_no_text_takes_long_to_search() -> None:
-    header = "-----BEGIN RSA PRIVATE KEY-----\n"
+    """Nor one of 1 KiB: with two ways to read a blank, "A: " 400 times took for ever."""
+    header = "-----BEGIN RSA PRIVATE KEY-----"
     for text in (
+        header + "\n" + "A: " * 400,
+        (header + "\n" + "A: " * 400 + "!") * 900,
         header * 30_000,
-        header + "A: b\n" * 200_000,
-        header + "A" * 1_000_000,
-        "-" * 1_000_000 + header,
+        (header + "\n" + (f"A: {header * 6}\n") * 8) * 600,
+        (header + ("\\n" * 8 + "A: ") * 8) * 6000,
+        (header + " " * 16) * 20_000,
+        header + "\n" + "A: b\n" * 200_000,
+        (header + "\n" * 16 + "A: \n" * 8 + "!") * 12_000,
+        header + "\n" + "A" * 1_000_000,
+        "---- BEGIN " * 90_000,
+        "-" * 1_000_000,
     ):
-        is_private_key(text.encode()[: notices_module._SEARCHED])
+        data = f"x\n{text[:SEARCHED]}{header}\n!".encode()
+        with cpu_at_most(10):  # 0.4 on an idle machine
+            assert not is_private_key(data)
 
 
 def test_keys_in_a_tree(tmp_path: Path) -> None:
@@ -179,7 +190,7 @@ def test_keys_in_a_tree(tmp_path: Path) -> None:
     (tmp_path / "late").write_text("x" * (1 << 20) + key)
     (tmp_path / "pub").write_text(generate().public)
     (tmp_path / "link").symlink_to(".ssh-key")
-    keys = private_keys(tmp_path, build(walk(tmp_path)))
+    keys = list(build(walk(tmp_path)).keys)
     assert keys == [".ssh-key", "it's a dir/notes.txt"]
     with pytest.raises(UsageError, match="2 private keys") as refused:
         check_keys(tmp_path, keys)
@@ -187,7 +198,7 @@ def test_keys_in_a_tree(tmp_path: Path) -> None:
     command, _, rest = str(refused.value.fix).partition("; or ")
     assert "--allow-secrets" in rest
     subprocess.run(command, shell=True, check=True, cwd="/")  # noqa: S602 - the fix, taken literally
-    assert private_keys(tmp_path, build(walk(tmp_path))) == []
+    assert build(walk(tmp_path)).keys == ()
 
 
 # --- the command -------------------------------------------------------------------------------------------
@@ -253,3 +264,16 @@ def test_a_dry_run_of_a_push_that_would_be_refused(tree: Path) -> None:
     shown = dry_run(tree)  # as the push, which exits with 1
     assert (shown.returncode, "train.py" in shown.stdout) == (1, True)
     assert "outputs/x" in shown.stderr
+
+
+def test_large_files_are_named_before_they_are_read(tree: Path) -> None:
+    """A sparse one takes days, and needs no space on the disk of whoever made it."""
+    (tree / "it's").write_bytes(b"")
+    os.truncate(tree / "it's", 1 << 42)
+    argv = [sys.executable, "-m", "mnt", "push", "--dry-run", "-i", str(tree.parent / "inventory.yaml"), "."]
+    dry_run(tree / "none")  # writes the inventory
+    with subprocess.Popen(argv, cwd=tree, stderr=subprocess.PIPE, text=True) as reading:
+        assert reading.stderr is not None
+        said = reading.stderr.readline()
+        reading.kill()
+    assert said == "reading 2 large files: it's (4.4 TB)  weights (150.0 MB)\n"
