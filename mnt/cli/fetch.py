@@ -49,7 +49,9 @@ def fetch(
         default = os.path.join(_DIRECTORY, job.job) if job else _DIRECTORY
         directory = default if to is None else to
         patterns = [] if job else [pattern_of(path) for path in what]
-        wanted = Wanted(job.job if job else None, tuple(patterns))
+        local = job is not None and job.record.backend == "local"
+        here = os.path.realpath(os.path.join(to, hosts[0]) if to else _DIRECTORY) if local else None
+        wanted = Wanted(job.job if job else None, tuple(patterns), here)
         prefixes = JOB_PLACES if job else tuple(place_of(each) for each in patterns)
         names = JOB_PLACES if job else what
         if to is None and not dry_run:

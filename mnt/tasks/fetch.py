@@ -31,10 +31,14 @@ class Pattern(NamedTuple):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is wanted of a host: a job's parts, which are its release, shared/ and its logs; or paths."""
+    """What is wanted of a host: a job's parts, which are its release, shared/ and its logs; or paths.
+
+    `without`: a directory that is no part of the release: where a job of this machine is fetched to.
+    """
 
     job: str | None
     paths: tuple[Pattern, ...] = ()
+    without: str | None = None
 
     @property
     def parts(self) -> int:
@@ -44,7 +48,8 @@ class Wanted:
     def args(self, connection: HostConnection) -> dict[str, Any]:
         host = connection.target
         if self.job is not None:
-            return {"job": self.job, "jobs_dir": host.jobs_dir, "host": host.name}
+            job = {"job": self.job, "jobs_dir": host.jobs_dir, "host": host.name}
+            return {**job, "without": self.without}
         paths = [each._asdict() for each in self.paths]
         return {"workdir": host.workdir, "group": host.workdir_group, "paths": paths}
 

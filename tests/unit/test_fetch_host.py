@@ -55,7 +55,7 @@ class Site:
         (self.logs / "state.json").write_text(json.dumps(state))
 
     def of_job(self) -> dict[str, Any]:
-        return {"job": JOB, "jobs_dir": str(self.jobs_dir), "host": HOST}
+        return {"job": JOB, "jobs_dir": str(self.jobs_dir), "host": HOST, "without": None}
 
     def of_paths(self, *paths: str | tuple[str, str]) -> dict[str, Any]:
         pairs = [(path, "") if isinstance(path, str) else path for path in paths]
@@ -176,6 +176,16 @@ def test_what_a_job_has_written(site: Site, clock: Callable[[], float]) -> None:
     assert shared == {"outputs/model.pt", "copied"}
     assert logs == {"about.json", "state.json"}
     assert site.listed(site.of_job())[1] == [str(site.release), str(site.shared), str(site.logs)]
+
+
+def test_what_was_fetched_is_not_fetched_again(site: Site) -> None:
+    """A job of this machine, which is fetched to a directory inside of its own."""
+    site.job(1.0)
+    for name in ("fetched/x/y", "fetched2/y", "y"):
+        (site.release / name).parent.mkdir(parents=True, exist_ok=True)
+        (site.release / name).touch()
+    wanted = {**site.of_job(), "without": str(site.release / "fetched")}
+    assert site.names(wanted)[0] == {"fetched2/y", "y"}
 
 
 def test_what_was_written_after_a_job(site: Site, clock: Callable[[], float]) -> None:

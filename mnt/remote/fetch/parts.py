@@ -51,11 +51,12 @@ class Part(NamedTuple):
     problem: str | None = None
     span: Span | None = None  # only what a job wrote
     shared: bytes | None = None  # without byte code, and the links to this directory that mnt made
+    without: bytes | None = None  # a directory, relative to `top`, whose files are no part of it
 
     def files(self) -> Iterator[Found]:
         """Every file, whatever its kind; links are not followed, apart from `top`."""
         for path, found in self._all():
-            if not self._may_be_new(path, found):
+            if not self._may_be_new(path, found) or self._is_without(path):
                 continue
             if self.shared is not None and (
                 BYTE_CODE.search(path) or leads_to_shared(self.top, path, self.shared)
@@ -77,6 +78,9 @@ class Part(NamedTuple):
             for path, inside in files_of(place):
                 yield _plain(os.path.join(name, path)) if inside is None else os.path.join(name, path), inside
 
+    def _is_without(self, path: bytes) -> bool:
+        return self.without is not None and path.startswith(self.without + b"/")
+
     def _may_be_new(self, path: bytes, found: os.stat_result | None) -> bool:
         """Whether the job may have written it, or in it: nothing new is in an old `lost+found`."""
         if self.span is None:
@@ -93,11 +97,11 @@ class Part(NamedTuple):
 def parts_of(args: dict[str, Any]) -> list[Part]:
     """The parts that `mnt.tasks.fetch.Wanted` names, in its order. Raises Refused."""
     if args.get("job"):
-        return job_parts(JobPaths(args["jobs_dir"], args["job"], args["host"]))
+        return job_parts(JobPaths(args["jobs_dir"], args["job"], args["host"]), args["without"])
     return path_parts(args["workdir"], args["group"], args["paths"])
 
 
-def job_parts(paths: JobPaths) -> list[Part]:
+def job_parts(paths: JobPaths, without: str | None) -> list[Part]:
     """The release, shared/ and the logs of a job, each with what the job wrote. Raises Refused."""
     entry, cwd = require(paths), read_about(paths).get("cwd")
     logs = Part(encode(paths.directory))
@@ -118,7 +122,9 @@ def job_parts(paths: JobPaths) -> list[Part]:
 
     has_shared = entry["release"] is not None and os.path.isdir(shared)
     return [
-        written(top, shared=shared),
+        written(
+            top, shared=shared, without=without and os.path.relpath(encode(without), os.path.realpath(top))
+        ),
         written(shared) if has_shared else Part(names=()),
         logs,
     ]
