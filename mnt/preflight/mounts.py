@@ -58,10 +58,11 @@ def _fails(problem: Problem) -> bool:
 
 
 def must_be_writable(mount: Mount, known: Mapping[str, HostFacts]) -> bool:
-    """Whether hosts must be able to write there: by the inventory's options, else if any host can write."""
+    """Whether hosts must be able to write there: by the inventory's options, else if half of them can."""
     if "rw" in mount.options or "ro" in mount.options:
         return "rw" in mount.options
-    return any(facts.paths[mount.path].write == "ok" for facts in known.values() if mount.path in facts.paths)
+    tried = [facts.paths[mount.path].write for facts in known.values() if mount.path in facts.paths]
+    return 0 < len(tried) <= 2 * tried.count("ok")
 
 
 def layers(point: MountPoint) -> tuple[Mounted, ...]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# The run time of difflib grows with the square of the number of differing lines.
+# The run time of difflib grows with the square of the number of differing lines, and with the number of pairs
+# of equal lines: a hundred lines, each a hundred times, take minutes.
 _MOST_LINES = 10_000
+_MOST_PAIRS = 50_000
 
 
 @dataclass(frozen=True)
@@ -38,4 +41,8 @@ def _diff_stream(before_label: str, after_label: str, before: bytes, after: byte
         yield b"%b and %b differ: more than %d lines" % (*labels, _MOST_LINES)
         return
     lines = before.split(b"\n"), after.split(b"\n")
+    times = Counter(lines[0])
+    if sum(times[line] for line in lines[1]) > _MOST_PAIRS:
+        yield b"%b and %b differ: too many lines that repeat" % labels
+        return
     yield from difflib.diff_bytes(difflib.unified_diff, *lines, *labels, lineterm=b"")

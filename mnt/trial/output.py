@@ -90,7 +90,7 @@ def read_trial(
             backend = event.backend
             imports[host] = max(event.seconds, imports.get(host, 0.0))
         elif isinstance(event, Measured):
-            if len(measured) == _MOST_MEASURED:
+            if host != hosts[0] or len(measured) == _MOST_MEASURED:  # only rank 0 measures
                 continue
             bandwidth = event.bytes / event.seconds * 2 * (world - 1) / world / 1e9
             measured.append(Measurement(event.bytes, event.seconds, bandwidth))
@@ -100,7 +100,7 @@ def read_trial(
         elif isinstance(event, Wrong):
             wrong.setdefault(host, f"{event.sum:g} instead of {event.expected}")
         else:
-            ended = True
+            ended = ended or host == hosts[0]
     if failed is None and not ended:
         failed = TrialCulprit(hosts[0], "it ended without a result")
     return Trial(

@@ -13,6 +13,7 @@ from mnt.facts.fleet import FleetFacts, Visibility
 from mnt.facts.host import Mounted, MountPoint, PathFacts, Space
 from mnt.inventory.model import Mount, RequiredPath
 from mnt.preflight.findings import Severity
+from mnt.preflight.mounts import problems
 from mnt.preflight.trips import hosts_to_test
 from mnt.tasks.visible import Seen
 
@@ -453,3 +454,17 @@ def test_a_home_on_shared_storage_is_not_a_local_disk() -> None:
     everywhere = storage(GOOD)
     everywhere["paths"] = {**everywhere["paths"], "~": full}
     assert findings(make_fleet(everywhere=everywhere, storage=(WANTED,))) == []
+
+
+@pytest.mark.parametrize(("writers", "blamed"), [(1, ()), (2, ("node3", "node4")), (3, ("node4",)), (4, ())])
+def test_one_host_that_says_that_it_can_write_accuses_no_majority(
+    writers: int, blamed: tuple[str, ...]
+) -> None:
+    fleet = make_fleet(
+        {
+            f"node{number}": storage(GOOD, seen=replace(DIR, write="ok" if number <= writers else "EROFS"))
+            for number in range(1, 5)
+        },
+        storage=(Mount("/shared"),),
+    )
+    assert tuple(problems(Mount("/shared"), fleet)) == blamed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from mnt.run.differences import Answer, diff
@@ -40,3 +42,13 @@ USUAL = Answer("node[1-3]", 0, b"one\ntwo\n", b"")
 )
 def test_diffs(odd: Answer, lines: list[bytes]) -> None:
     assert list(diff(USUAL, odd)) == lines
+
+
+def test_lines_that_repeat_too_often_are_not_compared() -> None:
+    lines = [b"%d" % (number % 99) for number in range(9_900)]
+    started = time.process_time()
+    text = list(
+        diff(Answer("a", 0, b"\n".join(lines), b""), Answer("b", 0, b"\n".join(reversed(lines)), b""))
+    )
+    assert text == [b"a stdout and b stdout differ: too many lines that repeat"]
+    assert time.process_time() - started < 2

@@ -13,6 +13,8 @@ from lying_hosts import WatchedFleet
 from mnt.errors import HostError
 from mnt.fleet import Fleet
 from mnt.inventory.model import Host
+from mnt.launch import status
+from mnt.launch.backends.local import this_machine
 from mnt.launch.jobs import Job, merge_jobs
 from mnt.launch.status import _MOST_UNENDED, JobHosts, _list_with_clock
 from mnt.launch.stop import NamedStop, stop_jobs
@@ -190,3 +192,23 @@ def test_a_host_stops_all_at_once(tmp_path: Path) -> None:
     refused = jobctl.main({**args, "jobs": ["../x", "y"]}, lambda frame: None, cast(IO[bytes], None))
     assert "refused" in refused["stopped"]["../x"]
     assert refused["stopped"]["y"]["status"] == "none"
+
+
+def test_a_host_that_reports_a_job_of_this_machine_is_not_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It learns the name from the question."""
+    own = entry(this_machine().hosts[0].name, (this_machine().hosts[0].name,)) | {"backend": "local"}
+
+    def speak(host: str, program: str, args: dict[str, Any], stdin: IO[bytes]) -> Frames:
+        lie = entry(host, (host,), state="finished") if host == "node2" else None
+        yield "answer", {"now": time.time(), "jobs": [lie] if lie else []}
+
+    monkeypatch.setattr(status, "list_jobs_here", lambda *args, **options: {"now": 0.0, "jobs": [own]})
+    with JobHosts(tuple(Host(name, name) for name in HOSTS)) as hosts:
+        hosts._fleets["ssh"] = WatchedFleet(hosts._hosts, dict.fromkeys(HOSTS, speak))
+        jobs, errors = hosts.jobs("j")
+    assert [(job.job, job.record.backend, job.state) for job in jobs] == [("j", "local", "running")]
+    assert {host: error.reason for host, error in errors.items()} == {
+        "node2": "it reports job j, which runs on this machine alone"
+    }

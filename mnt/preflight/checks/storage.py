@@ -47,7 +47,7 @@ def storage_mount(fleet: FleetFacts) -> Iterator[Problem]:
     a server that does not answer within 5 s. (The check uses statfs(2), which asks the server; stat(2) may
     answer from the cache.) Each host also creates and removes a file, because only a write detects an export
     that is read-only on the server. With `options: [ro]` no file is created. If neither `ro` nor `rw` is set,
-    all hosts must be able to write as soon as one host can.
+    all hosts must be able to write if at least half of them can.
     """
     for mount in fleet.inventory.storage:
         yield from mounts.problems(mount, fleet).values()
