@@ -118,6 +118,12 @@ def bind_mounts(mounts: str, hidden: Iterable[str]) -> tuple[list[tuple[str, str
     return binds, [str(point) for point in points]
 
 
+def covered(directories: Iterable[str], points: Iterable[str]) -> list[str]:
+    """Those of a host's own directories that are below one of the machine's mounts, which would hide them."""
+    mounted = [PurePosixPath(point) for point in points]
+    return [path for path in directories if any(point in PurePosixPath(path).parents for point in mounted)]
+
+
 def _may_be_seen(point: str, kind: str, options: Iterable[str]) -> bool:
     """Whether root has mounted it, on a path that is one line of text."""
     one_line = not any(unicodedata.category(character) in _UNPRINTED for character in point)

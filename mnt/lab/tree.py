@@ -1,7 +1,7 @@
 """Create the files of a lab in the lab's own tmpfs.
 
 netns/switch         the switch's network namespace
-nodes, binds, readonly, enter.sh, net/     read by the anchor and the hosts while they start
+nodes, binds, own, readonly, enter.sh, net/     read by the anchor and the hosts while they start
 layer/               replaces files of the machine on all hosts: the middle layer of the overlay
 hosts/NAME/upper     the files of one host, and everything that it writes
 shared/, home/       common to all hosts
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mnt.keys import KeyPair
@@ -22,6 +22,7 @@ _SCRIPTS = Path(__file__).with_name("sh")
 
 # Directories of the machine that a host does not see: homes, logs, devices, SSH configuration.
 _OPAQUE = {"dev": 0o755, "etc/ssh": 0o755, "home": 0o755, "root": 0o700, "var/log": 0o755}
+_EXTENSIONS = "torch_extensions"  # in MNT_CACHE
 _MOUNT_POINTS = ("dev/pts", "dev/shm", "proc", "run", "shared", "sys", "tmp")
 
 # Paths of which each host has its own version: no mount of the machine may cover them.
@@ -57,7 +58,7 @@ def lay(
     for name in ("netns", "net", "shared"):
         _directory(tree / name)
     (tree / "netns" / network.SWITCH).touch()
-    _start_files(tree, lab, mounts)
+    _start_files(tree, lab, mounts, own=[f"/{name}" for name in _OPAQUE] + [f"{cache}/{_EXTENSIONS}"])
     known_hosts = files.known_hosts(lab, {name: key.public for name, key in host_keys.items()})
     _layer(tree / "layer", lab)
     _extensions(tree / "layer", cache, lab.uid)
@@ -69,9 +70,10 @@ def lay(
         _host(tree / "hosts" / host.name, host.name, host_keys[host.name])
 
 
-def _start_files(tree: Path, lab: LabSpec, mounts: str) -> None:
+def _start_files(tree: Path, lab: LabSpec, mounts: str, *, own: Iterable[str]) -> None:
     binds, everything = files.bind_mounts(mounts, _HIDDEN)
     _write(tree / "binds", "".join(f"{how} {path}\n" for how, path in binds))
+    _write(tree / "own", "".join(f"{path}\n" for path in files.covered(own, everything)))
     _write(tree / "readonly", "".join(f"{path}\n" for path in everything))
     _write(tree / "nodes", "".join(f"{host.name}\n" for host in lab.hosts))
     _write(tree / "enter.sh", (_SCRIPTS / "enter.sh").read_text())
@@ -111,7 +113,7 @@ def _layer(layer: Path, lab: LabSpec) -> None:
 
 def _extensions(layer: Path, cache: str, uid: int) -> None:
     """Give the hosts' user a copy of DeepSpeed's compiled ops, in place of the machine's."""
-    source = Path(cache, "torch_extensions")
+    source = Path(cache, _EXTENSIONS)
     target = layer / source.relative_to("/")
     _directory(target)
     _hide_machines(target)

@@ -134,3 +134,20 @@ def test_a_lock_in_the_cache_is_not_in_the_hosts(make_lab: Callable[..., Lab], c
     assert output(host, "ls", str(cache)) == "op.so\n"
     done = host.exec(as_eve("touch", cache / "lock"))
     assert "Permission denied" in done.stderr
+
+
+def test_the_hosts_own_directories_below_a_mount_of_the_machine(
+    name: str, directory: Path, cache: Path
+) -> None:
+    """As where /var is a file system of its own."""
+    up = [sys.executable, "-m", "mnt", "lab", "up", "2", "--name", name]
+    bind = 'mount -n --bind /var /var && mount -n --bind "$0" "$0" && exec "$@"'
+    subprocess.run(["unshare", "--mount", "sh", "-c", bind, str(directory), *up], check=True)
+    one, two = Lab.find(name).hosts
+    assert output(one, "ls", "/var/log") == ""
+    assert "Read-only" in one.exec(["touch", "/var/x"]).stderr
+    output(one, "touch", "/var/log/x")
+    assert output(two, "ls", "/var/log") == ""
+    assert output(one, "stat", "-c", "%U %a", str(cache.parent), str(cache)) == "mnt 755\n" * 2
+    assert one.exec(["touch", str(cache.parent / "new"), str(cache / "lock")], user=True).returncode == 0
+    assert output(two, "ls", str(cache)) == "op.so\n"

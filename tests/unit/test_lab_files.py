@@ -88,6 +88,14 @@ def test_what_root_has_mounted_by_fuse_is_seen() -> None:
     assert files.bind_mounts(text, HIDDEN) == ([("rbind", "/data")], ["/data"])
 
 
+def test_a_hosts_own_directories_that_a_mount_would_hide() -> None:
+    own = ("/var/log", "/home", "/var/cache/mnt/torch_extensions")
+    assert files.covered(own, ["/srv", "/boot"]) == []
+    assert files.covered(own, ["/var", "/srv"]) == ["/var/log", "/var/cache/mnt/torch_extensions"]
+    assert files.covered(own, ["/var/cache/mnt"]) == ["/var/cache/mnt/torch_extensions"]
+    assert files.covered(own, ["/var/lo", "/var/log"]) == []
+
+
 def test_the_user_is_added_to_the_machines_and_replaces_one_of_that_name() -> None:
     machine = "root:x:0:0:root:/root:/bin/bash\nmnt:x:1234:1234::/srv:/bin/false\nmntx:x:5:5::/:/bin/sh\n"
     lines = files.passwd(machine, 2_100_000_000).splitlines()

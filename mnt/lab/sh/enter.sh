@@ -17,6 +17,16 @@ while IFS= read -r line; do # `rbind /srv`
     path=${line#* }
     mount "--${line%% *}" "$path" "$root$path" || ! mountpoint -q "$path" # see anchor.sh
 done </run/binds
+number=0
+while IFS= read -r path; do # a directory of the host's own, in one of these
+    [ -d "$root$path" ] || continue
+    number=$((number + 1))
+    own=$files/own/$number
+    mkdir -p "$own/upper" "$own/work"
+    cd "/run/layer$path"
+    chown --reference=. "$own/upper"
+    mount -t overlay overlay -o "lowerdir=.,upperdir=$own/upper,workdir=$own/work" "$root$path"
+done </run/own
 mount --bind /run/shared "$root/shared"
 [ ! -d /run/home ] || mount --bind /run/home "$root/home/mnt"
 mount -t proc proc "$root/proc"
