@@ -65,7 +65,7 @@ def cli() -> None:
     \b
     mnt preflight                     check that the hosts can train together
     mnt push                          send the code tree to every host
-    mnt launch --nodes node[1-4]      start a job: the master, then the workers
+    mnt launch --nodes 'node[1-4]'    start a job: the master, then the workers
     mnt stop                          end it on all hosts
     """
 

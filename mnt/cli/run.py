@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 
 import click
@@ -25,10 +26,44 @@ from mnt.tasks.wrapper import Command
 _SECONDS = click.FloatRange(min=0, min_open=True)
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+class _RunCommand(click.Command):
+    """The options end at the file of --script, as at the first word of CMD."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = _after_script(args, {name for each in self.params for name in _with_value(each)})
+        if end is not None and args[end : end + 1] != ["--"]:
+            args = [*args[:end], "--", *args[end:]]
+        return super().parse_args(ctx, args)
+
+
+def _with_value(parameter: click.Parameter) -> list[str]:
+    """The names of an option that takes a value."""
+    return parameter.opts if isinstance(parameter, click.Option) and not parameter.is_flag else []
+
+
+def _after_script(args: Sequence[str], with_value: Collection[str]) -> int | None:
+    """The index after the file of --script; None: it is not among the options before CMD."""
+    index = 0
+    while index < len(args) and args[index].startswith("-") and args[index] not in ("-", "--"):
+        word = args[index]
+        if word.startswith("--script="):
+            return index + 1
+        if word == "--script":
+            return index + 2
+        if word.startswith("--"):
+            index += 1 if "=" in word or word not in with_value else 2
+        else:  # -bn node1, -nnode1
+            valued = next((at for at in range(1, len(word)) if f"-{word[at]}" in with_value), len(word))
+            index += 2 if valued == len(word) - 1 else 1
+    return None
+
+
+@click.command(cls=_RunCommand, context_settings={"allow_interspersed_args": False})
 @selection_options
 @json_option
-@click.option("--script", metavar="FILE", help="Run this local file on the hosts; CMD are its arguments.")
+@click.option(
+    "--script", metavar="FILE", help="Run this local file on the hosts; what follows are its arguments."
+)
 @click.option("--sudo", is_flag=True, help="Run as root with sudo -n, which never asks for a password.")
 @click.option(
     "-f",
