@@ -243,3 +243,48 @@ def test_a_home_that_others_may_write(bare: Callable[..., Cluster]) -> None:
     assert said.code == 1
     assert "sshd accepts no keys from there" in said.text
     assert "chmod go-w /home/mnt" in said.text
+
+
+EVES_CONFIG = "Host *\n  ProxyCommand sh -c 'touch /tmp/eve-was-here; exec nc %h %p'\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "owner", "mode", "problem"),
+    [
+        (
+            "authorized_keys",
+            "mnt",
+            "666",
+            "all users can write to /home/mnt/.ssh/authorized_keys (mode 0666)",
+        ),
+        ("config", "daemon", "644", "/home/mnt/.ssh/config belongs to daemon (uid 1), not to mnt "),
+        (".", "mnt", "777", "all users can write to /home/mnt/.ssh (mode 0777)"),
+    ],
+)
+def test_what_another_user_has_planted_does_not_become_valid(
+    bare: Callable[..., Cluster], tmp_path: Path, file: str, owner: str, mode: str, problem: str
+) -> None:
+    """sshd and ssh ignore it; after a setup with new modes they would not."""
+    cluster = bare(count=2)
+    host = cluster.lab.host("node1")
+    eves = tmp_path / "eve"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", eves], check=True)
+    host.exec(["mkdir", "-m", "700", ".ssh"], user=True)
+    faults.write_file(host, ".ssh/authorized_keys", Path(f"{eves}.pub").read_text(), user=True)
+    faults.write_file(host, ".ssh/config", EVES_CONFIG, user=True)
+    host.exec(["sh", "-c", f"cd /home/mnt/.ssh; chmod 600 *; chmod {mode} {file}; chown {owner} {file}"])
+    before = modes(host)
+    said = cluster.ask([("Password of mnt", PASSWORD)])
+    assert said.code == 1, said.text
+    assert f"node1: command: {problem}" in " ".join(said.text.split())
+    assert "check what is in /home/mnt/.ssh" in " ".join(said.text.split())
+    assert modes(host) == before
+    assert "ssh-ed25519 AAAA" in host.exec(["cat", "/home/mnt/.ssh/authorized_keys"]).stdout
+    assert host.exec(["test", "-e", "/tmp/eve-was-here"]).returncode == 1
+    if file == "config":
+        return
+    known = cluster.lab.directory / "known_hosts"
+    words = ["-F", "none", "-i", str(eves), "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes"]
+    words += ["-o", f"UserKnownHostsFile={known}", f"mnt@{host.spec.management}", "id"]
+    login = subprocess.run(["ssh", *words], capture_output=True, text=True, check=False)
+    assert "Permission denied" in login.stderr, login

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fix_style import complaint
 
 from mnt.remote.ssh import authorize
 from mnt.remote.ssh.publickey import canonical
@@ -129,6 +130,141 @@ def test_a_home_that_others_may_write(home: Path) -> None:
     refused = run()["refused"]
     assert refused["fix"] == f"on the host: chmod go-w {home}"
     assert os.listdir(home) == []
+
+
+# --- what another user has planted, which sshd and ssh ignore
+
+EVE = 64999  # no such user here
+FILES = ("authorized_keys", "config", "mnt/c/known_hosts", "mnt/c/config", "mnt/c/id_ed25519")
+PLACES = (".", "mnt", "mnt/c", *FILES)
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+
+
+@pytest.fixture
+def filled(home: Path) -> Path:
+    """~/.ssh as `ssh-setup` leaves it, with a line of Eve's in each file."""
+    (home / ".ssh" / "mnt" / "c").mkdir(parents=True)
+    for name in FILES:
+        (home / ".ssh" / name).write_text("# Eve\n")
+        (home / ".ssh" / name).chmod(0o600)
+    for name in ("mnt/c", "mnt", "."):
+        (home / ".ssh" / name).chmod(0o700)
+    return home / ".ssh"
+
+
+def state(top: Path) -> dict[str, tuple[int, int, str]]:
+    return {
+        str(path): (path.stat().st_mode, path.stat().st_uid, path.read_text() if path.is_file() else "")
+        for path in (top, *top.rglob("*"))
+    }
+
+
+def assert_refused(ssh: Path, message: str, **args: Any) -> str:
+    """Each trip refuses, and changes nothing: neither texts nor modes."""
+    before, fix = state(ssh), ""
+    for trip in ({"node_key": True}, {"peers": [PEER]}, {"node_key": True, "dry_run": True}):
+        refused = run(**{**trip, **args})["refused"]
+        assert message in refused["message"]
+        assert complaint(refused["fix"]) is None
+        fix = refused["fix"]
+        assert state(ssh) == before
+    return fix
+
+
+@needs_root
+@pytest.mark.parametrize("name", PLACES)
+def test_what_belongs_to_another_user_does_not_become_valid(filled: Path, name: str) -> None:
+    os.chown(filled / name, EVE, EVE)
+    assert_refused(filled, f"{filled / name} belongs to uid {EVE}, not to root (uid 0) or root")
+
+
+@needs_root
+@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize(
+    ("group", "mode", "who"),
+    [(0, 0o666, "all users"), (EVE, 0o664, f"the group {EVE}"), (0, 0o602, "all users")],
+)
+def test_what_another_user_can_write_to_does_not_become_valid(
+    filled: Path, name: str, group: int, mode: int, who: str
+) -> None:
+    place = filled / name
+    place.chmod(mode | 0o111 if place.is_dir() else mode)
+    os.chown(place, 0, group)
+    assert_refused(filled, f"{who} can write to {place} (mode ")
+
+
+@needs_root
+def test_a_link_that_another_user_made_in_place_of_a_file(filled: Path) -> None:
+    for name in ("authorized_keys", "config"):
+        file = filled / name
+        file.rename(filled / "mine")
+        file.symlink_to("mine")
+        os.chown(file, EVE, EVE, follow_symlinks=False)
+        assert_refused(filled, f"{file} belongs to uid {EVE}")
+        file.unlink()
+        (filled / "mine").rename(file)
+
+
+@needs_root
+def test_without_logins_between_the_nodes_only_what_is_used_is_judged(filled: Path) -> None:
+    (filled / "config").chmod(0o666)
+    assert "refused" not in run()
+    (filled / "authorized_keys").chmod(0o666)
+    assert "authorized_keys" in run()["refused"]["message"]
+
+
+def fixed(fix: str) -> None:
+    """Do what a fix says, except for what a person looks at."""
+    commands = fix.removeprefix("on the host: ").replace("then: ", "").split("; ")
+    for command in commands:
+        if not command.removeprefix("then ").startswith(("check ", "the next ")):
+            command = command.partition(" (only a workdir")[0]
+            subprocess.run(["sh", "-c", command], check=True)
+
+
+@needs_root
+@pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="no ssh-keygen")
+@pytest.mark.parametrize("name", PLACES)
+def test_the_fix_leads_out(filled: Path, name: str) -> None:
+    """And what Eve has open is then no file of the account."""
+    (filled / "mnt/c/id_ed25519").unlink()
+    run(node_key=True)
+    place = filled / name
+    os.chown(place, 0, EVE)
+    place.chmod(0o777)
+    fix = assert_refused(filled, f"{place}")
+    inode = place.stat().st_ino
+    fixed(fix)
+    assert place.is_dir() or not place.exists() or place.stat().st_ino != inode
+    assert "refused" not in run(node_key=True, peers=[PEER])
+    assert run(node_key=True, peers=[PEER])["changes"] == []
+
+
+def test_a_key_of_the_node_that_others_can_read(filled: Path) -> None:
+    """They may have a copy."""
+    key = filled / "mnt/c/id_ed25519"
+    for above in (filled.parent, filled, filled / "mnt", filled / "mnt/c"):
+        above.chmod(0o755)
+    key.chmod(0o640)
+    refused = run(node_key=True)["refused"]
+    assert refused["message"].startswith(f"others can read {key} (mode 0640)")
+    assert refused["fix"].startswith(f"on the host: rm {key}; ")
+    filled.chmod(0o700)
+    assert "others can read" not in str(run(node_key=True))
+
+
+def test_ones_own_group_is_nobody_else(home: Path) -> None:
+    """With umask 002, as on Debian: sshd there accepts it, and it is closed."""
+    before = os.umask(0o002)
+    try:
+        (home / ".ssh").mkdir()
+        (home / ".ssh" / "authorized_keys").write_text("ssh-rsa AAAAmine\n")
+    finally:
+        os.umask(before)
+    assert mode(home / ".ssh") == 0o775
+    answer = run()
+    assert "~/.ssh: mode 700" in answer["changes"]
+    assert (home / ".ssh" / "authorized_keys").read_text().startswith("ssh-rsa AAAAmine\nssh-ed25519 ")
 
 
 @pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="no ssh-keygen")

@@ -3,7 +3,8 @@
 Runs on a host: standard library only, Python 3.8 and newer. The files of a cluster are in
 `~/.ssh/mnt/<cluster>/` (0700): the node's key, and the known_hosts and ssh_config of the nodes. Outside of
 that directory, lines are added to `~/.ssh/authorized_keys`, and one `Include` to `~/.ssh/config`. What is
-correct already is not changed.
+correct already is not changed. sshd and ssh ignore what other users could have written there; as this program
+closes the files, and so makes their lines valid, it refuses such a file.
 
 Nodes that share one home do the same to the same files: each file is replaced in one step, by the same text.
 
@@ -16,17 +17,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import stat
 import subprocess
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from mnt.remote.common.files import make_directories, replace_file
+from mnt.remote.common.owners import is_closed
+from mnt.remote.common.ownfile import check_directory, check_file
 from mnt.remote.common.refusal import Refused
 from mnt.remote.ssh.publickey import canonical
 
 _INCLUDE = "Include mnt/*/config"  # relative to ~/.ssh, ssh_config(5)
 _MANAGED = "mnt:"
+_KEY = "id_ed25519"  # of the node
 
 
 def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, Any]:
@@ -44,16 +49,18 @@ def _authorize(args: dict[str, Any]) -> dict[str, Any]:
         _one_key(entry)
     ssh = os.path.join(home, ".ssh")
     own = os.path.join(ssh, "mnt", args["cluster"])
+    nodes = bool(args["node_key"] or args["peers"])
+    _check_own(ssh, own if nodes else None)
     account = Account(args["dry_run"])
     account.directory(ssh)
     if args["authorized"]:
         account.edit(os.path.join(ssh, "authorized_keys"), lambda text: authorized(text, args["authorized"]))
     public = None
-    if args["node_key"] or args["peers"]:
+    if nodes:
         account.directory(os.path.dirname(own))
         account.directory(own)
     if args["node_key"]:
-        public = account.node_key(os.path.join(own, "id_ed25519"))
+        public = account.node_key(os.path.join(own, _KEY))
     if args["peers"]:
         account.edit(os.path.join(own, "known_hosts"), lambda text: known_hosts(args["peers"]))
         account.edit(os.path.join(own, "config"), lambda text: config(args["cluster"], args["peers"]))
@@ -69,6 +76,47 @@ def _check_home(home: str) -> None:
             f"{home} can be written by others (mode {mode & 0o7777:o}): sshd accepts no keys from there",
             f"on the host: chmod go-w {home}",
         )
+
+
+def _check_own(ssh: str, own: str | None) -> None:
+    """Raises Refused if another user could have written to ~/.ssh, or to a file there that becomes valid.
+
+    Args:
+        own: the directory of the cluster; None: it is not used.
+    """
+    directories, files = [ssh], [os.path.join(ssh, "authorized_keys")]
+    if own is not None:
+        directories += [os.path.dirname(own), own]
+        files += [os.path.join(ssh, "config"), os.path.join(own, "config"), os.path.join(own, "known_hosts")]
+    try:
+        for directory in directories:
+            check_directory(directory)
+        for file in files:
+            check_file(file)
+        if own is not None:
+            _check_key(os.path.join(own, _KEY), [os.path.dirname(ssh), *directories])
+    except Refused as refusal:
+        raise Refused(refusal.message, f"on the host: {refusal.fix}") from None
+
+
+def _check_key(key: str, above: list[str]) -> None:
+    """Raises Refused if others could replace or read the node's key, which is about to become valid.
+
+    Args:
+        above: the directories above it, as far as this account may close them.
+    """
+    problem = None
+    try:
+        check_file(key)
+        mode = os.stat(key).st_mode
+        if mode & 0o077 and not any(map(is_closed, above)):
+            problem = f"others can read {key} (mode {mode & 0o7777:04o}), the key of this node"
+    except FileNotFoundError:
+        return
+    except Refused as refusal:
+        problem = refusal.message
+    if problem is not None:
+        raise Refused(problem, f"rm {shlex.quote(key)}; the next mnt ssh-setup makes another one")
 
 
 class Account:
