@@ -23,7 +23,7 @@ from mnt.launch.watch import Watch
 from mnt.network.decision import NetworkDecision
 from mnt.tasks.bundle import script_source
 from mnt.tasks.program import held
-from mnt.tasks.shape import shaped
+from mnt.tasks.shape import granted, shaped
 from mnt.trial.output import Collected, read_trial
 from mnt.trial.plan import SCRIPT, able_hosts, plan_trial
 
@@ -69,7 +69,8 @@ def _staged(fleet: Fleet, hosts: Sequence[Host]) -> Iterator[dict[str, str]]:
 
         def stage(connection: HostConnection) -> str:
             frame = stack.enter_context(held(connection, "trial.stage", {"files": {SCRIPT: text}}))
-            return shaped(connection.target.name, frame, _Staged, "frame")["directory"]
+            host = connection.target.name
+            return shaped(host, granted(host, frame), _Staged, "frame")["directory"]
 
         staged = fleet.run_each(stage, {host.name: () for host in hosts})
         for error in staged.errors().values():

@@ -91,7 +91,10 @@ def _scan(destinations: Destinations) -> Results[list[HostKey]]:
         careful = tuple(replace(hop, strict=True) for hop in destination.jumps)
         return _Scanner(host, shared, replace(destination, jumps=careful))
 
-    hosts = [Host(name, destination.hostname, Ssh(config=None)) for name, destination in destinations.items()]
+    hosts = [
+        Host(name, destination.hostname, Ssh(config=None, known_hosts=destination.known_hosts[0]))
+        for name, destination in destinations.items()
+    ]
     with Fleet(hosts, connect=connect) as fleet:
         return fleet.run(_Scanner.keys)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import getpass
 import os
 import socket
@@ -12,10 +13,14 @@ from pathlib import Path
 from mnt import keys
 from mnt.errors import UsageError
 from mnt.fleet.login.destination import DEFAULT_IDENTITIES
+from mnt.fleet.login.hostkeys import HostKey
+from mnt.fleet.login.identities import public_from_private
+from mnt.fleet.login.own import check_own
 from mnt.inventory.model import Host
 from mnt.remote.common.files import make_directories, read_bytes, strerror
 
 _MOST_BYTES = 64 * 1024  # of a public key
+_NODES = "mnt:"  # begins the comment of a node's key, which takes the place of the node's former one
 
 
 @dataclass(frozen=True)
@@ -43,27 +48,69 @@ def usual() -> str:
 
 
 def load(path: str) -> Identity | None:
-    """The key in a file; None if there is no such file. Raises UsageError if its public key is missing.
+    """The key in a file; None if there is no such file.
 
-    The file may itself be a public key, which stands for one of an agent.
+    Its public key is that of the private key, not what is written in the file beside it, which another user
+    may have exchanged. That file is used if the private key does not show it: it needs a passphrase, and is
+    not in OpenSSH's format. The file may itself be a public key, which stands for one of an agent.
+
+    Raises UsageError if another user could have written the file from which the public key comes, if the file
+    beside the private key has another one, or if there is no public key.
     """
     if not _file(path).exists():
         return None
-    public = path if path.endswith(".pub") else f"{path}.pub"
-    fix = None if public == path else f"ssh-keygen -y -f {path} > {public}"
+    check_own(path)
+    if path.endswith(".pub"):
+        return Identity(path, *_written(path, None))
+    beside = f"{path}.pub"
+    fix = f"ssh-keygen -y -f {path} > {beside}"
+    blob = public_from_private(path)
+    if blob is None:
+        check_own(beside)
+        return Identity(path, *_written(beside, fix))
+    key, comment = HostKey(_type(blob), blob), ""
+    public = f"{key.type} {base64.b64encode(key.blob).decode()}"
+    if _file(beside).exists():
+        found, comment = _written(beside, fix)
+        if found != public:
+            raise UsageError(
+                f"{beside} has {_fingerprint(found)}, but the public key of {path} is {key.fingerprint}",
+                fix=f"find out who wrote {beside}; then: {fix}",
+            )
+    return Identity(path, public, "" if comment.startswith(_NODES) else comment)
+
+
+def _written(public: str, fix: str | None) -> tuple[str, str]:
+    """The key in the file of a public key, and its comment. Raises UsageError."""
     try:
         text = read_bytes(_file(public), _MOST_BYTES)
-        words = text.decode("utf-8", "replace").split("\n")[0].split(None, 2)
     except OSError as error:
         raise UsageError(f"{public}: {strerror(error)}", fix=fix) from None
+    words = text.decode("utf-8", "replace").split("\n")[0].split(None, 2)
     if len(words) < 2:
         raise UsageError(f"{public}: not a public key", fix=fix)
-    comment = words[2].strip() if len(words) == 3 else ""
-    return Identity(path, f"{words[0]} {words[1]}", comment)
+    return f"{words[0]} {words[1]}", words[2].strip() if len(words) == 3 else ""
+
+
+def _type(blob: bytes) -> str:
+    """The type of a key in its wire form (RFC 4253, 6.6)."""
+    return blob[4 : 4 + int.from_bytes(blob[:4], "big")].decode("ascii", "replace")
+
+
+def _fingerprint(public: str) -> str:
+    kind, _, encoded = public.partition(" ")
+    try:
+        return HostKey(kind, base64.b64decode(encoded, validate=True)).fingerprint
+    except ValueError:
+        return "no key"
 
 
 def make(path: str) -> Identity:
-    """Generate an ed25519 key pair without a passphrase. Raises UsageError if it cannot be written."""
+    """Generate an ed25519 key pair without a passphrase.
+
+    Raises UsageError if it cannot be written, or if another user could replace it.
+    """
+    check_own(path)
     pair = keys.generate()
     comment = f"{getpass.getuser()}@{socket.gethostname()}"
     try:

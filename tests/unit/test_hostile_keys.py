@@ -190,7 +190,9 @@ def test_what_is_not_too_much(text: str) -> None:
 def test_any_bytes(data: bytes) -> None:
     for label in ("OPENSSH PRIVATE KEY", "RSA PRIVATE KEY", "ENCRYPTED PRIVATE KEY"):
         keyfiles.problem(pem(label, data).encode())
+        keyfiles.public_part(pem(label, data).encode())
     keyfiles.problem(data)
+    keyfiles.public_part(data)
 
 
 @pytest.mark.parametrize(

@@ -219,6 +219,19 @@ def _load(path: str) -> paramiko.PKey | Unusable:
         return Unusable(path, f"cannot be used: {error}")
 
 
+def public_from_private(path: str) -> bytes | None:
+    """The wire form of the public key that belongs to the private key in a file.
+
+    None: only its passphrase would show it, or it cannot be read.
+    """
+    loaded = _load(path)
+    if isinstance(loaded, paramiko.PKey):
+        return loaded.asbytes()
+    with contextlib.suppress(OSError):
+        return keyfiles.public_part(read_bytes(Path(path).expanduser(), _MOST_BYTES))
+    return None
+
+
 def _unreadable(path: str, reason: str) -> Unusable:
     """A file that this user may not read, with its mode and owner, as far as they can be seen."""
     me = getpass.getuser()

@@ -40,6 +40,19 @@ def problem(data: bytes) -> str | None:
     return None
 
 
+def public_part(data: bytes) -> bytes | None:
+    """The public key that a file in OpenSSH's format has beside the private key, in its wire form.
+
+    It needs no passphrase. None: the file is in another format.
+    """
+    _, begin, rest = data.partition(b"-----BEGIN OPENSSH PRIVATE KEY-----")
+    try:
+        blob = base64.b64decode(rest.partition(b"-----END ")[0])
+        return _strings(_strings(blob.removeprefix(_MAGIC), 3)[3][4:], 1)[0] if begin else None
+    except ValueError:
+        return None
+
+
 def _of_openssh(blob: bytes) -> str | None:
     cipher, kdf, options, rest = _strings(blob.removeprefix(_MAGIC), 3)
     public, private, _ = _strings(rest[4:], 2)  # after the number of keys, always 1

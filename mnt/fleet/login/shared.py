@@ -11,10 +11,11 @@ from mnt.fleet.login.hostkeys import KnownHosts
 from mnt.fleet.login.identities import Identities
 from mnt.fleet.login.login import Login
 from mnt.fleet.login.masters import Master
+from mnt.fleet.login.own import check_own
 from mnt.fleet.login.sshconfig import SshConfig
 from mnt.fleet.wire.timeouts import Timeouts
 from mnt.fleet.wire.transport import HostTransport
-from mnt.inventory.model import Host
+from mnt.inventory.model import Host, Ssh
 
 _LOGINS_AT_ONCE = 8  # at one server, or through one gateway; sshd's MaxStartups begins to drop at 10
 
@@ -30,15 +31,29 @@ class Shared:
         self._identities = Identities()
         self._lock = threading.Lock()
         self._ssh_configs: dict[str | None, SshConfig] = {}
+        self._judged: set[str] = set()  # known_hosts files that no other user could have written
         self._slots: dict[object, threading.BoundedSemaphore] = {}
 
     def destination(self, host: Host) -> Destination:
-        """Where and how to log in to a host. Raises UsageError for an ssh_config that cannot be used."""
+        """Where and how to log in to a host.
+
+        Raises UsageError for an ssh_config that cannot be used, and for an ssh_config or a known_hosts file
+        that another user could have written.
+        """
         with self._lock:
             config = self._ssh_configs.get(host.ssh.config)
             if config is None:
                 config = self._ssh_configs[host.ssh.config] = SshConfig(host.ssh.config)
-        return resolve(host, config)
+        destination = resolve(host, config)
+        for each in (*destination.jumps, destination):
+            files = (*each.known_hosts, *each.known_hosts_global)
+            if Ssh.known_hosts in files:
+                files += (f"{Ssh.known_hosts}2",)  # which ssh itself reads
+            for file in files:
+                if file not in self._judged:
+                    check_own(file)
+                    self._judged.add(file)
+        return destination
 
     def login(self, destination: Destination) -> Login:
         return Login(destination, self.timeouts, self._known_hosts, self._identities)

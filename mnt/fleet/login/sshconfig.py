@@ -14,7 +14,6 @@ import pwd
 import re
 import string
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,6 +21,7 @@ from pathlib import Path
 
 from mnt.errors import UsageError
 from mnt.fleet.login.includes import Includes
+from mnt.fleet.login.own import check_own
 from mnt.remote.common.files import read_bytes, strerror
 
 _USER_CONFIG = "~/.ssh/config"
@@ -91,7 +91,8 @@ class SshConfig:
             read too, as ssh does; any other file is read alone, as with `ssh -F`. The user's own file need
             not exist.
 
-    Raises UsageError for a file that cannot be read or parsed.
+    Raises UsageError for a file that cannot be read or parsed, or that another user could have written: ssh
+    refuses such files too, but does not look at the directories above them, nor at the file of `ssh -F`.
     """
 
     def __init__(self, path: str | None) -> None:
@@ -147,6 +148,7 @@ class _Parser:
         self._files = self._bytes = self._lines = 0
         self._patterns = self._wildcards = self._wild = 0
         self._includes = Includes()
+        self._judged: set[str] = set()
         self.needs_ssh = ""  # a keyword; the rest is still parsed, because ssh itself has no limits
 
     def parse(self, path: str, conditions: tuple[tuple[str, ...], ...], depth: int) -> list[Block]:
@@ -197,6 +199,9 @@ class _Parser:
     def _read(self, path: str, depth: int) -> str:
         if depth > _MOST_INCLUDES:
             raise UsageError(f"{path}: too many levels of Include")
+        if path not in self._judged:
+            check_own(path)
+            self._judged.add(path)
         try:
             data = read_bytes(Path(path).expanduser(), _MOST_BYTES, any_kind=depth == 0)
         except OSError as error:
@@ -325,10 +330,11 @@ def _names_user(name: str, file: str | None, options: Sequence[str]) -> bool:
     """Whether a file has a User for the host: without one, `ssh -G` prints the name of whoever asks."""
     files = [file] if file is not None else [_USER_CONFIG, _SYSTEM_CONFIG]
     includes = "".join(f'Match all\nInclude "{os.path.expanduser(each)}"\n' for each in files)
-    with tempfile.NamedTemporaryFile("w", prefix="mnt-") as config:
-        config.write(f"{includes}Match all\nUser {_NOBODY}\n")
-        config.flush()
-        return _asked(name, ["-F", config.name], options).get("user") != (_NOBODY,)
+    # A file without a name, which nobody can exchange. Of what ssh inherits, it keeps only the first three.
+    with open(os.memfd_create("ssh_config"), "wb", buffering=0) as config:
+        config.write(os.fsencode(f"{includes}Match all\nUser {_NOBODY}\n"))
+        found = _asked(name, ["-F", "/proc/self/fd/0"], options, stdin=config.fileno())
+    return found.get("user") != (_NOBODY,)
 
 
 def _own_name() -> str:
@@ -339,12 +345,14 @@ def _own_name() -> str:
         return ""
 
 
-def _asked(name: str, config: Sequence[str], options: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def _asked(
+    name: str, config: Sequence[str], options: Sequence[str], *, stdin: int = subprocess.DEVNULL
+) -> dict[str, tuple[str, ...]]:
     """The settings as `ssh -G` prints them. Raises UsageError if it fails."""
     try:
         done = subprocess.run(
             ["ssh", "-G", *config, *options, "--", name],
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             capture_output=True,
             text=True,
             errors="surrogateescape",

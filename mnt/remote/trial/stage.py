@@ -1,4 +1,4 @@
-"""Write files to a new temporary directory, which exists as long as the connection to the head.
+"""Write files to a new directory in /tmp, which exists as long as the connection to the head.
 
 Runs on a host: standard library only, Python 3.8 and newer.
 
@@ -6,21 +6,35 @@ Arguments:
     files: {NAME: text}
 
 It emits {"directory": absolute path}, waits for the end of its standard input, and removes the directory with
-its contents, also if the connection is lost. Its answer is empty.
+its contents, also if the connection is lost. Its answer is empty. If other users could exchange the
+directory, it emits {"refused": {"message": str, "fix": str}}, and writes nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
+from mnt.remote.common.owners import check_owners
+from mnt.remote.common.refusal import Refused
+
+_DIRECTORIES = "/tmp"  # noqa: S108 - whatever TMPDIR is, which is often open to all users; its mode is checked
+
 
 def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, Any]:
     """Write the files, and remove them when standard input ends."""
-    directory = tempfile.mkdtemp(prefix="mnt-stage-")
+    directory = tempfile.mkdtemp(prefix="mnt-stage-", dir=_DIRECTORIES)
+    try:
+        check_owners(directory, private=1)
+    except Refused as refusal:
+        with contextlib.suppress(OSError):  # by now, another user's may have its name
+            os.rmdir(directory)
+        emit({"refused": refusal.document()})
+        return {}
     try:
         for name, text in args["files"].items():
             with open(os.path.join(directory, name), "x", encoding="utf-8") as file:
