@@ -168,7 +168,7 @@ def _show(results: Mapping[str, Fetched], directory: str, dry_run: bool) -> None
     elif files or any(result.already for result in results.values()):
         ui.success(f"{counted(files, 'file')}, {size}, fetched to {directory}/HOST")
     else:
-        ui.info("there was nothing to fetch")
+        ui.info("nothing was fetched")
 
 
 def _remarks(result: Fetched) -> Iterator[str]:

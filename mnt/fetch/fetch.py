@@ -147,6 +147,8 @@ def _worth(parts: Sequence[SurveyedPart], shared: Mapping[int, str]) -> dict[int
 
 def _failed(error: HostError, result: Fetched) -> Fetched:
     result.error, result.fix = f"{error.phase}: {error.reason}", error.advice
+    if error.phase == "channel" and result.fix is None:
+        result.fix = "run it again to go on"
     result.reached = error.phase in ("command", "answer", "channel")
     return result
 

@@ -12,6 +12,8 @@ from mnt.remote.common.forms import FETCH_PIECE
 
 Emit = Callable[[Dict[str, Any]], None]
 GONE = "it was removed there meanwhile"
+_SHORTER = "it became shorter while it was read"
+_NO_SIZE = "its size is not what it tells, as in /proc and /sys: mnt run -- cat FILE"
 _BLOCK = 1 << 20
 _LONGEST_LINE = 1 << 16  # bytes: a path has at most 4096, each up to 6 in JSON
 
@@ -42,10 +44,10 @@ def _frames(file: BinaryIO, size: int, mtime: int, offset: int, digest: str) -> 
         data = file.read(min(FETCH_PIECE, size - at))
         cut = len(data) < min(FETCH_PIECE, size - at)
         if cut:
-            raise OSError("it became shorter while it was read")
+            raise OSError(_SHORTER if os.fstat(file.fileno()).st_size < size else _NO_SIZE)
         end = at + len(data) == size
         if not size and file.read(1) and not os.fstat(file.fileno()).st_size:
-            raise OSError("it tells no size, as the files of /proc: mnt run -- cat FILE")
+            raise OSError(_NO_SIZE)
         frame = {"at": at, "data": base64.b64encode(data).decode(), "end": end}
         if end:
             now = os.fstat(file.fileno())
