@@ -22,7 +22,7 @@ def full(tmp_path: Path) -> Iterator[Path]:
     """A directory on a disk that is full."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "full", disk], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k,mode=755", "full", disk], check=True)
     try:
         with pytest.raises(OSError, match="No space"):
             (disk / "filler").write_bytes(b"x" * 100_000)

@@ -163,6 +163,23 @@ def test_known_hosts_that_another_user_could_have_written(
     assert str(file.parent) in error.message
 
 
+def test_files_in_a_directory_like_tmp(ssh: Path) -> None:
+    """One's own are fine there. One that does not exist could be made by anybody, at any moment."""
+    common = ssh.parent / "common"
+    common.mkdir()
+    common.chmod(0o1777)
+    host = Host("node1", "node1", Ssh(config=f"{common}/config", known_hosts=f"{common}/known_hosts"))
+    (common / "config").write_text(REDIRECT)
+    (common / "known_hosts").symlink_to("missing")
+    message = refusal(lambda: Shared(Timeouts()).destination(host)).message
+    assert (
+        f"{common}/known_hosts may be another user's: all users can write to {common} (mode 1777)" in message
+    )
+    (common / "known_hosts").unlink()
+    (common / "known_hosts").touch()
+    assert Shared(Timeouts()).destination(host).hostname == "10.6.6.6"
+
+
 def test_known_hosts_that_another_user_could_make(ssh: Path) -> None:
     host = Host("node1", "node1", Ssh(config=None))
     Shared(Timeouts()).destination(host)
