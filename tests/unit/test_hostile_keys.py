@@ -5,22 +5,31 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
+import resource
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed448, ed25519, rsa
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import cpu_at_most
 
-from mnt.fleet.login import keyfiles
+from mnt.fleet.login import identities, keyfiles
+from mnt.fleet.login.destination import resolve
 from mnt.fleet.login.identities import Unusable, _load
+from mnt.fleet.login.sshconfig import SshConfig
+from mnt.inventory.model import Host, Ssh
 
 PEM, DER_PRIVATE = serialization.Encoding.PEM, serialization.PrivateFormat
 SCRYPT = bytes.fromhex("06092b06010401da47040b")
 PBKDF2 = bytes.fromhex("06092a864886f70d01050c")
+PROC_TYPE = "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00112233445566778899AABBCCDDEEFF\n\n"
+SECONDS = 20  # of processor time
 
 
 def length(count: int) -> bytes:
@@ -127,6 +136,96 @@ def test_a_key_that_would_take_long_is_not_opened(tmp_path: Path, text: str, rea
     assert not found.locked  # no passphrase is asked for
 
 
+def opened(path: Path, passphrase: str | None = None) -> str:
+    """What `_load` says of a file, in a process of its own: no signal ends a call of a C library."""
+    program = (
+        "import sys; from mnt.fleet.login.identities import _load, Unusable\n"
+        "found = _load(sys.argv[1], sys.argv[2].encode() if sys.argv[2:] else None)\n"
+        "says = lambda file: ('locked: ' if file.locked else '') + file.reason\n"
+        "print(says(found) if isinstance(found, Unusable) else 'a key')"
+    )
+    argv = [sys.executable, "-c", program, str(path), *([] if passphrase is None else [passphrase])]
+    limits = (SECONDS, SECONDS)
+    ran = subprocess.run(
+        argv,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, limits),
+    )
+    assert ran.returncode == 0, f"it failed, or took more than {SECONDS} s"
+    return ran.stdout.strip()
+
+
+def same_numbers() -> str:
+    """An RSA key with d == p, of 8,000 bits: without those that are there twice, no third number is long."""
+    p, q = 9 * 2**7967 + 1, 3
+    words = (b"ssh-rsa", *map(number, (p * q, 65537, p, 1, p, q)), b"")
+    private = (1).to_bytes(4, "big") * 2 + b"".join(map(string, words))
+    private += bytes(range(1, -len(private) % 8 + 1))
+    return openssh(b"".join(map(string, (b"ssh-rsa", number(65537), number(p * q)))), private)
+
+
+SLOW = {**LARGE, **ROUNDS, "the same number twice": same_numbers()}
+# Each hides the key from whoever looks for `Proc-Type`, and the libraries open it all the same.
+TRICKS = {
+    "after the data": lambda text: text.replace("-----END", "Proc-Type:\n-----END"),
+    "in another header": lambda text: text.replace("KEY-----\n", "KEY-----\nX-Proc-Type: no\n\n", 1),
+    "another value": lambda text: text.replace("KEY-----\n", "KEY-----\nProc-Type: 4,CLEAR\n\n", 1),
+    "alone": lambda text: text.replace("KEY-----\n", "KEY-----\nProc-Type: 4,ENCRYPTED\n\n", 1),
+    "as it should be": lambda text: text.replace("KEY-----\n", f"KEY-----\n{PROC_TYPE}", 1),
+    "behind a certificate": lambda text: f"{pem('CERTIFICATE', b'')}Proc-Type: 4,ENCRYPTED\n{text}",
+    "as bytes that are no base64": lambda text: text.replace("KEY-----\n", "KEY-----\n\x7f%\n", 1),
+    "none": lambda text: text,
+}
+
+
+@pytest.mark.parametrize("trick", TRICKS.values(), ids=TRICKS)
+def test_no_trick_hides_such_a_key(tmp_path: Path, trick: Callable[[str], str]) -> None:
+    for text in SLOW.values():
+        (tmp_path / "key").write_text(trick(text))
+        with cpu_at_most(SECONDS):
+            found = _load(str(tmp_path / "key"))
+            tried = _load(str(tmp_path / "key"), b"secret")
+        assert isinstance(found, Unusable)
+        assert isinstance(tried, Unusable)
+
+
+@pytest.mark.parametrize(
+    ("trick", "text"),
+    [("after the data", ROUNDS["bcrypt"]), ("in another header", LARGE["RSA in PEM"])],
+)
+def test_the_tricks_of_the_report(tmp_path: Path, trick: str, text: str) -> None:
+    (tmp_path / "key").write_text(TRICKS[trick](text))
+    for passphrase in (None, "secret"):
+        assert opened(tmp_path / "key", passphrase) == "not a private key that can be read"
+    (tmp_path / "key").write_text(same_numbers())
+    assert "8,192 bits" in opened(tmp_path / "key")
+
+
+@pytest.mark.parametrize("form", [DER_PRIVATE.PKCS8, DER_PRIVATE.TraditionalOpenSSL, DER_PRIVATE.OpenSSH])
+def test_a_key_that_would_take_long_when_its_passphrase_is_right(tmp_path: Path, form: DER_PRIVATE) -> None:
+    large = LARGE["RSA with a long prime, in PEM"].encode()
+    key = serialization.load_pem_private_key(large, None, unsafe_skip_rsa_key_validation=True)
+    how = serialization.BestAvailableEncryption(b"secret")
+    (tmp_path / "key").write_bytes(key.private_bytes(PEM, form, how))
+    assert opened(tmp_path / "key").startswith("locked: ")
+    assert "8,192 bits" in opened(tmp_path / "key", "secret")
+
+
+def test_a_hundred_keys_that_take_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identities, "_MOST_SECONDS", 1.0)
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    (tmp_path / "config").write_text("".join(f"IdentityFile {tmp_path}/{i}\n" for i in range(100)))
+    for index in range(100):
+        (tmp_path / f"{index}").write_text(rsa_pem(mersenne(2281), mersenne(2203)))
+    host = Host("node1", "node1", Ssh(config=str(tmp_path / "config")))
+    with cpu_at_most(10 * SECONDS):
+        found = list(identities.Identities().candidates(resolve(host, SshConfig(host.ssh.config))))
+    unusable = [each for each in found if isinstance(each, Unusable)]
+    assert 50 <= len(unusable) <= 99  # the others have the same key, which counts once
+    assert unusable[-1].reason.startswith("not opened: the keys before it have taken ")
+
+
 @pytest.mark.parametrize("lay", [os.mkfifo, lambda path: os.symlink("/dev/zero", path)])
 @pytest.mark.parametrize("name", ["key", "key-cert.pub"])
 def test_a_certificate_that_is_no_file(tmp_path: Path, lay: Callable[[Path], None], name: str) -> None:
@@ -172,6 +271,63 @@ def test_a_passphrase_of_users_is_asked_for(
     found = _load(str(tmp_path / "key"))
     assert isinstance(found, Unusable)
     assert found.locked
+    wrong = _load(str(tmp_path / "key"), b"wrong")
+    assert isinstance(wrong, Unusable)
+    assert wrong.locked
+    assert not isinstance(_load(str(tmp_path / "key"), b"secret"), Unusable)
+
+
+OTHERS = {
+    "ed448": (ed448.Ed448PrivateKey.generate(), DER_PRIVATE.PKCS8, "cannot be used: Ed448PrivateKey"),
+    "secp256k1": (ec.generate_private_key(ec.SECP256K1()), DER_PRIVATE.PKCS8, "the curve secp256k1"),
+    "secp256k1, older": (
+        ec.generate_private_key(ec.SECP256K1()),
+        DER_PRIVATE.TraditionalOpenSSL,
+        "the curve secp256k1",
+    ),
+    "dsa": (dsa.generate_private_key(2048), DER_PRIVATE.PKCS8, "DSAPrivateKey"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_key_that_ssh_does_not_have(tmp_path: Path, name: str, encrypted: bool) -> None:
+    key, form, reason = OTHERS[name]
+    how = serialization.BestAvailableEncryption(b"secret") if encrypted else serialization.NoEncryption()
+    (tmp_path / "key").write_bytes(key.private_bytes(PEM, form, how))
+    found = _load(str(tmp_path / "key"), b"secret" if encrypted else None)
+    assert isinstance(found, Unusable)
+    assert not found.locked
+    assert reason in found.reason or "a kind of key that cannot be used" in found.reason
+
+
+@pytest.mark.parametrize("typed", ["wrong", "secret"])
+def test_a_passphrase_that_is_checked_by_a_tag(tmp_path: Path, typed: str) -> None:
+    """cryptography raises InvalidTag for a wrong one, which is no ValueError."""
+    path = tmp_path / "key"
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-Z", "aes256-gcm@openssh.com", "-f", path],
+        check=True,
+    )
+    found = _load(str(path), typed.encode())
+    if typed == "secret":
+        assert not isinstance(found, Unusable)
+    else:
+        assert isinstance(found, Unusable)
+        assert found.locked
+
+
+def test_it_is_asked_three_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(identities, "has_terminal", lambda: True)
+    monkeypatch.setattr(identities, "ask_secret", lambda question: asked.append(question) or "wrong")
+    how = serialization.BestAvailableEncryption(b"secret")
+    for name, form in (("a", DER_PRIVATE.OpenSSH), ("b", DER_PRIVATE.PKCS8)):
+        (tmp_path / name).write_bytes(KEYS["ecdsa"].private_bytes(PEM, form, how))
+        found = identities._unlock(str(tmp_path / name))
+        assert isinstance(found, Unusable)
+        assert "the right one was not given" in found.reason
+    assert len(asked) == 6
 
 
 @pytest.mark.parametrize(
@@ -179,19 +335,24 @@ def test_a_passphrase_of_users_is_asked_for(
     [
         encrypted(PBKDF2, 1_000_000, 32),
         encrypted(SCRYPT, 2**14, 8, 1),
-        rsa_pem(mersenne(4253), mersenne(3217)).replace("-----\n", "-----\nProc-Type: 4,ENCRYPTED\n\n", 1),
+        rsa_pem(mersenne(4253), mersenne(3217)).replace("KEY-----\n", f"KEY-----\n{PROC_TYPE}", 1),
     ],
 )
 def test_what_is_not_too_much(text: str) -> None:
-    assert keyfiles.problem(text.encode()) is None
+    assert keyfiles.read(text.encode()).encrypted
+
+
+def read(data: bytes) -> None:
+    with contextlib.suppress(ValueError, keyfiles.NotOpened):
+        keyfiles.read(data)
 
 
 @given(st.binary(max_size=300))
 def test_any_bytes(data: bytes) -> None:
     for label in ("OPENSSH PRIVATE KEY", "RSA PRIVATE KEY", "ENCRYPTED PRIVATE KEY"):
-        keyfiles.problem(pem(label, data).encode())
+        read(pem(label, data).encode())
         keyfiles.public_part(pem(label, data).encode())
-    keyfiles.problem(data)
+    read(data)
     keyfiles.public_part(data)
 
 

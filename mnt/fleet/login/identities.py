@@ -5,17 +5,22 @@ from __future__ import annotations
 import base64
 import contextlib
 import getpass
+import io
 import os
 import pwd
 import shlex
 import socket
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 import paramiko
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from paramiko.agent import AgentKey, AgentSSH
 
 from mnt import ui
@@ -31,6 +36,8 @@ _MISSING = "missing"
 AGENT = "agent: "  # begins the label of a key that only an agent has
 _CERTIFICATE = "-cert.pub"  # the end of the name of the file beside a key that paramiko reads too
 _TRIES = 3  # at a passphrase
+_MOST_SECONDS = 10.0  # of the processor, after which no further key file is opened
+_CURVES = ("secp256r1", "secp384r1", "secp521r1")  # RFC 5656
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,7 @@ class Identities:
         self._files: dict[str, paramiko.PKey | Unusable] = {}
         self._agents: dict[str, list[AgentKey]] = {}
         self._sockets: list[socket.socket] = []
+        self._spent = 0.0  # seconds of the processor, for opening key files
 
     def close(self) -> None:
         for connection in self._sockets:
@@ -119,13 +127,23 @@ class Identities:
         """The key in a file; an agent is asked only for one that cannot be used as it is."""
         with self._lock:
             if path not in self._files:
-                self._files[path] = _load(path)
+                self._files[path] = self._load(path)
             loaded = self._files[path]
         if isinstance(loaded, Unusable):
             public = _public_part(path)
             held = public and next((key for key in self._agent_keys(agent) if key.asbytes() == public), None)
             return Identity(path, held) if held else loaded
         return Identity(path, loaded)
+
+    def _load(self, path: str) -> paramiko.PKey | Unusable:
+        """The key in a file, unless those before it have taken long: a large RSA key takes seconds."""
+        if self._spent > _MOST_SECONDS:
+            return Unusable(path, f"not opened: the keys before it have taken {self._spent:.0f} s")
+        began = time.thread_time()
+        try:
+            return _load(path)
+        finally:
+            self._spent += time.thread_time() - began
 
     def _agent_keys(self, path: str | None) -> list[AgentKey]:
         """The keys of an agent; none if it cannot be reached."""
@@ -182,41 +200,91 @@ def _unlock(path: str) -> paramiko.PKey | Unusable:
         passphrase = ask_secret(f"Passphrase of {path}: ")
         if passphrase is None:
             break
-        try:
-            # The stubs say str, cryptography wants bytes.
-            return paramiko.PKey.from_path(Path(path).expanduser(), passphrase.encode())  # type: ignore[arg-type]
-        except (paramiko.SSHException, ValueError):
-            continue
+        found = _load(path, passphrase.encode())
+        if not (isinstance(found, Unusable) and found.locked):
+            return found
     return Unusable(path, "needs a passphrase, and the right one was not given", locked=True)
 
 
-def _load(path: str) -> paramiko.PKey | Unusable:
+def _load(path: str, passphrase: bytes | None = None) -> paramiko.PKey | Unusable:
+    """The key in a file. `locked`: not without a passphrase, or not with this one."""
     file = Path(path.removesuffix(_CERTIFICATE)).expanduser()
+    locked = Unusable(path, "needs a passphrase, and no agent holds it", locked=True)
     try:
-        # paramiko would wait for a pipe, read a device for ever, and open a key whatever it takes
-        problem = keyfiles.problem(read_bytes(file, _MOST_BYTES))
-        if os.path.exists(f"{file}{_CERTIFICATE}"):
-            read_bytes(f"{file}{_CERTIFICATE}", _MOST_BYTES)
-        if problem:
-            return Unusable(path, problem)
-        return paramiko.PKey.from_path(file)
+        key = keyfiles.read(read_bytes(file, _MOST_BYTES))
+        if key.encrypted and passphrase is None:
+            return locked
+        loaded = _opened(key, passphrase)
+        if loaded is None and key.encrypted:
+            return locked
+        if loaded is not None:
+            return _with_certificate(loaded, f"{file}{_CERTIFICATE}")
     except FileNotFoundError:
         return Unusable(path, _MISSING)
     except PermissionError as error:
         return _unreadable(path, strerror(error))
     except OSError as error:
         return Unusable(path, strerror(error))
-    except (paramiko.PasswordRequiredException, TypeError):  # cryptography raises TypeError
-        return Unusable(path, "needs a passphrase, and no agent holds it", locked=True)
-    except (paramiko.SSHException, ValueError):
-        if _public_key(path) is not None:
-            private = Unusable(path.removesuffix(".pub"), "")
-            return Unusable(
-                path, "a public key, and no agent holds its private key", fix=f"ssh-add {private.quoted}"
-            )
-        return Unusable(path, "not a private key that can be read")
-    except Exception as error:  # noqa: BLE001 - UnknownKeyType and UnsupportedAlgorithm have no common base
-        return Unusable(path, f"cannot be used: {error}")
+    except keyfiles.NotOpened as refusal:
+        return Unusable(path, str(refusal))
+    except ValueError:
+        pass
+    if _public_key(path) is not None:
+        private = Unusable(path.removesuffix(".pub"), "")
+        fix = f"ssh-add {private.quoted}"
+        return Unusable(path, "a public key, and no agent holds its private key", fix=fix)
+    return Unusable(path, "not a private key that can be read")
+
+
+def _opened(file: keyfiles.KeyFile, passphrase: bytes | None) -> paramiko.PKey | None:
+    """The key; None if it cannot be read, or not with this passphrase. Raises NotOpened: it cannot be used.
+
+    With a wrong passphrase, what comes out is noise: so the libraries may raise anything.
+    """
+    load = serialization.load_ssh_private_key if file.openssh else serialization.load_pem_private_key
+    try:  # the numbers of an RSA key are looked at before they are checked, which may take hours
+        loaded = load(file.text, passphrase, unsafe_skip_rsa_key_validation=True)
+    except UnsupportedAlgorithm as error:
+        raise keyfiles.NotOpened(f"cannot be used: {error}") from None
+    except Exception:  # noqa: BLE001 - InvalidTag, ValueError, ..
+        return None
+    try:
+        return _for_paramiko(loaded)
+    except keyfiles.NotOpened:
+        raise
+    except Exception as error:  # noqa: BLE001 - as above
+        raise keyfiles.NotOpened(f"cannot be used: {strerror(error)}") from None
+
+
+def _for_paramiko(loaded: object) -> paramiko.PKey:
+    """Raises NotOpened, ValueError."""
+    if isinstance(loaded, rsa.RSAPrivateKey):
+        numbers = loaded.private_numbers()
+        keyfiles.check_rsa(numbers.public_numbers.n, numbers.d, (numbers.p, numbers.q))
+        return paramiko.RSAKey(key=numbers.private_key())  # this checks that the primes are some
+    if isinstance(loaded, ec.EllipticCurvePrivateKey):
+        if loaded.curve.name not in _CURVES:
+            raise keyfiles.NotOpened(f"cannot be used: SSH has no keys on the curve {loaded.curve.name}")
+        return paramiko.ECDSAKey(vals=(loaded, loaded.public_key()))
+    if isinstance(loaded, ed25519.Ed25519PrivateKey):
+        form, plain = serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+        text = loaded.private_bytes(serialization.Encoding.PEM, form, plain).decode()
+        return paramiko.Ed25519Key(file_obj=io.StringIO(text))
+    raise keyfiles.NotOpened(f"cannot be used: {type(loaded).__name__} is no type of key that SSH has")
+
+
+def _with_certificate(key: paramiko.PKey, path: str) -> paramiko.PKey:
+    """The key with the certificate in a file, if that exists. Raises OSError, NotOpened."""
+    if not os.path.exists(path):
+        return key
+    try:
+        blob = read_bytes(path, _MOST_BYTES).split()[1]
+        key.load_certificate(paramiko.Message(base64.b64decode(blob)))
+    except OSError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever paramiko raises
+        raise keyfiles.NotOpened(f"{path} is no certificate of it: {strerror(error)}") from None
+    return key
 
 
 def public_from_private(path: str) -> bytes | None:

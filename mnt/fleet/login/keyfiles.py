@@ -1,43 +1,70 @@
 """What it would take to open a private key, found without opening it. Pure.
 
 Whoever has written the file can have chosen billions of rounds for its passphrase (OpenSSH, PROTOCOL.key;
-PKCS#8, RFC 8018 and 7914), or primes whose test takes hours.
+PKCS#8, RFC 8018 and 7914), or numbers with which a library computes for hours. So the file is read here, by
+the places of its values and in one form only, and the libraries get what was read, not the file.
 """
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import math
-from collections.abc import Iterator
+import re
+from dataclasses import dataclass
 
 _MAGIC = b"openssh-key-v1\0"
 _MOST_ROUNDS = 1000  # of bcrypt: 10 ms each; ssh-keygen's default is 16 or 24
 _MOST_ITERATIONS = 4_000_000  # of PBKDF2: some 0.5 us each; OpenSSL's default is 2,048
 _MOST_SCRYPT = 2**19  # N x r x p: 64 MiB; OpenSSL's default is 2**17
-_SCRYPT = bytes.fromhex("2b06010401da47040b")  # its object identifier
-_LARGEST, _PRIME = 1025, 525  # bytes of a number of an RSA key with 8,192 bits, and of each of its primes
-_DEEPEST = 8  # levels of DER
+_MOST_DER = 5500  # bytes of a key that is not in OpenSSH's form; RSA with 8,192 bits has 4,800
+_LARGEST, _PRIME = 8192, 4200  # bits of a number of an RSA key, and of each of its primes
+
+# Object identifiers.
+_PBES2, _PBKDF2 = bytes.fromhex("2a864886f70d01050d"), bytes.fromhex("2a864886f70d01050c")
+_SCRYPT = bytes.fromhex("2b06010401da47040b")
+_USABLE = {  # RSA, elliptic curves, Ed25519
+    bytes.fromhex("2a864886f70d010101"),
+    bytes.fromhex("2a8648ce3d0201"),
+    bytes.fromhex("2b6570"),
+}
+_INTEGER, _SEQUENCE = 0x02, 0x30
 
 _TOO_LARGE = "an RSA key with more than 8,192 bits, or with primes of different lengths"
 _ROUNDS = "its passphrase takes too many rounds; ssh-keygen -p -a 100 changes them"
+_OTHER = "a kind of key that cannot be used: name one of type ed25519, ecdsa or rsa"
+# OpenSSL's older form of a key with a passphrase, which takes one round.
+_ENCRYPTED = re.compile(
+    rb"Proc-Type: 4,ENCRYPTED\r?\n(DEK-Info: [A-Z0-9-]{1,40},[0-9A-Fa-f]{1,64})\r?\n\r?\n"
+)
 
 
-def problem(data: bytes) -> str | None:
-    """Why the key in a file is not opened; None: it can be tried."""
-    try:
-        for block in data.split(b"-----BEGIN ")[1:]:
-            label, _, rest = block.partition(b"-----")
-            body = rest.partition(b"-----END ")[0]
-            if b"Proc-Type:" in body:  # a passphrase of few rounds; nothing else can be seen
-                continue
-            binary = base64.b64decode(body)
-            found = _of_openssh(binary) if label == b"OPENSSH PRIVATE KEY" else _of_der(label, binary)
-            if found:
-                return found
-    except ValueError:
-        return "not a private key that can be read"
-    return None
+class NotOpened(Exception):
+    """A private key that is not opened. Its text says why."""
+
+
+@dataclass(frozen=True)
+class KeyFile:
+    """A private key that can be opened soon."""
+
+    text: bytes  # one block of PEM: the key, and nothing that could be read in another way
+    openssh: bool  # in OpenSSH's form
+    encrypted: bool  # it needs a passphrase
+
+
+def read(data: bytes) -> KeyFile:
+    """The first private key in a file. Raises NotOpened, and ValueError if there is none that can be read."""
+    for block in data.split(b"-----BEGIN ")[1:]:
+        label, _, rest = block.partition(b"-----")
+        if label == b"PRIVATE KEY" or label.endswith(b" PRIVATE KEY"):
+            return _read(label, rest.partition(b"-----END ")[0].lstrip())
+    raise ValueError("no private key")
+
+
+def check_rsa(modulus: int, exponent: int, primes: tuple[int, int]) -> None:
+    """Raises NotOpened for numbers that take long to be checked, and to be used."""
+    longest = max(number.bit_length() for number in primes)
+    if max(modulus.bit_length(), exponent.bit_length()) > _LARGEST or longest > _PRIME:
+        raise NotOpened(_TOO_LARGE)
 
 
 def public_part(data: bytes) -> bytes | None:
@@ -53,36 +80,59 @@ def public_part(data: bytes) -> bytes | None:
         return None
 
 
-def _of_openssh(blob: bytes) -> str | None:
-    cipher, kdf, options, rest = _strings(blob.removeprefix(_MAGIC), 3)
-    public, private, _ = _strings(rest[4:], 2)  # after the number of keys, always 1
-    if kdf != b"none":
-        _, rounds = _strings(options, 1)
-        if int.from_bytes(rounds, "big") > _MOST_ROUNDS:
-            return _ROUNDS
-    if not public.startswith(b"\0\0\0\x07ssh-rsa"):
-        return None
-    numbers = _strings(public, 3)[1:3]
-    if cipher == b"none":
-        numbers += _strings(private[8:], 7)[1:7]
-    # The last of the public ones is there twice.
-    return _of_numbers([len(number) for number in {*numbers}])
-
-
-def _of_der(label: bytes, blob: bytes) -> str | None:
-    numbers = list(_integers(blob))
+def _read(label: bytes, body: bytes) -> KeyFile:
+    headers = _ENCRYPTED.match(body) if label in (b"RSA PRIVATE KEY", b"EC PRIVATE KEY") else None
+    blob = base64.b64decode(b"".join(body[headers.end() if headers else 0 :].split()), validate=True)
+    first = b"Proc-Type: 4,ENCRYPTED\n%s\n\n" % headers[1] if headers else b""
+    text = b"-----BEGIN %s-----\n%s%s-----END %s-----\n" % (label, first, base64.encodebytes(blob), label)
+    if label == b"OPENSSH PRIVATE KEY":
+        return KeyFile(text, openssh=True, encrypted=_check_openssh(blob))
+    if len(blob) > _MOST_DER:
+        raise NotOpened(_TOO_LARGE)
     if label == b"ENCRYPTED PRIVATE KEY":
-        values = [int.from_bytes(number, "big") for number in numbers]
-        is_scrypt = _SCRYPT in blob
-        much = math.prod(values) > _MOST_SCRYPT if is_scrypt else max(values, default=0) > _MOST_ITERATIONS
-        return _ROUNDS if much else None
-    return _of_numbers([len(number) for number in numbers])
+        _check_rounds(blob)
+    elif label == b"PRIVATE KEY":
+        _version, algorithm, *_ = _inside(*_values(blob))
+        if _inside(algorithm)[0][1] not in _USABLE:
+            raise NotOpened(_OTHER)
+    elif label not in (b"RSA PRIVATE KEY", b"EC PRIVATE KEY"):
+        raise NotOpened(_OTHER)
+    return KeyFile(text, openssh=False, encrypted=bool(headers) or label == b"ENCRYPTED PRIVATE KEY")
 
 
-def _of_numbers(sizes: list[int]) -> str | None:
-    """Only the modulus and the private exponent are larger than a prime."""
-    large = sorted(sizes, reverse=True)
-    return _TOO_LARGE if large[:1] > [_LARGEST] or large[2:3] > [_PRIME] else None
+def _check_openssh(blob: bytes) -> bool:
+    """Whether the key is encrypted. Raises NotOpened, ValueError."""
+    if not blob.startswith(_MAGIC):
+        raise ValueError("not OpenSSH's form")
+    cipher, kdf, options, rest = _strings(blob.removeprefix(_MAGIC), 3)
+    public, _private, _tag = _strings(rest[4:], 2)  # after the number of keys, always 1
+    if kdf != b"none":
+        _salt, rounds = _strings(options, 1)
+        if int.from_bytes(rounds, "big") > _MOST_ROUNDS:
+            raise NotOpened(_ROUNDS)
+    kind, fields = _strings(public, 1)
+    if kind == b"ssh-dss":
+        raise NotOpened(_OTHER)
+    if kind == b"ssh-rsa":
+        exponent, modulus, _ = _strings(fields, 2)
+        check_rsa(int.from_bytes(modulus, "big"), int.from_bytes(exponent, "big"), (0, 0))
+    return (cipher, kdf) != (b"none", b"none")
+
+
+def _check_rounds(blob: bytes) -> None:
+    """Of a key in PKCS#8 with a passphrase. Raises NotOpened, ValueError."""
+    algorithm, _data = _inside(*_values(blob))
+    (_, scheme), parameters = _inside(algorithm)
+    if scheme == _PBES2:
+        function, _cipher = _inside(parameters)
+        (_, scheme), parameters = _inside(function)
+    _salt, *numbers = _inside(parameters)
+    if scheme == _SCRYPT:
+        much = math.prod(map(_number, numbers[:3])) > _MOST_SCRYPT
+    else:  # PBKDF2, and the schemes before PBES2, which have the same two values
+        much = _number(numbers[0]) > _MOST_ITERATIONS
+    if much:
+        raise NotOpened(_ROUNDS)
 
 
 def _strings(data: bytes, count: int) -> list[bytes]:
@@ -97,30 +147,33 @@ def _strings(data: bytes, count: int) -> list[bytes]:
     return [*found, data]
 
 
-def _integers(der: bytes, depth: int = 0) -> Iterator[bytes]:
-    """The integers at any depth, also in octet strings (X.690). Raises ValueError."""
-    at = 0
-    while at < len(der):
-        tag, size, start = der[at], *_size(der, at + 1)
-        end = start + size
-        if end > len(der) or depth > _DEEPEST:
+def _values(der: bytes) -> list[tuple[int, bytes]]:
+    """The values in DER (X.690), each with its tag. Raises ValueError, also for what only BER allows."""
+    found = []
+    while der:
+        tag, size, start = der[0], der[1] if len(der) > 1 else 0xFF, 2
+        if size & 0x80:
+            start += size & 0x7F
+            size = int.from_bytes(der[2:start], "big")
+            if start > 4 or size < (0x80, 0x80, 0x80, 0x80, 0x100)[start]:
+                raise ValueError("not the shortest form of a size")
+        if tag & 0x1F == 0x1F or start + size > len(der):
             raise ValueError("a value is cut")
-        if tag == 0x02:
-            yield der[start:end]
-        elif tag & 0x20:
-            yield from _integers(der[start:end], depth + 1)
-        elif tag == 0x04:
-            inner: list[bytes] = []
-            with contextlib.suppress(ValueError):  # most are just bytes
-                inner = list(_integers(der[start:end], depth + 1))
-            yield from inner
-        at = end
+        found.append((tag, der[start : start + size]))
+        der = der[start + size :]
+    return found
 
 
-def _size(der: bytes, at: int) -> tuple[int, int]:
-    """The size of a value, and where it begins. Raises ValueError."""
-    first = der[at : at + 1]
-    if not first or first[0] < 0x80:
-        return (first[0], at + 1) if first else (1, at + 1)
-    length = first[0] & 0x7F
-    return int.from_bytes(der[at + 1 : at + 1 + length], "big"), at + 1 + length
+def _inside(*values: tuple[int, bytes]) -> list[tuple[int, bytes]]:
+    """The values in a sequence, which must be the only value. Raises ValueError."""
+    ((tag, content),) = values
+    if tag != _SEQUENCE:
+        raise ValueError("not a sequence")
+    return _values(content)
+
+
+def _number(value: tuple[int, bytes]) -> int:
+    tag, content = value
+    if tag != _INTEGER:
+        raise ValueError("not a number")
+    return int.from_bytes(content, "big")
