@@ -11,11 +11,10 @@ from msgspec import to_builtins
 
 from mnt import ui
 from mnt.cli.options import Selection, json_option, selection_options
-from mnt.errors import InventoryError, UsageError, counted
+from mnt.errors import UsageError, counted
 from mnt.inventory import find, loader
-from mnt.inventory.hostlist import fold
+from mnt.inventory.hints import unexpanded
 from mnt.inventory.model import Host
-from mnt.inventory.values import unexpanded
 
 
 @click.group()
@@ -61,19 +60,15 @@ def show(selection: Selection, as_json: bool) -> None:
 
 def _hint(hosts: Sequence[Host]) -> None:
     """Warn of values in `env` that look as if a shell should expand them."""
-    literal: dict[str, list[str]] = {}
-    for host in hosts:
-        for text in unexpanded(host.env):
-            literal.setdefault(text, []).append(host.name)
-    for text, names in literal.items():
-        ui.warn(f"{fold(names)}: env: {text}")
+    for hint in unexpanded((host.name, host.env) for host in hosts):
+        ui.warn(hint)
 
 
 def _entry(name: str, file: str, *, default: bool) -> dict[str, Any]:
     entry: dict[str, Any] = {"name": name, "file": file, "default": default}
     try:
-        loaded = loader.load(file)
-    except InventoryError as error:
+        loaded = loader.load(find.own(file))
+    except UsageError as error:
         return {**entry, "cluster": None, "hosts": None, "error": error.message}
     return {**entry, "cluster": loaded.cluster, "hosts": len(loaded.hosts), "error": None}
 

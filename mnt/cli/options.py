@@ -35,7 +35,7 @@ class Selection:
 
     @cached_property
     def inventory(self) -> Inventory:
-        loaded = loader.load(find.locate(self._name))
+        loaded = loader.load(find.locate(self._name), any_kind=find.is_path(self._name))
         if self.mode is None:
             return loaded
         return replace(loaded, network=replace(loaded.network, mode=self.mode, mode_by_option=True))

@@ -50,13 +50,16 @@ class Document:
         return InventoryError(message, file=self.file, line=self.line(location), fix=fix)
 
 
-def read(file: str) -> Document:
+def read(file: str, *, any_kind: bool = False) -> Document:
     """Read a YAML file.
+
+    Args:
+        any_kind: also from a pipe or a device, as for `read_bytes`.
 
     Raises:
         InventoryError: it cannot be read, is not YAML, is empty, or has a key twice.
     """
-    text = _read_text(file)
+    text = _read_text(file, any_kind)
     _check_count(file, text)
     try:
         root = _compose(text)
@@ -136,9 +139,9 @@ def _check_count(file: str, text: str) -> None:
                 raise InventoryError(message, file=file, line=line, fix=_SPLIT)
 
 
-def _read_text(file: str) -> str:
+def _read_text(file: str, any_kind: bool) -> str:
     try:
-        data = read_bytes(file, _MOST_BYTES, any_kind=True)
+        data = read_bytes(file, _MOST_BYTES, any_kind=any_kind)
     except (OSError, ValueError) as error:
         fix = "run `mnt inventory list` to see the inventories"
         raise InventoryError(f"cannot be read: {strerror(error)}", file=file, fix=fix) from None

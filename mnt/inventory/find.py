@@ -44,11 +44,17 @@ def locate(name: str | None) -> str:
         return _only_lab()
     if name.startswith("lab:"):
         return _lab(name.removeprefix("lab:"))
-    if "/" in name or name.endswith((".yaml", ".yml")):
+    if is_path(name):
         return name
     if name not in named():
         raise UsageError(f"no inventory named {name!r}{did_you_mean(name, named())}", fix=_what_there_is())
-    return _own(named()[name])
+    return own(named()[name])
+
+
+def is_path(name: str | None) -> bool:
+    """Whether the user has named a file by its path; see `locate`."""
+    name = name or os.environ.get(VARIABLE) or ""
+    return not name.startswith("lab:") and ("/" in name or name.endswith((".yaml", ".yml")))
 
 
 def named() -> dict[str, str]:
@@ -64,7 +70,7 @@ def labs() -> dict[str, str]:
 
 def _without_name() -> str:
     if DEFAULT in named():
-        return _own(named()[DEFAULT])
+        return own(named()[DEFAULT])
     if labs():
         return _only_lab(several=SeveralLabs)
     raise NoInventory(
@@ -73,12 +79,14 @@ def _without_name() -> str:
     )
 
 
-def _own(file: str) -> str:
+def own(file: str) -> str:
     """The file, which nobody named by its path.
 
     Raises UsageError if another user made or can replace it: an inventory can name an ssh_config and commands
     that run as this user, and the current directory may be one like /tmp.
     """
+    if os.path.exists(file) and not os.path.isfile(file):
+        raise UsageError(f"{file} is not a regular file", fix=f"name its path: -i {shlex.quote(file)}")
     try:
         exists = check_owners(os.path.abspath(file))
     except Refused as refusal:
@@ -94,9 +102,9 @@ def _own(file: str) -> str:
 def _only_lab(several: type[UsageError] = UsageError) -> str:
     running = labs()
     if DEFAULT in running:
-        return _own(running[DEFAULT])
+        return own(running[DEFAULT])
     if len(running) == 1:
-        return _own(next(iter(running.values())))
+        return own(next(iter(running.values())))
     if not running:
         raise UsageError("no lab is running", fix="mnt lab up")
     raise several("several labs are running", fix=_one_of([f"lab:{name}" for name in running]))
@@ -108,7 +116,7 @@ def _lab(name: str) -> str:
         raise UsageError(
             f"no lab named {name!r} is running{did_you_mean(name, running)}", fix=_what_there_is()
         )
-    return _own(running[name])
+    return own(running[name])
 
 
 def _what_there_is() -> str:

@@ -29,6 +29,7 @@ _ONCE = "name each host once; only the key of a single host may refine a range t
 _SEVERAL = "split it into several inventories"
 _MOST_MEMBERS = 300_000  # of all groups together
 _MOST_SETTINGS = 2_000_000  # of all hosts together; a host has some 20
+_CHARACTERS = 100  # of a text, for each of which it counts as another setting
 # Paths on this machine; relative ones start at the inventory's directory.
 _HEAD_PATHS = ("identity", "known_hosts", "config")
 # Keys of `network` that a group or a host may have too.
@@ -37,13 +38,16 @@ _PER_HOST = NodeNetworkSection.__struct_fields__
 _NCCL_MAX_SOCKETS = 64
 
 
-def load(file: str | os.PathLike[str]) -> Inventory:
+def load(file: str | os.PathLike[str], *, any_kind: bool = False) -> Inventory:
     """Read, check and resolve an inventory.
+
+    Args:
+        any_kind: it may be a pipe or a device, which may block: for a file that is named by its path.
 
     Raises:
         InventoryError: the file cannot be read, or is not valid.
     """
-    source = document.read(os.fspath(file))
+    source = document.read(os.fspath(file), any_kind=any_kind)
     if not isinstance(source.root, dict):
         raise source.error((), f"expected a mapping, got {document.describe(source.root)}", fix=_EVERY_KEY)
     plain = kinds.plain(source.root, kinds.at(()))
@@ -263,10 +267,12 @@ def _check_size(source: Document, layers: Mapping[str, list[Plain]]) -> None:
 
 
 def _size(value: Any) -> int:
-    """The number of values in a value, and itself."""
+    """The number of values in a value, and itself; a long text counts as several."""
     if isinstance(value, dict):
         return 1 + sum(map(_size, value.values()))
-    return 1 + sum(map(_size, value)) if isinstance(value, list) else 1
+    if isinstance(value, list):
+        return 1 + sum(map(_size, value))
+    return 1 + len(value) // _CHARACTERS if isinstance(value, str) else 1
 
 
 def _merged(weak: Plain, strong: Plain) -> Plain:

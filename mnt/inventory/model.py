@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -152,14 +153,23 @@ class Inventory:
 
     def host(self, name: str) -> Host:
         """The host of that name. Raises KeyError."""
-        for host in self.hosts:
-            if host.name == name:
-                return host
-        raise KeyError(name)
+        return self._by_name[name]
 
     def groups_of(self, name: str) -> list[str]:
         """The groups that the host of that name is in, in the order of the file."""
-        return [group for group, hosts in self.groups.items() if name in hosts]
+        return self._groups_by_host.get(name, [])
 
     def names(self) -> Iterable[str]:
         return [host.name for host in self.hosts]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Host]:
+        return {host.name: host for host in self.hosts}
+
+    @cached_property
+    def _groups_by_host(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for group, hosts in self.groups.items():
+            for name in hosts:
+                found.setdefault(name, []).append(group)
+        return found

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -24,9 +23,6 @@ _DEVICE = rf"\A(?!-)[^\s/:,^={_CONTROL}]{{1,127}}\Z"
 # A gateway: the longest name has 253 characters, with brackets and a port some more.
 _HOP = rf"(?!-)(?:[^\s,{_CONTROL}]{{1,255}}@)?(?!-)[^\s,@{_CONTROL}]{{1,300}}"
 _LONGEST_ADDRESS = 300  # characters, with the port
-
-_REFERENCE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\})")
-_TEMPLATES = ("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",)  # torchrun fills in `${rank}`
 
 _LONGEST_SPECIFIER = 500  # characters
 
@@ -81,15 +77,6 @@ def is_host_name(text: str) -> bool:
 def is_variable_name(text: str) -> bool:
     """Whether `text` can be the name of an environment variable."""
     return re.search(_VARIABLE, text) is not None
-
-
-def unexpanded(env: Mapping[str, str]) -> list[str]:
-    """A hint for each value with `$NAME` or `${NAME}`, which no shell expands: pure."""
-    return [
-        f"{name}={value}: {found[0]} is passed on as it is written, because no shell reads it"
-        for name, value in env.items()
-        if name not in _TEMPLATES and (found := _REFERENCE.search(value)) is not None
-    ]
 
 
 def text(value: Any) -> str:

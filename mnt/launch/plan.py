@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from mnt.errors import NeverStarted, UsageError
-from mnt.inventory.hostlist import fold
+from mnt.inventory.hints import unexpanded
 from mnt.inventory.model import Host, Inventory, SecretSource
-from mnt.inventory.values import is_variable_name, unexpanded
+from mnt.inventory.values import is_variable_name
 from mnt.launch.engines import DEFAULT
 from mnt.launch.engines.api import Engine, NodeRole, Program
 from mnt.launch.jobs import Description, JobRecord, Member
@@ -195,7 +195,6 @@ def plan_launch(
     master_port = inventory.network.master_port
     secrets, sources = _secrets(inventory, options)
     warnings = list(options.notes)
-    literal: dict[str, list[str]] = {}
     nodes: list[NodePlan] = []
     for rank, host in enumerate(hosts):
         home, gpus = facts[host.name].home, facts[host.name].gpus
@@ -215,8 +214,6 @@ def plan_launch(
         }
         env, overridden = merge_env(computed, host.env, options.env, {*secrets, *sources})
         warnings += [f"{host.name}: {text}" for text in overridden]
-        for text in unexpanded({**host.env, **options.env}):
-            literal.setdefault(text, []).append(host.name)
         root = trees[host.name].path
         if ":" in root:
             warnings.append(f"{host.name}: PYTHONPATH cannot name {root}, which contains ':'")
@@ -248,7 +245,7 @@ def plan_launch(
                 workdir_group=host.workdir_group,
             )
         )
-    warnings += [f"{fold(names)}: {text}" for text, names in literal.items()]
+    warnings += unexpanded((host.name, {**host.env, **options.env}) for host in hosts)
     return LaunchPlan(
         record=record,
         engine=options.engine.name,

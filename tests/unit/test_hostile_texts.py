@@ -25,7 +25,7 @@ ATTACKS: dict[str, tuple[str, list[str]]] = {
     "fleet.startup._RETURNS": ("search", ["PS1 returns ", "return1"]),
     "inventory.hostlist._BRACKETS": ("findall", ["[", "[a", "[]", "a"]),
     "inventory.hostlist._RANGE": ("fullmatch", ["1", "1-", "1-1/"]),
-    "inventory.values._REFERENCE": ("search", ["$", "${", "${a", "$1"]),
+    "inventory.hints._REFERENCE": ("search", ["$", "${", "${a", "$1"]),
     "launch.banner._NOTICE": ("match", ["W1111 ", "W1111  torch/distributed/elastic/agent/"]),
     "launch.banner._OF_AGENT": ("match", ["torch.distributed.elastic.", "torch.distributed.elastic.a"]),
     "launch.banner._RULE": ("match", ["="]),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -29,11 +31,12 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def mnt(here: Path, *args: str) -> subprocess.CompletedProcess[str]:
+def mnt(here: Path, *args: str, stdin: int | None = None) -> subprocess.CompletedProcess[str]:
     env = {key: value for key, value in os.environ.items() if key != "MNT_INVENTORY"}
     return subprocess.run(
         [sys.executable, "-m", "mnt", *args],
         cwd=here,
+        stdin=stdin,
         env={**env, "MNT_LAB_DIR": str(here / "labs")},
         capture_output=True,
         text=True,
@@ -79,6 +82,90 @@ def test_list_names_files_labs_the_default_and_what_is_broken(here: Path) -> Non
     assert entries["lab:small"]["file"] == str(here / "labs/small/inventory.yaml")
     table = mnt(here, "inventory", "list").stdout.splitlines()
     assert [line.split()[0] for line in table] == ["NAME", "broken", "default", "lab:small"]
+
+
+def lay_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def lay_link(path: Path) -> None:
+    path.symlink_to("/dev/stdin")
+
+
+def lay_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("lay", [lay_pipe, lay_link, lay_device])
+@pytest.mark.parametrize("args", [["status"], ["inventory", "show"], ["inventory", "list"]])
+def test_a_file_that_nobody_named_may_be_no_pipe(
+    here: Path, lay: Callable[[Path], None], args: list[str]
+) -> None:
+    """It would be waited for, for ever. git carries links, and an archive pipes."""
+    (here / "inventories/default.yaml").unlink()
+    lay(here / "inventories/default.yaml")
+    reading, writing = os.pipe()
+    try:
+        ran = mnt(here, *args, stdin=reading)
+    finally:
+        os.close(reading)
+        os.close(writing)
+    listed = args[-1] == "list"
+    assert ran.returncode == (0 if listed else 2)
+    assert "default.yaml is not a regular file" in (ran.stdout if listed else ran.stderr)
+
+
+@pytest.mark.parametrize("path", ["/dev/stdin", "./pipe"])
+def test_a_file_that_is_named_may_be_a_pipe(here: Path, path: str) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"hosts: [node7]\n")
+    os.close(writing)
+    os.symlink("/dev/stdin", here / "pipe")
+    shown = mnt(here, "inventory", "show", "-i", path, stdin=reading)
+    os.close(reading)
+    assert shown.stdout.splitlines()[1].startswith("node7 ")
+
+
+def test_a_list_judges_each_file(here: Path) -> None:
+    (here / "inventories/other.yaml").write_text(PAIR)
+    (here / "inventories/other.yaml").chmod(0o666)
+    listed = json.loads(mnt(here, "inventory", "list", "--json").stdout)["inventories"]
+    errors = {entry["name"]: entry["error"] for entry in listed}
+    assert errors["default"] is None
+    assert "may be another user's: all users can write" in errors["other"]
+
+
+LONG = "$X" * 50_000
+
+
+def with_env(hosts: int, env: Iterable[str]) -> str:
+    return f"hosts: {{'n[1-{hosts}]': {{env: {{{','.join(env)}}}}}}}"
+
+
+MANY = {
+    "groups": "hosts: ['n[1-100000]']\ngroups: {a: 'n[1-100000]', b: 'n[1-100000]', c: 'n[1-100000]'}\n",
+    "values": with_env(90_000, (f"A{i}: $X" for i in range(18))),
+    "different values": with_env(900, (f"A{i}: $X{i}" for i in range(2000))),
+    "long values": with_env(20, (f"A{i}: {LONG}" for i in range(80))),
+}
+
+
+@pytest.mark.parametrize("text", MANY.values(), ids=MANY)
+def test_an_inventory_that_is_shown_soon(here: Path, text: str) -> None:
+    (here / "many.yaml").write_text(text)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    shown = mnt(here, "inventory", "show", "-i", "many.yaml")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert shown.returncode == 0
+    assert after.ru_utime - before.ru_utime < 40  # 4 on an idle machine
+    assert len(shown.stderr) < 20_000
+
+
+def test_long_texts_count_as_several_settings(here: Path) -> None:
+    (here / "many.yaml").write_text(with_env(20_000, (f"A{i}: {LONG}" for i in range(80))))
+    refused = mnt(here, "inventory", "show", "--json", "-i", "many.yaml")
+    assert refused.returncode == 2
+    assert "more than 2000000 settings in all" in refused.stderr
 
 
 def test_hostfile_goes_to_stdout_or_a_file(here: Path) -> None:

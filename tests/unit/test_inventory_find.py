@@ -90,3 +90,15 @@ def test_an_inventory_that_another_user_can_write(here: Path, name: str | None, 
     with pytest.raises(UsageError, match=r"may be another user's: all users can write to .*0777"):
         find.locate(name)
     assert find.locate("inventories/default.yaml") == "inventories/default.yaml"
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [(None, False), ("pair", False), ("lab", False), ("lab:a/b.yaml", False), ("./x", True), ("x.yml", True)],
+)
+def test_what_is_named_by_its_path(
+    here: Path, monkeypatch: pytest.MonkeyPatch, name: str | None, path: bool
+) -> None:
+    assert find.is_path(name) is path
+    monkeypatch.setenv("MNT_INVENTORY", name or "")
+    assert find.is_path(None) is path
