@@ -20,6 +20,7 @@ from functools import partial
 
 from mnt.errors import NeverStarted
 from mnt.fleet import Fleet, Results
+from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host, Inventory
 from mnt.launch.backends import backend_named
 from mnt.launch.backends.api import Backend, Request, Reservation, Tell, cancel_pending
@@ -212,12 +213,12 @@ def _await_ranks(launch: Launch, fleet: Fleet, tell: Tell) -> Job:
                 why = culprit.sentence() if culprit else f"it was {job.state}"
                 raise NeverStarted(f"the job did not start: {why}", fix=f"mnt logs {plan.job}")
             return job
-        late = next((host for host, each in all_of(results).items() if not each["started"]), None)
-        if late is not None:
+        late = [host for host, each in all_of(results).items() if not each["started"]]
+        if late:
             raise NeverStarted(
-                f"{late}: its ranks have not started after {plan.start_timeout:g} s",
+                f"{fold(late)}: no ranks after {plan.start_timeout:g} s",
                 fix=f"mnt logs {plan.job} shows what they wait for; --start-timeout waits longer",
-                host=late,
+                host=late[0],
             )
     except Exception:
         take_back(fleet, plan)
