@@ -45,7 +45,7 @@ class Tree:
     started: float = 0.0  # epoch seconds: when the walk began
 
 
-_Rules = dict[bytes, tuple[ignore.Pattern, ...]]  # ignore file's name -> patterns, outermost directory first
+_Rules = dict[bytes, tuple[ignore.IgnoreFile, ...]]  # its name -> those in force, outermost directory first
 
 
 class TooLarge(MntError):
@@ -77,11 +77,14 @@ def walk(source: str | os.PathLike[str], most: int | None = None) -> Tree:
     notes: list[str] = []
     try:
         entries = [Entry("", "dir", _mode(root.stat(), "."))]
-        walker = _walk(root, _below(top, root), _rules_above(root, top), notes)
+        files = ignore.IgnoreFiles()
+        walker = _walk(root, _below(top, root), files, _rules_above(root, top, files), notes)
         found = list(walker if most is None else itertools.islice(walker, most + 1))
         if most is not None and len(found) > most:
             raise TooLarge(f"{root} has more than {most:,} entries")
         entries += sorted(found, key=lambda entry: os.fsencode(entry.path))
+    except ignore.TooMuch as error:
+        raise MntError(printable(str(error)), fix="shorten it, or push a directory below it") from None
     except OSError as error:
         raise MntError(
             f"{printable(str(error.filename))}: {strerror(error)}",
@@ -170,45 +173,52 @@ def _below(top: Path, place: Path) -> bytes:
     return b"" if place == top else os.fsencode(place.relative_to(top)) + b"/"
 
 
-def _rules_above(root: Path, top: Path) -> _Rules:
+def _rules_above(root: Path, top: Path, files: ignore.IgnoreFiles) -> _Rules:
     rules: _Rules = dict.fromkeys(IGNORE_FILES, ())
     for place in reversed([parent for parent in root.parents if parent.is_relative_to(top)]):
         with _opened(place, how=os.O_PATH) as directory:  # it may have no listing
-            rules = _with_rules_of(directory, place, rules, len(_below(top, place)))
+            rules = _with_rules_of(directory, place, files, rules, len(_below(top, place)))
     return rules
 
 
-def _with_rules_of(directory: int, place: Path, rules: _Rules, offset: int) -> _Rules:
+def _with_rules_of(
+    directory: int, place: Path, files: ignore.IgnoreFiles, rules: _Rules, offset: int
+) -> _Rules:
     """The rules in a directory: those above it, and those of its ignore files.
 
     Args:
         directory: its descriptor.
         place: its path, for errors.
     """
-    return {name: (*rules[name], *_read_rules(directory, place, name, offset)) for name in IGNORE_FILES}
+    for name in IGNORE_FILES:
+        text = _read_rules(directory, place, name)
+        if text:
+            above = [file for each in rules.values() for file in each]
+            file = files.read(str(place / os.fsdecode(name)), text, offset, above)
+            rules = {**rules, name: (*rules[name], file)}
+    return rules
 
 
-def _read_rules(directory: int, place: Path, name: bytes, offset: int) -> tuple[ignore.Pattern, ...]:
-    """The patterns in a file; none if it is not a regular file (git follows no link here either)."""
-    file = os.fsdecode(name)
+def _read_rules(directory: int, place: Path, name: bytes) -> bytes:
+    """The text of an ignore file; empty if it is not a regular file (git follows no link here either)."""
     try:
         if not stat.S_ISREG(os.lstat(name, dir_fd=directory).st_mode):
-            return ()
-        return ignore.parse(read_bytes(name, ignore.MOST_BYTES, follow=False, dir_fd=directory), offset)
+            return b""
+        return read_bytes(name, ignore.MOST_BYTES, follow=False, dir_fd=directory)
     except FileNotFoundError:
-        return ()
+        return b""
     except OSError as error:
-        raise _named(error, place, file) from None
-    except ignore.TooMuch as error:
-        raise MntError(f"{printable(str(place / file))}: {error}", fix="shorten it") from None
+        raise _named(error, place, os.fsdecode(name)) from None
 
 
-def _ignored(rules: _Rules, path: bytes) -> bool:
-    verdicts = (ignore.verdict(rules[name], path) for name in IGNORE_FILES)
+def _ignored(files: ignore.IgnoreFiles, rules: _Rules, path: bytes) -> bool:
+    verdicts = (files.verdict(rules[name], path) for name in IGNORE_FILES)
     return next((verdict for verdict in verdicts if verdict is not None), False)
 
 
-def _walk(root: Path, prefix: bytes, rules: _Rules, notes: list[str]) -> Iterator[Entry]:
+def _walk(
+    root: Path, prefix: bytes, files: ignore.IgnoreFiles, rules: _Rules, notes: list[str]
+) -> Iterator[Entry]:
     """Everything below `root` to push, in any order.
 
     Args:
@@ -218,12 +228,13 @@ def _walk(root: Path, prefix: bytes, rules: _Rules, notes: list[str]) -> Iterato
     while pending:
         inside, rules = pending.pop()
         with _opened(root, inside) as directory, os.scandir(directory) as entries:
-            rules = _with_rules_of(directory, root / inside, rules, len(prefix) + len(os.fsencode(inside)))
+            offset = len(prefix) + len(os.fsencode(inside))
+            rules = _with_rules_of(directory, root / inside, files, rules, offset)
             for entry in entries:
                 path = inside + entry.name
                 is_dir = entry.is_dir(follow_symlinks=False)
                 seen = prefix + os.fsencode(path) + (b"/" if is_dir else b"")
-                if entry.name == ".git" or _ignored(rules, seen):
+                if entry.name == ".git" or _ignored(files, rules, seen):
                     continue
                 if is_dir:
                     if path.count("/") >= DEEPEST - 1:

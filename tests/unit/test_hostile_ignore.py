@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import cpu_at_most
 
 from mnt.errors import MntError
 from mnt.push import ignore
@@ -94,6 +96,66 @@ def test_more_than_any_tree_needs_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(MntError, match=r"\.mntignore: (more|larger) than"):
         walk(tmp_path)
     assert time.process_time() - started < 2
+
+
+def nested(top: Path, text: str, depth: int, files: int) -> None:
+    """A tree with long names, in which each directory has an ignore file."""
+    here = os.open(top, os.O_PATH)
+    for _ in range(depth):
+        with open(".gitignore", "w", opener=lambda name, flags: os.open(name, flags, dir_fd=here)) as file:  # noqa: B023
+            file.write(text)
+        os.mkdir("a" * 250, dir_fd=here)
+        below = os.open("a" * 250, os.O_PATH, dir_fd=here)
+        os.close(here)
+        here = below
+    for index in range(files):
+        os.close(os.open("a" * 200 + f"{index}", os.O_CREAT | os.O_WRONLY, dir_fd=here))
+    os.close(here)
+
+
+NESTED = {
+    "the tree of the report": ("\n".join(f"**/*aaaaaaaaaaab{i:x}/**/z" for i in range(3900)), 15, 100),
+    "few lines, many files": ("\n".join(f"**/*aaaaaaaaaaab{i:x}/**/z" for i in range(600)), 15, 4000),
+    "many stars": ("\n".join("**/*?" * 45 + f"b{i:x}" for i in range(200)), 12, 4000),
+    "many sizes": ("\n".join(f"{i}" + "?" * 20 for i in range(9990)), 15, 10),
+    "many patterns by name": ("\n".join(f"*{i:x}*zz" for i in range(2500)), 15, 4000),
+}
+
+
+@pytest.mark.parametrize(("text", "depth", "files"), NESTED.values(), ids=NESTED)
+def test_files_that_are_too_much_only_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, depth: int, files: int
+) -> None:
+    """Each is within its limits. Here they may take a tenth of what they may take elsewhere."""
+    nested(tmp_path, text, depth, files)
+    monkeypatch.setattr(ignore, "_MOST_STEPS", ignore._MOST_STEPS // 10)
+    with cpu_at_most(40), pytest.raises(MntError) as refused:  # 3 on an idle machine
+        walk(tmp_path)
+    assert ".gitignore: " in refused.value.message
+    assert "minutes" in refused.value.message or "than any tree needs" in refused.value.message
+    assert refused.value.fix
+
+
+def test_small_files_in_very_many_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To compile their patterns counts too."""
+    text = "\n".join(f"{i}*" for i in range(1000))
+    for index in range(60):
+        (tmp_path / f"{index}").mkdir()
+        (tmp_path / f"{index}/.gitignore").write_text(text.replace("*", f"{index}*"))
+    monkeypatch.setattr(ignore, "_MOST_STEPS", ignore._MOST_STEPS // 20)
+    with cpu_at_most(40), pytest.raises(MntError, match=r"\.gitignore: .* minutes"):
+        walk(tmp_path)
+
+
+def test_an_ordinary_tree_is_far_from_the_limit() -> None:
+    """Hundreds of patterns, as GitHub's templates have them, and 100,000 files."""
+    kinds = ["*.o{}", "build{}/", "/dist{}", "**/cache{}/", "logs/**/*.log{}", "!keep{}", ".venv{}", "*{}~"]
+    text = "\n".join(kinds[i % len(kinds)].format(i) for i in range(600)).encode()
+    files = ignore.IgnoreFiles()
+    file = files.read(".gitignore", text, 0, ())
+    path = b"src/package/subpackage/module_with_a_name/test_of_something.py"
+    assert files._left - 100_000 * file.steps(path) > 0
+    assert files.verdict((file,), path) is None
 
 
 def test_a_tree_with_the_pattern_of_the_report(tmp_path: Path) -> None:
