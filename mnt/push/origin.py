@@ -15,6 +15,9 @@ from mnt import __version__
 from mnt.tasks.push import Pushed
 
 _GIT_TIMEOUT = 5.0  # seconds
+_LONGEST = 4096  # characters of what git prints
+# With at most 256 MiB of memory: a tree may have a HEAD of some GiB, of which git reads all.
+_LIMITED = 'ulimit -v 262144 && exec git "$@"'
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def _git(root: Path, *words: str) -> str | None:
     safe = ["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"]
     try:
         ran = subprocess.run(
-            ["git", "-C", str(root), *safe, *words],
+            ["sh", "-c", _LIMITED, "git", "-C", str(root), *safe, *words],
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -79,7 +82,7 @@ def _git(root: Path, *words: str) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return ran.stdout.strip() if ran.returncode == 0 else None
+    return ran.stdout.strip() if ran.returncode == 0 and len(ran.stdout) <= _LONGEST else None
 
 
 def is_mine(pushed: Pushed, own: Origin) -> bool:

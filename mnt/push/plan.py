@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import islice
 
 from mnt.errors import MntError
 from mnt.inventory.hostlist import fold
 from mnt.push.tree import Entry
+from mnt.remote.push.entries import DEEPEST
 
 _TIME = "%Y%m%d-%H%M%S"  # in the id of a release
 _SKEW = timedelta(minutes=5)  # between the clocks of two heads
@@ -148,16 +153,22 @@ def choose_target(surveys: Mapping[str, Survey], wanted: str | None) -> str:
     return str(next(iter(previous.values())))
 
 
-def in_the_way(entries: Iterable[Entry], directory: str) -> str | None:
-    """The entry of a tree that prevents a link from `directory` to shared/; None: nothing prevents it.
+def in_the_way(entries: Iterable[Entry], directories: Iterable[str]) -> tuple[str, str] | None:
+    """The first of the directories that cannot be a link to shared/, and the entry that prevents it.
 
-    `directory` may be missing in the tree, be empty, or contain only a .gitkeep.
+    A directory may be missing in the tree, be empty, or contain only a .gitkeep.
     """
-    for entry in entries:
-        above = entry.path == "" or directory.startswith(entry.path + "/")
-        inside = entry.path.startswith(directory + "/")
-        if (above or entry.path == directory) and entry.kind != "dir":
-            return entry.path
-        if inside and entry.path != f"{directory}/.gitkeep":
-            return entry.path
+    kinds = {os.fsencode(entry.path): entry.kind for entry in entries}
+    paths = sorted(kinds)
+    for directory in directories:
+        name = os.fsencode(directory)
+        levels = islice((found.start() for found in re.finditer(b"/", name)), DEEPEST)
+        above = (b"", *(name[:at] for at in levels), name)
+        obstacle = next((each for each in above if kinds.get(each, "dir") != "dir"), None)
+        inside = name + b"/"
+        first = bisect_left(paths, inside)  # they follow each other
+        content = (each for each in paths[first : first + 2] if each.startswith(inside))
+        obstacle = obstacle or next((each for each in content if each != inside + b".gitkeep"), None)
+        if obstacle is not None:
+            return directory, os.fsdecode(obstacle)
     return None

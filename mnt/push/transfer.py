@@ -55,13 +55,13 @@ def push(
 
 def check_kept(hosts: Iterable[Host], manifest: Manifest) -> None:
     """Raises MntError if the tree has an entry where a host needs a link to shared/."""
-    for name in {name for host in hosts for name in host.keep}:
-        obstacle = in_the_way(manifest.entries, name)
-        if obstacle is not None:
-            raise MntError(
-                f"the tree contains {obstacle}, but `keep` in the inventory requires a link to shared/{name}",
-                fix=f"list {name}/ in .mntignore, or remove it from `keep`",
-            )
+    found = in_the_way(manifest.entries, dict.fromkeys(name for host in hosts for name in host.keep))
+    if found is not None:
+        name, obstacle = found
+        raise MntError(
+            f"the tree contains {obstacle}, but `keep` in the inventory requires a link to shared/{name}",
+            fix=f"list {name}/ in .mntignore, or remove it from `keep`",
+        )
 
 
 class _Push(Change):

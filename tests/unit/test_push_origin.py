@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,24 @@ def tree(tmp_path: Path) -> Path:
     top.mkdir(parents=True)
     (top / "train.py").write_text("print(1)\n")
     return top
+
+
+def test_git_gets_no_more_memory_than_it_needs(tree: Path) -> None:
+    """A sparse HEAD needs no space: here it is that of a bare repository, which any tree can contain."""
+    for name in ("objects", "refs"):
+        (tree / name).mkdir()
+    (tree / "config").write_text("[core]\nrepositoryformatversion = 0\nbare = true\n")
+    (tree / "HEAD").write_text("ref: refs/heads/")
+    os.truncate(tree / "HEAD", 1 << 30)
+    program = (
+        "import resource, sys; from pathlib import Path; from mnt.push.origin import here; "
+        "found = here(Path(sys.argv[1]), 1.0); "
+        "print(found.commit, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program, tree], capture_output=True, text=True, check=True)
+    commit, mebibytes = ran.stdout.split()
+    assert commit == "None"
+    assert int(mebibytes) < 300
 
 
 # --- what is noted -----------------------------------------------------------------------------------------

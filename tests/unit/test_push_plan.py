@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 import pytest
+from waiting import cpu_at_most
 
 from mnt.push.plan import (
     Survey,
@@ -146,12 +147,22 @@ def entries(*paths: str) -> list[Entry]:
     ],
 )
 def test_what_is_in_the_way_of_shared(paths: list[str], obstacle: str | None) -> None:
-    assert in_the_way(entries(*paths), "outputs") == obstacle
+    found = in_the_way(entries(*paths), ["missing", "outputs", "missing/too"])
+    assert found == (obstacle and ("outputs", obstacle))
 
 
 def test_a_file_above_a_kept_directory_is_in_the_way() -> None:
-    assert in_the_way(entries("/", "runs"), "runs/logs") == "runs"
-    assert in_the_way(entries("/", "runs/", "runs/x"), "runs/logs") is None
+    assert in_the_way(entries("/", "runs"), ["runs/logs"]) == ("runs/logs", "runs")
+    assert in_the_way(entries("/", "runs/", "runs/x"), ["runs/logs"]) is None
+
+
+def test_many_kept_directories_in_a_large_tree() -> None:
+    """Each is looked up, not compared with each entry."""
+    tree = entries("/", *(f"f{i}" for i in range(20_000)))
+    for names in ([f"k{i}" for i in range(90_000)], [f"{'a/' * 2000}{i}" for i in range(2000)]):
+        with cpu_at_most(30):  # 1 on an idle machine
+            assert in_the_way(tree, names) is None
+    assert in_the_way(tree, [*names, "f7/a"]) == ("f7/a", "f7")
 
 
 @pytest.mark.parametrize(
