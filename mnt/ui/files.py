@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
-from mnt.errors import UsageError
+from mnt.errors import OutputError, UsageError
 from mnt.remote.common.files import replace_file, strerror
 from mnt.remote.common.owners import place_to_write
 from mnt.remote.common.refusal import Refused
 from mnt.ui.console import readable
+
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # the place is right, the disk is not
 
 
 def write_file(file: str | os.PathLike[str], text: str, *, fix: str | None = None) -> None:
@@ -19,8 +22,8 @@ def write_file(file: str | os.PathLike[str], text: str, *, fix: str | None = Non
         text: what is no Unicode in it (a host's file names) becomes U+FFFD.
         fix: of the error.
 
-    Raises UsageError if that fails, or if another user made the file or a link on the way, as anyone can in
-    /tmp, or could exchange such a link.
+    Raises OutputError if the disk is full or fails; UsageError if nothing can be written there, or another
+    user made the file or a link on the way, as anyone can in /tmp, or could exchange such a link.
     """
     path, text = os.fspath(file), readable(text)
     try:
@@ -33,4 +36,5 @@ def write_file(file: str | os.PathLike[str], text: str, *, fix: str | None = Non
     except Refused as refusal:
         raise UsageError(f"{path} is not written: {refusal.message}", fix=fix) from None
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {strerror(error)}", fix=fix) from None
+        kind = OutputError if error.errno in _DISK else UsageError
+        raise kind(f"{path}: cannot be written: {strerror(error)}", fix=fix) from None

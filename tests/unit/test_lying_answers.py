@@ -20,7 +20,7 @@ from test_fuzz_facts import LIAR, NAMES, inventory
 
 from mnt import ui
 from mnt.cli.preflight import _write
-from mnt.errors import HostError, UsageError
+from mnt.errors import HostError, OutputError, UsageError
 from mnt.facts.host import HostFacts
 from mnt.facts.rdma import RdmaFacts
 from mnt.facts.system import GpuRow
@@ -217,7 +217,8 @@ def test_a_document_with_surrogates(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("file", ["/dev/full", "{}/missing/x"])
 def test_a_file_that_cannot_be_written(tmp_path: Path, file: str) -> None:
-    with pytest.raises(UsageError, match="cannot be written"):
+    wrong = OutputError if file == "/dev/full" else UsageError
+    with pytest.raises(wrong, match="cannot be written"):
         ui.write_file(file.format(tmp_path), "text")
     assert list(tmp_path.iterdir()) == []
 

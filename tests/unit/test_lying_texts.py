@@ -261,5 +261,6 @@ def test_a_list_of_releases_without_end(uses: int, problem: str) -> None:
 
     with at_most(30), fleet_of("rogue", script=speak) as fleet:
         error = fleet.run(list_releases)["rogue"].error
-    assert error is not None and error.phase == "answer"
+    assert error is not None
+    assert error.phase == "answer"
     assert problem in error.message

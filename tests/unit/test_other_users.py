@@ -386,3 +386,19 @@ def test_a_directory_that_is_gone_gets_no_file(tmp_path: Path) -> None:
     os.makedirs(paths.directory)
     paths.write(paths.state, {"a": 1})
     assert json.loads(Path(paths.state).read_text()) == {"a": 1}
+
+
+@needs_root
+def test_a_full_disk_is_no_wrong_place(tmp_path: Path) -> None:
+    """Exit code 1, as wherever the head cannot write; a wrong place is bad usage, 2."""
+    full = tmp_path / "full"
+    full.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=755", "full", full], check=True)
+    try:
+        with pytest.raises(OutputError, match="page.html: cannot be written: No space left"):
+            write_file(full / "page.html", "x" * 200_000)
+        assert list(full.iterdir()) == []
+    finally:
+        subprocess.run(["umount", full], check=True)
+    with pytest.raises(UsageError, match="No such file or directory"):
+        write_file(tmp_path / "gone" / "page.html", "x")

@@ -24,5 +24,5 @@ def render(hosts: Iterable[Host], slots: int | None = None) -> str:
 
 
 def write(file: str, text: str) -> None:
-    """Write `text` to `file`, completely or not at all. Raises UsageError if that fails."""
+    """Write `text` to `file`, completely or not at all. Raises as `write_file`."""
     write_file(file, text, fix="use -o with a file in a directory of yours")
