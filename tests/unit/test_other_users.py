@@ -395,7 +395,7 @@ def test_a_full_disk_is_no_wrong_place(tmp_path: Path) -> None:
     full.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=755", "full", full], check=True)
     try:
-        with pytest.raises(OutputError, match="page.html: cannot be written: No space left"):
+        with pytest.raises(OutputError, match=r"page\.html: cannot be written: No space left"):
             write_file(full / "page.html", "x" * 200_000)
         assert list(full.iterdir()) == []
     finally:
