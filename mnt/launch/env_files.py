@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -24,19 +25,30 @@ def with_engine_file(options: LaunchOptions, caller: Mapping[str, str], *, here:
         here: the code tree is the working directory.
 
     Nobody has named these files by their paths, and the directory may be one like /tmp: so only this user or
-    root may be able to change them.
+    root may be able to change them. The one in the working directory may come with somebody else's project,
+    whose code gets the variables: so it may be no link, and takes of the caller only what an option gives too.
 
-    Raises UsageError, which names the file: another user could change it, it cannot be read, or a value needs
-    a shell.
+    Raises UsageError, which names the file: another user could change it, it is a link or takes a value, it
+    cannot be read, or a value needs a shell.
     """
     name = options.engine.env_file(caller) if options.engine.env_file else ""
     if not name:
         return options
-    home, cwd = (os.path.join(place, name) for place in (os.path.expanduser("~"), os.getcwd()))
+    places = (os.path.expanduser("~"), os.getcwd())
+    at_home = os.path.realpath(places[0]) == os.path.realpath(places[1])
+    home, cwd = (os.path.join(place, name) for place in places)
     found: dict[str, Secret] = {}
     notes = []
     for file in filter(os.path.isfile, dict.fromkeys((home, cwd))):
-        variables = read_env_file(file, caller, own=True)
+        foreign = file == cwd and not at_home and not os.path.isabs(name)
+        if foreign and os.path.realpath(file) != os.path.normpath(file):
+            raise UsageError(
+                f"{file} is a link, and whoever made it may not be meant to have what it leads to",
+                fix="replace it by a file; or, if you know where it leads: "
+                f"DS_ENV_FILE= mnt launch --env-file {shlex.quote(file)} ..",
+            )
+        lent = {*options.secrets, *options.env} if foreign else None
+        variables = read_env_file(file, caller, own=True, lent=lent)
         for variable, value in variables.items():
             _refuse_shell(file, variable, value)
         found |= variables

@@ -14,7 +14,7 @@ import signal
 import stat
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -64,7 +64,11 @@ def read_secrets(file: str, sources: Mapping[str, SecretSource]) -> dict[str, Se
 
 
 def read_env_file(
-    file: str | os.PathLike[str], caller: Mapping[str, str], *, own: bool = False
+    file: str | os.PathLike[str],
+    caller: Mapping[str, str],
+    *,
+    own: bool = False,
+    lent: Collection[str] | None = None,
 ) -> dict[str, Secret]:
     """The variables of a file as Docker reads it (`docker run --env-file`).
 
@@ -74,6 +78,7 @@ def read_env_file(
 
     Args:
         own: refuse a file that another user made or can replace, and one that is no regular file.
+        lent: the only variables of which the file may have the caller's value; None: any.
 
     Raises UsageError, which names file and line, and no text of it.
     """
@@ -91,7 +96,7 @@ def read_env_file(
     variables = {}
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
         try:
-            name, value = _variable(line.removesuffix(b"\r").lstrip(), caller)
+            name, value = _variable(line.removesuffix(b"\r").lstrip(), caller, lent)
         except UsageError as error:
             raise UsageError(f"{file}:{number}: {error.message}", fix=error.fix) from None
         if name:
@@ -111,7 +116,7 @@ def check_private(file: str | os.PathLike[str], found: os.stat_result) -> None:
         raise UsageError(f"{file} {mode}", fix=f"chmod 600 {shlex.quote(os.fspath(file))}")
 
 
-def _variable(line: bytes, caller: Mapping[str, str]) -> tuple[str, str]:
+def _variable(line: bytes, caller: Mapping[str, str], lent: Collection[str] | None) -> tuple[str, str]:
     """Name and value in a line of an environment file; no name: there is none. Raises UsageError."""
     if not line or line.startswith(b"#"):
         return "", ""
@@ -121,6 +126,11 @@ def _variable(line: bytes, caller: Mapping[str, str]) -> tuple[str, str]:
         raise UsageError("not a variable", fix="write NAME=VALUE, or # before a comment")
     if equals:
         return name, _text(name, right)
+    if lent is not None and name not in lent:
+        raise UsageError(
+            "not NAME=VALUE: it would take the value from your environment, for whoever wrote the file",
+            fix="write NAME=VALUE; or, if its author may have yours, name the file: --env-file FILE",
+        )
     if name not in caller:  # the line may be the rest of a value, so it is not shown
         raise UsageError("not NAME=VALUE, nor a variable of your environment", fix="write NAME=VALUE")
     return name, _text(name, os.fsencode(caller[name]))

@@ -33,13 +33,57 @@ def values(options: LaunchOptions) -> dict[str, str]:
 
 def test_the_tree_overrides_the_home_and_the_command_line_both(places: tuple[Path, Path]) -> None:
     home, cwd = places
-    (home / ".deepspeed_env").write_text("# mine\nA=home\nB=home\nC=home\n\n")
-    (cwd / ".deepspeed_env").write_text("B=tree\nC=tree\nMINE\n")
+    (home / ".deepspeed_env").write_text("# mine\nA=home\nB=home\nC=home\nMINE\n\n")
+    (cwd / ".deepspeed_env").write_text("B=tree\nC=tree\n")
     given = LaunchOptions(engine=ENGINES["deepspeed"], secrets={"C": Secret("file")})
     got = with_engine_file(given, {"MINE": "own"}, here=False)
     assert values(got) == {"A": "home", "B": "tree", "C": "file", "MINE": "own"}
-    assert got.notes == (f"{home}/.deepspeed_env sets A, B, C", f"{cwd}/.deepspeed_env sets B, C, MINE")
+    assert got.notes == (f"{home}/.deepspeed_env sets A, B, C, MINE", f"{cwd}/.deepspeed_env sets B, C")
     assert got.unread is None
+
+
+def test_a_tree_takes_no_value_of_the_caller(places: tuple[Path, Path]) -> None:
+    """The project may be somebody else's, and its code gets the variables."""
+    file = places[1] / ".deepspeed_env"
+    file.write_text("A=1\nHF_TOKEN\n")
+    caller = {"HF_TOKEN": "head-only"}
+    for environment in (caller, {}):
+        with pytest.raises(UsageError) as caught:
+            with_engine_file(DEEPSPEED, environment, here=True)
+        assert caught.value.message.startswith(f"{file}:2: not NAME=VALUE: it would take the value")
+        assert "--env-file FILE" in (caught.value.fix or "")
+        assert "HF_TOKEN" not in caught.value.message, "it may be the rest of a value"
+    for given in ({"secrets": {"HF_TOKEN": Secret("given")}}, {"env": {"HF_TOKEN": "given"}}):  # on purpose
+        got = with_engine_file(LaunchOptions(engine=ENGINES["deepspeed"], **given), caller, here=True)  # type: ignore[arg-type]
+        assert {**values(got), **got.env}["HF_TOKEN"] == "given"
+
+
+@pytest.mark.parametrize("target", ["../home/.env", ".env", "/proc/self/environ"])
+def test_a_link_in_a_tree_is_not_followed(places: tuple[Path, Path], target: str) -> None:
+    home, cwd = places
+    (home / ".env").write_text("AWS_SECRET_ACCESS_KEY=topsecret\n")
+    (cwd / ".env").write_text("A=1\n")
+    (cwd / ".deepspeed_env").symlink_to(target)
+    with pytest.raises(UsageError, match=r"/\.deepspeed_env is a link") as caught:
+        with_engine_file(DEEPSPEED, {}, here=True)
+    assert "DS_ENV_FILE= mnt launch --env-file" in (caught.value.fix or "")
+    (cwd / "sub").symlink_to(home)
+    with pytest.raises(UsageError, match=r"/sub/\.env is a link"):
+        with_engine_file(DEEPSPEED, {"DS_ENV_FILE": "sub/.env"}, here=True)
+
+
+def test_what_the_user_has_named_or_made_may_be_a_link(
+    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = places[0]
+    (home / "dotfiles").write_text("A=1\nMINE\n")
+    (home / ".deepspeed_env").symlink_to("dotfiles")
+    wanted = {"A": "1", "MINE": "own"}
+    assert values(with_engine_file(DEEPSPEED, {"MINE": "own"}, here=False)) == wanted
+    caller = {"MINE": "own", "DS_ENV_FILE": str(home / ".deepspeed_env")}
+    assert values(with_engine_file(DEEPSPEED, caller, here=False)) == wanted
+    monkeypatch.chdir(home)
+    assert values(with_engine_file(DEEPSPEED, {"MINE": "own"}, here=False)) == wanted
 
 
 def test_only_deepspeed_reads_it(places: tuple[Path, Path]) -> None:
