@@ -26,7 +26,7 @@ def with_engine_file(options: LaunchOptions, caller: Mapping[str, str], *, here:
 
     Nobody has named these files by their paths, and the directory may be one like /tmp: so only this user or
     root may be able to change them. The one in the working directory may come with somebody else's project,
-    whose code gets the variables: so it may be no link, and takes of the caller only what an option gives too.
+    whose code gets the variables: so it may be no link, and takes only what an option gives too.
 
     Raises UsageError, which names the file: another user could change it, it is a link or takes a value, it
     cannot be read, or a value needs a shell.
