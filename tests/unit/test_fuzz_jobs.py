@@ -51,7 +51,7 @@ def test_fuzz_entries(capsys: pytest.CaptureFixture[str]) -> None:
                     raise
         jobs = merge_jobs(answers, unreachable=set(NAMES) - answers.keys())
         ui.document({"jobs": [job.document() for job in jobs]})
-        status._show_jobs(jobs, "the hosts")
+        status._show_jobs(jobs, 20, "the hosts")
         for job in jobs:
             status._show_job(job)
             assert job.exit_code is None or 0 <= job.exit_code <= 255
