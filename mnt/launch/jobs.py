@@ -6,7 +6,6 @@ clocks, shows which failure came first, and which ones were its consequences.
 
 from __future__ import annotations
 
-import re
 import secrets
 import time
 from collections import Counter
@@ -15,10 +14,11 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mnt.errors import NeverStarted, UsageError
-from mnt.inventory.hostlist import fold
+from mnt.launch.culprit import Culprit, find_culprit, heard
+from mnt.launch.nodes import Node
 
 if TYPE_CHECKING:
-    from mnt.tasks.job import Failure, JobEntry, Jobs, Reason
+    from mnt.tasks.job import JobEntry, Jobs
 
 T = TypeVar("T")
 
@@ -39,56 +39,6 @@ class JobRecord:
     job: str
     backend: str = "ssh"  # what started it
     outside_id: str | None = None  # its id in an outside scheduler (a Slurm job id); None: it has none
-
-
-@dataclass(frozen=True)
-class Culprit:
-    """Where and why a job failed. `rank` is global; None: the host itself failed, not a process."""
-
-    host: str
-    rank: int | None
-    exit_code: int | None
-    message: str
-    traceback: str | None = None
-
-    def document(self) -> dict[str, Any]:
-        return {"host": self.host, "rank": self.rank, "exit_code": self.exit_code, "message": self.message}
-
-    def sentence(self) -> str:
-        """The culprit in one line, for people."""
-        rank = f"rank {self.rank}"
-        named = self.rank is None or re.match(rf"{rank}\b", self.message)
-        where = self.host if named else f"{self.host}, {rank}"
-        told = self.exit_code is None or re.search(rf"\bcode {self.exit_code}\b", self.message)
-        return f"{where}: {self.message}" + ("" if told else f" (exit code {self.exit_code})")
-
-
-@dataclass(frozen=True)
-class Node:
-    """One node of a job.
-
-    Its state is the entry's, or `unreachable`, `absent` (never started there), or `unknown` (not asked).
-    """
-
-    host: str
-    node_rank: int
-    state: str
-    entry: JobEntry | None = None
-    clock_offset: float = 0.0  # seconds that the host's clock is ahead of the head's
-
-    @property
-    def exit_code(self) -> int | None:
-        return None if self.entry is None else self.entry["exit_code"]
-
-    @property
-    def rebooted(self) -> bool:
-        """Whether it is lost because its host has been booted since the job was started."""
-        return self.state == "lost" and bool(self.entry and self.entry.get("rebooted"))
-
-    @property
-    def reason(self) -> Reason:
-        """Why mnt ended the node. Empty if it did not."""
-        return (self.entry["reason"] if self.entry else None) or {}
 
 
 class Member(NamedTuple):
@@ -143,7 +93,7 @@ class Job:
     def state(self) -> str:
         """pending (no node has started yet), starting, running, finished, failed, stopped or lost."""
         states = {node.state for node in self.nodes} - {"unknown"}
-        if any(_heard(self.nodes)):
+        if any(heard(self.nodes)):
             states.add("failed")
         if self.disagreeing:
             states.add("lost")
@@ -349,96 +299,6 @@ _ALONE = (
     " trained alone; does the script call init_process_group, and read RANK, LOCAL_RANK and WORLD_SIZE?"
 )
 _DISAGREES = "it disagrees with most hosts about the job"
-_GONE = {"lost": "its supervisor was killed", "unreachable": "it cannot be reached"}
-_REBOOTED = "it was rebooted while the job ran"
-
-
-def why_lost(entry: JobEntry) -> str:
-    """Why a node is lost that answers: nobody there cares for the job any more."""
-    if entry["failure"]:
-        return entry["failure"]["message"]
-    return _REBOOTED if entry.get("rebooted") else _GONE["lost"]
-
-
-def find_culprit(nodes: Sequence[Node]) -> Culprit | None:
-    """The first failure that is no consequence of another; else a lost host; else the first failure.
-
-    Of lost hosts, one counts that says that its own NIC is down; else the one that most nodes have lost, as a
-    node that is cut off has lost another one too. A loss that does not count (`_votes`) counts against the
-    one that says it.
-    """
-    failures = sorted(_failures(nodes), key=lambda found: found[0])
-    lost = [(host, node.host) for node in nodes if (host := node.reason.get("lost"))]
-    states = {node.host: node.state for node in nodes}
-    candidates = (
-        *(_culprit(host, failure) for _, host, failure in failures if not failure["victim"]),
-        *(Culprit(node.host, None, None, _REBOOTED) for node in nodes if node.rebooted),
-        *(
-            Culprit(node.host, None, None, f"its training NIC {nic} is down")
-            for node in nodes
-            if (nic := node.reason.get("nic"))
-        ),
-        *(
-            Culprit(
-                host, None, None, _GONE.get(states.get(host, ""), f"{fold(witnesses)} lost contact with it")
-            )
-            for host, witnesses in sorted(_votes(nodes).items(), key=lambda vote: -len(vote[1]))
-        ),
-        *(Culprit(node.host, None, None, _GONE[node.state]) for node in nodes if node.state in _GONE),
-        *(_culprit(host, failure) for _, host, failure in failures),
-        *(
-            Culprit(witness, None, None, f"it says that it lost contact with {host}")
-            for host, witness in lost
-        ),
-    )
-    return next(iter(candidates), None)
-
-
-def _votes(nodes: Sequence[Node]) -> dict[str, list[str]]:
-    """The hosts that others have lost, each with those that say so.
-
-    Node 0 decides which other node is lost, and each other node only that node 0 is (`mnt.remote.job.peers`).
-    The others repeat what node 0 has told them: their word counts if it cannot be asked. A host is not lost
-    that says itself that it has finished, or that is no node of the job; and no word counts of a node that,
-    as others say, was the first to end.
-    """
-    heard = {node.host for node in nodes if node.entry is not None}
-    master = next((node.host for node in nodes if node.node_rank == 0), None)
-    may_be_lost = {node.host for node in nodes if node.state != "finished"}
-    votes: dict[str, list[str]] = {}
-    for node in nodes:
-        host = node.reason.get("lost")
-        ended_first = any(other.reason.get("peer") == node.host for other in nodes if other is not node)
-        decides = master in (host, node.host) or master not in heard
-        if host in may_be_lost and decides and not ended_first:
-            votes.setdefault(host, []).append(node.host)
-    return votes
-
-
-def _culprit(host: str, failure: Failure) -> Culprit:
-    return Culprit(host, failure["rank"], failure["exit_code"], failure["message"], failure["traceback"])
-
-
-def _failures(nodes: Sequence[Node]) -> Iterable[tuple[float, str, Failure]]:
-    """(time by the head's clock, host, failure) of each node, also of nodes that only a peer reported.
-
-    A node's own report is preferred, because only that has the traceback.
-    """
-    for node in nodes:
-        if node.entry is not None and node.entry["failure"] is not None and not node.reason.get("lost"):
-            failure = node.entry["failure"]
-            yield (failure["time"] or node.entry["ended"] or 0.0) - node.clock_offset, node.host, failure
-    for node, host, failure in _heard(nodes):
-        yield (failure["time"] or 0.0) - node.clock_offset, host, failure
-
-
-def _heard(nodes: Sequence[Node]) -> Iterable[tuple[Node, str, Failure]]:
-    """(witness, host, failure) of each host that cannot be asked, and whose failure ended the witness."""
-    unheard = {node.host for node in nodes if node.entry is None}
-    for node in nodes:
-        peer, failure = node.reason.get("peer"), node.reason.get("failure")
-        if peer in unheard and failure:
-            yield node, peer, failure
 
 
 def named_job(jobs: Sequence[Job], wanted: str | None) -> Job:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mnt.errors import HostError
-from mnt.launch.jobs import ACTIVE, Job, merge_job, why_lost
+from mnt.launch.culprit import why_lost
+from mnt.launch.jobs import ACTIVE, Job, merge_job
 from mnt.tasks.job import check_about, list_jobs, read_logs, stop_node
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from mnt.launch import run, status
 from mnt.launch.backends import BACKENDS, backend_named
 from mnt.launch.backends.api import Backend, BackendState, Request, Reservation
 from mnt.launch.backends.local import LocalBackend
-from mnt.launch.jobs import Job, JobRecord, Node
+from mnt.launch.jobs import Job, JobRecord
+from mnt.launch.nodes import Node
 from mnt.launch.plan import LaunchOptions
 from mnt.launch.signals import HangUp
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mnt.errors import counted
-from mnt.launch.jobs import Culprit
+from mnt.launch.culprit import Culprit
 from mnt.remote.job.entry import describe
 from mnt.remote.job.files import JobPaths
 from mnt.remote.job.procs import boot_id
