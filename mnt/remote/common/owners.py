@@ -26,20 +26,18 @@ import os
 import pwd
 import shlex
 import stat
-import struct
 from collections.abc import Iterator
-from typing import List, NamedTuple, Tuple
+from typing import NamedTuple
 
 from mnt.remote.common.files import read, strerror, whole_number
-from mnt.remote.common.mounts import mount_id, mounted_by
+from mnt.remote.common.levels import Acl, Level, acl_of, levels
+from mnt.remote.common.mounts import mounted_by
 from mnt.remote.common.refusal import Refused
 
-_MOST_LINKS = 40  # on the way to one path: path_resolution(7)
 _ALL = "all users"
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - all users must be able to make files there
 _WRITE, _EXECUTE = 0o2, 0o1
 _ACL_USER, _ACL_GROUP_OBJ, _ACL_GROUP = 0x02, 0x04, 0x08  # linux/posix_acl.h
-Acl = List[Tuple[int, int, int]]
 _ALL_USERS = 4294967295  # in the map of a user namespace that is the machine's own: user_namespaces(7)
 
 
@@ -111,7 +109,7 @@ def _end(
     """See `check_owners`; a descriptor (O_PATH) of what `path` is, None if it does not exist."""
     end, closed, doubt = None, None, None
     try:
-        for level in _levels(os.fsdecode(path), opened):
+        for level in levels(os.fsdecode(path), opened, _judge_mount):
             if level.found is None:
                 return None
             if level.after < private:
@@ -142,7 +140,7 @@ def place_to_write(path: str) -> Iterator[Level]:
     """
     doubt = None
     with contextlib.ExitStack() as opened:
-        for level in _levels(path, opened):
+        for level in levels(path, opened, _judge_mount):
             doubt = _judge_link(level, doubt)
             if level.found is not None and not level.after:
                 _judge_owner(level.path, level.found, None)
@@ -159,7 +157,7 @@ def make_own_directory(path: str, mode: int) -> None:
     while True:
         doubt = None
         with contextlib.ExitStack() as opened:
-            for level in _levels(path, opened):
+            for level in levels(path, opened, _judge_mount):
                 doubt = _judge_link(level, doubt)
             if level.found is not None:
                 return
@@ -212,7 +210,7 @@ def check_owner(path: str | bytes, group: Group | None = None) -> None:
 
 def is_closed(path: str | bytes, group: Group | None = None) -> bool:
     """Whether `path`, which was accepted, is a directory that other users cannot enter; the group may."""
-    return os.path.isdir(path) and _is_closed(os.stat(path), _acl(os.fsdecode(path)), group)
+    return os.path.isdir(path) and _is_closed(os.stat(path), acl_of(os.fsdecode(path)), group)
 
 
 def check_tree(top: str | bytes, group: Group | None = None) -> None:
@@ -224,7 +222,7 @@ def check_tree(top: str | bytes, group: Group | None = None) -> None:
                 found = os.lstat(path)
                 _judge_owner(path, found, group)
                 if not stat.S_ISLNK(found.st_mode):
-                    _judge_mode(path, found, _acl(path), group, last=True)
+                    _judge_mode(path, found, acl_of(path), group, last=True)
 
 
 def accepts(uid: int, group: Group | None = None) -> bool:
@@ -239,69 +237,6 @@ def _own_uids() -> tuple[int, ...]:
     uid = os.getuid()
     caller = whole_number(os.environ.get("SUDO_UID", "")) if uid == 0 else None
     return (uid,) if caller is None else (uid, caller)
-
-
-class Level(NamedTuple):
-    """A level on the way to a path."""
-
-    path: str  # without links
-    after: int  # number of levels that follow
-    above: int  # descriptor of the directory in which it has its name
-    name: str
-    descriptor: int  # O_PATH; -1 if it does not exist
-    found: os.stat_result | None  # None: it does not exist
-
-    @property
-    def is_link(self) -> bool:
-        return self.found is not None and stat.S_ISLNK(self.found.st_mode)
-
-    def acl(self) -> Acl:
-        return _acl(f"/proc/self/fd/{self.descriptor}")
-
-
-def _levels(path: str, opened: contextlib.ExitStack) -> Iterator[Level]:
-    """Every level on the way to `path`, which stays open until `opened` ends.
-
-    Ends with the first one that does not exist. Links are followed, and are levels too. Raises OSError, and
-    Refused before it asks a file system of another user anything.
-    """
-    todo, here, links = _parts(path), "/", 0
-
-    def enter(name: str, above: int | None) -> int:
-        level = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
-        opened.callback(os.close, level)
-        return level
-
-    root = above = enter("/", None)
-    mount = mount_id(root)
-    yield Level(here, len(todo), root, ".", root, os.fstat(root))
-    while todo:
-        name = todo.pop(0)
-        shown = os.path.normpath(os.path.join(here, name))
-        try:
-            descriptor = enter(name, above)
-        except (FileNotFoundError, NotADirectoryError):
-            yield Level(shown, len(todo), above, name, -1, None)
-            return
-        before, mount = mount, mount_id(descriptor)
-        if mount != before:
-            _judge_mount(shown, mount)
-        level = Level(shown, len(todo), above, name, descriptor, os.fstat(descriptor))
-        yield level
-        if not level.is_link:
-            here, above = shown, descriptor
-            continue
-        links += 1
-        if links > _MOST_LINKS:
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), shown)
-        target = os.readlink("", dir_fd=descriptor)
-        todo = _parts(target) + todo
-        if target.startswith("/"):
-            here, above = "/", root
-
-
-def _parts(path: str) -> list[str]:
-    return [part for part in path.split("/") if part not in ("", ".")]
 
 
 def _judge_mount(path: str, mount: str) -> None:
@@ -354,15 +289,6 @@ def _others(found: os.stat_result, acl: Acl, group: Group | None, permission: in
             yield f"the user {_user(id)}"
         elif tag in (_ACL_GROUP, _ACL_GROUP_OBJ) and not _is_accepted_group(gid, group):
             yield f"the group {_group_name(gid)}"
-
-
-def _acl(path: str) -> Acl:
-    """The access control list of a file (acl(5)) as (tag, permissions, id); empty if it has none."""
-    try:
-        data = os.getxattr(path, "system.posix_acl_access")
-    except OSError:
-        return []
-    return list(struct.iter_unpack("<HHI", data[4:]))  # linux/posix_acl_xattr.h
 
 
 def _judge_owner(path: str, found: os.stat_result, group: Group | None) -> None:
