@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import io
 import json
@@ -938,17 +939,24 @@ def listed(host: Host) -> dict[str, dict[str, Any]]:
     return {frame["release"]: frame for frame in frames}
 
 
+@contextlib.contextmanager
+def waiting_program(*words: str, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """A program with these arguments. It has begun: for a moment before, /proc shows no arguments."""
+    command = [sys.executable, "-c", "print(flush=True); input()", *words]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+        process.communicate(b"\n")
+
+
 def test_the_list_of_releases(host: Host, source: Path) -> None:
     for release in ids(3):
         host.push(source, release)
     plant_file(host.releases / ids(3)[0] / "runs" / "log", "123456")
-    with subprocess.Popen(
-        [sys.executable, "-c", "input()", f"--x={host.releases / ids(3)[1]}/a.py"],
-        stdin=subprocess.PIPE,
-        env={**os.environ, "MNT_JOB": "j1", "MNT_HOST": "h"},
-    ) as job:
+    words = (f"--x={host.releases / ids(3)[1]}/a.py",)
+    with waiting_program(*words, env={**os.environ, "MNT_JOB": "j1", "MNT_HOST": "h"}) as job:
         found = listed(host)
-        job.communicate(b"\n")
     assert list(found) == ids(3)[::-1]
     assert found[ids(3)[0]]["foreign"] == {"files": 1, "bytes": 6, "names": ["runs/log"]}
     size = build(source).size
@@ -962,12 +970,8 @@ def test_the_words_of_another_program_name_no_release_that_is_not_there(host: Ho
     """Anybody can start a program with a million ids in its arguments."""
     host.push(source, ID)
     names = [f"{host.releases}/20260101-000000-{number:08x}" for number in range(800)]
-    with subprocess.Popen(
-        [sys.executable, "-c", "input()", f"{host.releases}/{ID}", *names],
-        stdin=subprocess.PIPE,
-    ) as process:
+    with waiting_program(f"{host.releases}/{ID}", *names) as process:
         found = uses(os.fsencode(host.releases))
-        process.communicate(b"\n")
     assert [(use.release, use.pid) for use in found] == [(ID, process.pid)]
 
 
