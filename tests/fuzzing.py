@@ -21,7 +21,7 @@ import pytest
 from mnt.remote.common.files import parse_json
 from mnt.tasks.bootstrap import BadFrame
 
-SAMPLE = 300  # cases of a target in the suite
+SAMPLE = 100  # cases of a target in the suite
 _HANG = 60  # seconds that a case may take on a busy machine
 _MEMORY = 300 * 2**20  # bytes that all cases of a target may take
 

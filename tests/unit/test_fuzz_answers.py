@@ -262,7 +262,7 @@ def test_fuzz_trips(capsys: pytest.CaptureFixture[str]) -> None:
         only_the_liar(hosts)
         everything(rng, report.fleet, capsys)
 
-    run_cases("fuzz_trips", case, sample=100)
+    run_cases("fuzz_trips", case, sample=50)
 
 
 def test_fuzz_tasks() -> None:
@@ -289,7 +289,7 @@ def test_fuzz_push(tmp_path: Path) -> None:
             each["status"] != "pushed" for each in document["hosts"].values() if not result.mixed
         )
 
-    run_cases("fuzz_push", case, sample=100)
+    run_cases("fuzz_push", case, sample=50)
 
 
 def test_fuzz_rollback() -> None:
@@ -305,7 +305,7 @@ def test_fuzz_rollback() -> None:
                 json.dumps({host: each.document() for host, each in removed.items()})
         only_the_liar(hosts)
 
-    run_cases("fuzz_rollback", case, sample=100)
+    run_cases("fuzz_rollback", case, sample=50)
 
 
 def test_fuzz_frames() -> None:
@@ -424,4 +424,4 @@ def test_fuzz_trial(capsys: pytest.CaptureFixture[str]) -> None:
         facts = {name: rich(number) for number, name in enumerate(NAMES, 1)}
         everything(rng, FleetFacts(cluster, cluster.hosts, facts, trial=trial), capsys)
 
-    run_cases("fuzz_trial", case, sample=100)
+    run_cases("fuzz_trial", case, sample=50)

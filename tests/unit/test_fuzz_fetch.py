@@ -62,5 +62,5 @@ def test_fuzz_fetch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         _show(results, "to", dry_run=False)
         capsys.readouterr()
 
-    run_cases("fuzz_fetch", case, sample=100)
+    run_cases("fuzz_fetch", case, sample=50)
     assert (tmp_path / "victim").read_text() == "mine"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import random
 import re
 import shlex
@@ -62,14 +63,16 @@ def poisoned(document: Any, where: tuple[Any, ...], evil: str) -> Any:
     return changed
 
 
-@pytest.mark.parametrize("evil", EVIL)
-def test_no_text_of_a_host_is_a_command_of_its_own(evil: str) -> None:
+# All at each place: MNT_FUZZ=1 pytest tests/unit/test_pasted_texts.py
+@pytest.mark.parametrize("first", range(len(EVIL) if os.environ.get("MNT_FUZZ") else 1))
+def test_no_text_of_a_host_is_a_command_of_its_own(first: int) -> None:
     others = {name: rich(number) for number, name in enumerate(NAMES, 1) if name != LIAR}
     fixes: dict[str, str] = {}
     accepted = 0
     for document in (made_up(), real()):
         for number, where in enumerate(places(document)):
             try:
+                evil = EVIL[(number + first) % len(EVIL)]
                 lie = HostFacts.parse(LIAR, poisoned(document, where, evil))
             except HostError:
                 continue
