@@ -244,6 +244,39 @@ def test_a_command_to_paste(
         on_node2(heal)(host)
 
 
+@pytest.mark.parametrize(
+    ("spoil", "heal", "check"),
+    [
+        ("mount -o remount,bind,ro /shared", "mount -o remount,bind,rw /shared", "storage-mount"),
+        ("mount -t tmpfs over /shared", "umount /shared || true", "storage-mount"),
+        ("umount -l /shared && mount -t tmpfs other /shared", "", "storage-mount"),
+        ("ip link set enp26s0np0 mtu 1400", "ip link set enp26s0np0 mtu 1500", "mtu"),
+        ("mount -o remount,size=1m /dev/shm", "mount -o remount,size=50% /dev/shm", "shm"),
+    ],
+)
+def test_storage_links_and_memory(
+    make_lab: Callable[..., Lab], run_mnt: RunMnt, spoil: str, heal: str, check: str
+) -> None:
+    """What is mounted is not what the inventory has, or not as large; and what the other checks leave out."""
+    lab = make_lab(count=3)
+    host = lab.host("node2")
+
+    def found() -> Findings:
+        done = run_mnt("preflight", "--json", "--only", check, lab=lab)
+        findings: Findings = json.loads(done.stdout)["findings"]
+        return findings
+
+    assert found() == []
+    on_node2(spoil)(host)
+    try:
+        (finding,) = found()
+        assert (finding["check"], finding["hosts"]) == (check, ["node2"])
+        follow(host, finding["fix"])
+        assert found() == []
+    finally:
+        on_node2(*filter(None, [heal]))(host)
+
+
 @pytest.mark.parametrize("setting", ["KillUserProcesses=yes", "KillOnlyUsers=mnt"])
 def test_logind_that_kills(hosts: Lab, preflight: Callable[[], Findings], setting: str) -> None:
     """All of the command but the signal to logind, which does not run in a lab."""
