@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import click
 
@@ -71,9 +71,13 @@ class _Key:
         return identities.make(self.path)
 
 
-def _ask_password(user: str, hosts: Sequence[str], why: str) -> str | None:
-    ui.info(f"{fold(hosts)}: {why}")
-    return ask_secret(f"Password of {user} on {fold(hosts)}: ")
+def _ask_password(user: str, reasons: Mapping[str, str]) -> str | None:
+    alike: dict[str, list[str]] = {}
+    for host, why in reasons.items():
+        alike.setdefault(why, []).append(host)
+    for why, hosts in alike.items():
+        ui.info(f"{fold(hosts)}: {why}")
+    return ask_secret(f"Password of {user} on {fold(list(reasons))}: ")
 
 
 def _show(done: Setup, key: _Key, dry_run: bool) -> None:

@@ -18,8 +18,10 @@ from mnt.fleet.login.terminal import has_terminal
 from mnt.inventory.model import Host
 from mnt.tasks.logins import Account, Authorized, Peer, PeerLogin, authorize, mesh
 from mnt.trust.identity import Identity
+from mnt.trust.nodekeys import own_keys, refused
 
-AskPassword = Callable[[str, Sequence[str], str], str | None]  # (user, hosts, reason) -> password
+# (user, by host why it has let no key in) -> password
+AskPassword = Callable[[str, Mapping[str, str]], str | None]
 
 _TRIES = 3  # for a password
 _NOT_FORWARDED = "no-agent-forwarding,no-port-forwarding,no-X11-forwarding"
@@ -102,11 +104,16 @@ def set_up(
             found = _by_password(done, locked, partial(task, authorized=[_head(key())]), destinations, ask)
             accounts |= found
             keyed |= set(found)
+    if nodes:
+        own = own_keys(destinations.values())
+        if keyed:
+            own.add(base64.b64decode(key().public.split()[1]))
+        done.errors |= refused({name: account["public"] for name, account in accounts.items()}, own)
     reached = [
         # From now on its only key for logins.
         replace(host, ssh=replace(host.ssh, identity=key().path)) if host.name in keyed else host
         for host in hosts
-        if host.name in accounts
+        if host.name in accounts and host.name not in done.errors
     ]
     if nodes and reached:
         node_keys: list[Authorized] = [
@@ -117,10 +124,9 @@ def set_up(
         peers = [_peer(host.name, destinations[host.name]) for host in reached]
         heads = {host.name: [_head(key())] if host.name in keyed else [] for host in reached}
         added = {name: [*head, *node_keys] for name, head in heads.items()}
-        _join(done, directory, added, reached, peers=peers, dry_run=dry_run)
-    elif reached:
-        with Fleet(reached) as fleet:
-            done.errors.update(fleet.run(HostConnection.open).errors())
+        reached = _join(done, directory, added, reached, peers=peers, dry_run=dry_run)
+    if not (nodes and dry_run):
+        _test(done, reached, nodes=nodes)
     return done
 
 
@@ -168,7 +174,7 @@ def _by_password(
         locked = [host for host in hosts if _is_locked(errors.get(host.name))]
         for user in dict.fromkeys(destinations[host.name].user for host in locked):
             group = [host for host in locked if destinations[host.name].user == user]
-            password = ask(user, [host.name for host in group], errors[group[0].name].reason)
+            password = ask(user, {host.name: errors[host.name].reason for host in group})
             if password is None:
                 _ask_elsewhere(done, [host.name for host in group])
                 return accounts
@@ -198,14 +204,24 @@ def _join(
     *,
     peers: Sequence[Peer],
     dry_run: bool,
-) -> None:
-    """Set up the logins between the nodes, and test those from and to the first node."""
+) -> list[Host]:
+    """Set up the logins between the nodes. Returns the hosts where that is done."""
     with Fleet(hosts) as fleet:
         task = partial(authorize, peers=peers, dry_run=dry_run)
         results = fleet.run_each(task, {name: (directory, keys) for name, keys in authorized.items()})
-        _note(done, results)
-        ready = [host for host in hosts if results[host.name].ok]
-        if dry_run or len(ready) < 2:
+    _note(done, results)
+    return [host for host in hosts if results[host.name].ok]
+
+
+def _test(done: Setup, hosts: Sequence[Host], *, nodes: bool) -> None:
+    """Log in to each host anew: what an edit has removed counts. Then from and to the first node."""
+    if not hosts:
+        return
+    with Fleet(hosts) as fleet:
+        opened = fleet.run(lambda connection: connection.open())
+        done.errors.update(opened.errors())
+        ready = [host for host in hosts if opened[host.name].ok]
+        if not nodes or len(ready) < 2:
             return
         first, *others = ready
         ways = {first.name: (others,), **{other.name: ([first],) for other in others}}

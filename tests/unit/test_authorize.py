@@ -78,6 +78,30 @@ def test_a_nodes_new_key_takes_the_place_of_its_old_one() -> None:
     assert NEWS in new
 
 
+def test_what_a_node_says_is_its_key_makes_no_other_key_come_and_go() -> None:
+    """node1 names the key of the head, then that of node2, and at last its own."""
+    two = {**NODE, "comment": "mnt:c:node2", "key": f"ssh-ed25519 {TWOS}"}
+    planted = authorize.authorized("", [{**NODE, "key": f"ssh-ed25519 {HEADS}"}])
+    with_head = authorize.authorized(planted, [HEAD])
+    assert with_head == f"ssh-ed25519 {HEADS} me@head\n"
+    again = authorize.authorized(with_head, [HEAD, {**NODE, "key": f"ssh-ed25519 {TWOS}"}, two])
+    assert again.count(TWOS) == 2
+    last = authorize.authorized(again, [HEAD, NODE])  # without node2, which is not selected
+    assert sorted(line.rpartition(" ")[2] for line in last.splitlines()) == [
+        "me@head",
+        "mnt:c:node1",
+        "mnt:c:node2",
+    ]
+    assert last.startswith(f"ssh-ed25519 {HEADS} me@head\n")
+
+
+def test_nodes_that_share_a_home_have_a_line_each() -> None:
+    both = [NODE, {**NODE, "comment": "mnt:c:node2"}]
+    once = authorize.authorized("", both)
+    assert once.count(NODES) == 2
+    assert authorize.authorized(once, both) == once
+
+
 def test_ports_and_names_of_known_hosts() -> None:
     other = {**PEER, "names": ["node2"], "address": "fd00::2", "port": 2222}
     assert authorize.known_hosts([PEER, other]) == (

@@ -12,6 +12,7 @@ from typing import Any
 
 import paramiko
 from paramiko import common
+from paramiko.ssh_exception import PartialAuthentication
 
 from mnt.fleet.wire.algorithms import Lack, lacking
 from mnt.fleet.wire.packets import STALL, ClearToSend, GuardedPacketizer, Turn
@@ -24,6 +25,8 @@ _UNANSWERED = 3  # questions without an answer, after which the host counts as l
 # A host must not fill our memory with output that nobody reads; paramiko does not check that it obeys.
 _WINDOW = 1 << 19  # bytes of a channel's output that are not yet read
 _HEADER = 8  # bytes before the data of a channel, at most
+# RFC 4252, 4256 and 4462. A server may name any text as a method.
+_METHODS = {"publickey", "password", "hostbased", "keyboard-interactive", "gssapi-with-mic", "gssapi-keyex"}
 _LOOK_EVERY = 1.0  # seconds between looks whether it was closed; paramiko looks ten times a second
 
 
@@ -73,6 +76,14 @@ class HostTransport(paramiko.Transport):
         self._offered = self._really_parse_kex_init(message)  # type: ignore[attr-defined]
         message.packet.seek(start)
         super()._parse_kex_init(message)  # type: ignore[misc]
+
+    def get_exception(self) -> Exception | None:
+        error = super().get_exception()
+        if isinstance(error, paramiko.BadAuthenticationType | PartialAuthentication):
+            named = error.allowed_types
+            methods = (name if name in _METHODS else "an unknown method" for name in named)
+            error.allowed_types = list(dict.fromkeys(methods))
+        return error
 
     def lacks(self) -> list[Lack]:
         """The kinds of algorithms of which the server has offered none that we have."""

@@ -171,6 +171,9 @@ class Account:
 def authorized(text: str, entries: list[dict[str, str]]) -> str:
     """The text of authorized_keys with `entries` added (sshd(8), AUTHORIZED_KEYS FILE FORMAT).
 
+    A line with a managed comment counts for the entry with that comment only: another entry may remove it
+    when its node has a new key. It gives way to a key without such a comment, as sshd uses the first line.
+
     Raises Refused for an entry that is more than one key with its comment: it would escape its options.
     """
     lines = text.split("\n")
@@ -179,12 +182,21 @@ def authorized(text: str, entries: list[dict[str, str]]) -> str:
     for entry in entries:
         key = _one_key(entry)
         blob = key.split()[1]
-        if any(blob in line.split() for line in lines if not line.lstrip().startswith("#")):
+        having = [line for line in lines if blob in line.split() and not line.lstrip().startswith("#")]
+        mine = entry["comment"]
+        if any(not _comment(line).startswith(_MANAGED) or _comment(line) == mine for line in having):
             continue
-        if entry["comment"].startswith(_MANAGED):
-            lines = [line for line in lines if line.rpartition(" ")[2] != entry["comment"]]
+        if mine.startswith(_MANAGED):
+            lines = [line for line in lines if _comment(line) != mine]
+        else:
+            lines = [line for line in lines if line not in having]
         lines.append(" ".join(word for word in (entry["options"], key, entry["comment"]) if word))
     return "".join(line + "\n" for line in lines)
+
+
+def _comment(line: str) -> str:
+    """The last word of a line, which is the whole comment if it is a managed one."""
+    return line.rpartition(" ")[2]
 
 
 def _one_key(entry: dict[str, str]) -> str:
