@@ -119,7 +119,7 @@ def _make_default() -> None:
     if os.path.isdir(_DIRECTORY):
         return
     try:
-        os.mkdir(_DIRECTORY, 0o755)
+        os.mkdir(_DIRECTORY, 0o700)
         ui.write_file(os.path.join(_DIRECTORY, ".gitignore"), "*\n")
     except OSError as error:
         raise OutputError(
@@ -155,8 +155,8 @@ def _show(results: Mapping[str, Fetched], directory: str, dry_run: bool) -> None
     for host, result in results.items():
         for place, why in list(result.failed.items())[:_SHOWN]:
             ui.failure(f"{host}: {place}: {why}")
-        if len(result.failed) > _SHOWN:
-            ui.failure(f"{host}: .. and {len(result.failed) - _SHOWN} more files: --json lists them")
+        if result.failed.count > _SHOWN:
+            ui.failure(f"{host}: .. and {result.failed.count - _SHOWN} more files: --json lists them")
         if result.error is not None:
             ui.failure(f"{host}: {result.error}")
             if result.fix:
@@ -180,12 +180,13 @@ def _remarks(result: Fetched) -> Iterator[str]:
     if result.later:
         yield f"{counted(result.later, 'file')} left, written after the job's end: those of another job?"
     if result.changed:
-        yield f"{_some(result.changed)} changed while being read: fetch again when the job has ended"
-    for why in dict.fromkeys(result.left_out.values()):
-        places = [place for place, reason in result.left_out.items() if reason == why]
-        yield f"{_some(places)} left out: {why}"
+        places = _some(list(result.changed), result.changed.count)
+        yield f"{places} changed while being read: fetch again when the job has ended"
+    for why in list(dict.fromkeys(result.left_out.values()))[:_SHOWN]:
+        names = [place for place, reason in result.left_out.items() if reason == why]
+        yield f"{_some(names, len(names))} left out: {why}"
 
 
-def _some(places: list[str]) -> str:
-    more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
+def _some(places: list[str], count: int) -> str:
+    more = f" and {count - _SHOWN} more" if count > _SHOWN else ""
     return ", ".join(places[:_SHOWN]) + more

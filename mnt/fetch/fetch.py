@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from mnt.errors import HostError, counted
-from mnt.fetch.places import below, stays_inside
+from mnt.fetch.places import MOST_DIRECTORIES, below, directories_of, stays_inside
 from mnt.fetch.plan import decide, sharers
+from mnt.fetch.space import Reservation, Space
 from mnt.fetch.store import IN_THE_WAY, Store, Unfit, opened
 from mnt.fleet import Fleet, HostConnection
+from mnt.inventory.hostlist import fold
 from mnt.remote.fetch.parts import ABSENT
 from mnt.remote.fetch.send import GONE
 from mnt.tasks.fetch import Entry, Request, SurveyedPart, Wanted, list_files, receive, survey
@@ -24,6 +27,26 @@ _WHY = {
     "in the way": IN_THE_WAY,
     "unreadable": "this user cannot read it there",
 }
+
+
+_REASON = 200  # characters of a reason; a host may have chosen its text
+_KEPT = 1 << 17  # characters of the names and reasons that are kept of one kind and host
+
+
+class Names(dict[str, str]):
+    """Names of files, each with a reason: `count` of them, of which as many are kept as have room."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+        self._room = _KEPT
+
+    def add(self, place: str, why: str = "") -> None:
+        why = why[:_REASON]
+        self.count += 1
+        self._room -= len(place) + len(why)
+        if self._room > 0:
+            self[place] = why
 
 
 class Progress:
@@ -43,9 +66,9 @@ class Fetched:
     files: int = 0  # that have arrived
     bytes: int = 0  # that were received
     already: int = 0  # files that were here
-    changed: list[str] = field(default_factory=list)  # were written to on the host while they were read
-    left_out: dict[str, str] = field(default_factory=dict)  # pipes, links that lead out, ..: with the reason
-    failed: dict[str, str] = field(default_factory=dict)  # files that are not here: with the reason
+    changed: Names = field(default_factory=Names)  # were written to on the host while they were read
+    left_out: Names = field(default_factory=Names)  # pipes, links that lead out, ..
+    failed: Names = field(default_factory=Names)  # files that are not here
     later: int = 0  # files that were left, because they were written after the job's end
     absent: list[str] = field(default_factory=list)  # names of parts that the host does not have
     shared_with: list[str] = field(default_factory=list)  # hosts from which the same files are fetched
@@ -69,9 +92,16 @@ class Fetched:
         return "shared" if self.shared_with else "nothing"
 
     def document(self) -> dict[str, Any]:
-        fields = {**asdict(self), "status": self.status}
-        del fields["reached"]
-        return fields
+        """The host in the document of `--json`; of very many names, it has the first ones."""
+        return {
+            "status": self.status,
+            **{name: getattr(self, name) for name in ("files", "bytes", "already", "seconds")},
+            "changed": list(self.changed),
+            "left_out": self.left_out,
+            "failed": self.failed,
+            "counts": {name: getattr(self, name).count for name in ("changed", "left_out", "failed")},
+            **{name: getattr(self, name) for name in ("later", "absent", "shared_with", "error", "fix")},
+        }
 
 
 @dataclass(frozen=True)
@@ -118,7 +148,15 @@ def fetch(
             results[host].files = sum(part["files"] for part in of_host.values())
             results[host].bytes = sum(part["bytes"] for part in of_host.values())
     elif work:
-        _take_all(fleet, wanted, work, results, _Job(prefixes, directory, options, progress))
+        with opened(directory) as descriptor:
+            job = _Job(prefixes, descriptor, options, progress, Space(descriptor))
+            short = _take_all(fleet, wanted, work, results, job)
+        for host, numbers in shared.items():
+            leaders = {owner for number, owner in numbers.items() if (owner, number) in short}
+            leaders |= {owner for owner in numbers.values() if results[owner].error is not None}
+            if leaders and results[host].error is None:
+                results[host].error = f"{fold(sorted(leaders))} has not sent the files that they share"
+                results[host].fix = f"mnt fetch -n {host}, with the same arguments"
     return {host: results[host] for host in wanted}
 
 
@@ -157,9 +195,10 @@ class _Job(NamedTuple):
     """The arguments of `fetch` that are the same for all hosts."""
 
     prefixes: Sequence[str]
-    directory: str
+    directory: int  # its descriptor
     options: Options
     progress: Progress
+    space: Space
 
 
 def _take_all(
@@ -168,22 +207,27 @@ def _take_all(
     work: Mapping[str, Mapping[int, SurveyedPart]],
     results: Mapping[str, Fetched],
     job: _Job,
-) -> None:
-    """Fetch some parts of each host, and note in `results` what came of it."""
+) -> set[tuple[str, int]]:
+    """Fetch some parts of each host, and note in `results` what came of it.
+
+    Returns (host, number) of the parts of which a host has listed fewer files than a moment before.
+    """
     umask = os.umask(0)
     os.umask(umask)
-    with opened(job.directory) as directory:
+    short: set[tuple[str, int]] = set()
 
-        def take(connection: HostConnection) -> None:
-            host = connection.target.name
-            with contextlib.closing(Store(directory, host, umask)) as store:
-                _Taking(results[host], store, job).take(connection, wanted[host], work[host])
+    def take(connection: HostConnection) -> None:
+        host = connection.target.name
+        with contextlib.closing(Store(job.directory, host, umask)) as store:
+            taking = _Taking(results[host], store, job)
+            taking.take(connection, wanted[host], work[host])
+            short.update((host, number) for number in taking.short)
 
-        outcomes = fleet.run_each(take, dict.fromkeys(work, ()), fanout=_AT_A_TIME)
-    for host, outcome in outcomes.items():
+    for host, outcome in fleet.run_each(take, dict.fromkeys(work, ()), fanout=_AT_A_TIME).items():
         results[host].seconds = outcome.seconds
         if outcome.error is not None:
             _failed(outcome.error, results[host])
+    return short
 
 
 class _Taking:
@@ -192,45 +236,58 @@ class _Taking:
     def __init__(self, result: Fetched, store: Store, job: _Job) -> None:
         self._result, self._store, self._prefixes = result, store, job.prefixes
         self._force, self._progress = job.options.force, job.progress
+        self._space = job.space
+        self._room = Reservation(0, None)
         self._seen: set[str] = set()
+        self._links: dict[str, str] = {}  # to make: place -> target
+        self.short: set[int] = set()  # parts of which the host has listed less than it had surveyed
         self._unfit: str | None = None  # why the file that is arriving cannot be written
 
     def take(self, connection: HostConnection, wanted: Wanted, parts: Mapping[int, SurveyedPart]) -> None:
         entries, tops = list_files(connection, wanted)
-        requests = [
-            request
-            for entry in entries
-            if entry.part in parts and (request := self._request(entry)) is not None
-        ]
-        needed, free = sum(request.entry.size - request.offset for request in requests), self._store.free()
-        if needed > free:  # the host's word: not a reason to end the others
-            self._result.error = (
-                f"no space in {self._store.shown} for {counted(len(requests), 'file')} of {needed:,} bytes: "
-                f"{free:,} are free"
-            )
-            self._result.fix = "free space there, name another directory (--to), or fetch less (-n, PATH)"
-        elif requests:
-            receive(connection, tops, requests, self)
+        mine = [entry for entry in entries if entry.part in parts]
+        self._compare(mine, parts)
+        requests = [request for entry in mine if (request := self._request(entry)) is not None]
+        places = [*map(self._named, requests), *self._links]
+        directories = directories_of(places)
+        if directories is None:
+            self._result.error = f"more than {MOST_DIRECTORIES:,} directories"
+            return
+        size = sum(request.entry.size - request.offset for request in requests)
+        with self._space.reserved(size, len(places) + len(directories)) as self._room:
+            if self._room.problem is not None:  # the host's word: not a reason to end the others
+                what = f"{counted(len(places), 'file')}: {self._room.problem}"
+                self._result.error = f"no space in {self._store.shown} for {what}"
+                self._result.fix = "free space there, name another directory (--to), or fetch less (-n, PATH)"
+                return
+            self._make_links()
+            if requests:
+                receive(connection, tops, requests, self)
+
+    def _compare(self, entries: Sequence[Entry], parts: Mapping[int, SurveyedPart]) -> None:
+        """Note which parts lack files that the host had when it was surveyed: for those who share them."""
+        listed = Counter(entry.part for entry in entries if entry.kind in ("file", "link"))
+        self.short = {number for number, part in parts.items() if listed[number] < part["files"]}
 
     def _request(self, entry: Entry) -> Request | None:
         """What to ask for; None: it is here, or cannot be had, which is noted."""
         place = self._place(entry)
         if place is None:
             shown = f"{self._prefixes[entry.part]}/{entry.path}"
-            self._result.left_out[shown] = "its name leads elsewhere, or is that of an incomplete file"
+            self._result.left_out.add(shown, "its name leads elsewhere, or is that of an incomplete file")
             return None
         if place in self._seen:  # two PATHs may have it
             return None
         self._seen.add(place)
         if entry.kind == "unreadable":
-            self._result.failed[place] = _WHY["unreadable"]
+            self._result.failed.add(place, _WHY["unreadable"])
             return None
         if entry.kind not in ("file", "link"):
-            self._result.left_out[place] = f"it is a {entry.kind}"
+            self._result.left_out.add(place, f"it is a {entry.kind}")
             return None
         try:
             if entry.kind == "link":
-                self._link(place, entry.target or "")
+                self._plan_link(place, entry.target or "")
                 return None
             decision = decide(entry.size, entry.mtime, self._store.here(place), overwrite=self._force)
             if decision == "same":
@@ -241,26 +298,33 @@ class _Taking:
                 self._progress.arrived(offset)
                 return Request(entry, offset, digest)
             else:
-                self._result.failed[place] = _WHY[decision]
+                self._result.failed.add(place, _WHY[decision])
         except Unfit as unfit:
-            self._result.failed[place] = str(unfit)
+            self._result.failed.add(place, str(unfit))
         return None
 
     def _place(self, entry: Entry) -> str | None:
         return below(self._prefixes[entry.part], entry.path)
 
-    def _link(self, place: str, target: str) -> None:
+    def _plan_link(self, place: str, target: str) -> None:
         if not stays_inside(place, target):
-            self._result.left_out[place] = "it is a link out of this directory"
+            self._result.left_out.add(place, "it is a link out of this directory")
             return
         here = self._store.here(place)
         if here is not None and here.kind == "link" and here.target == target:
             self._result.already += 1
         elif here is not None and here.kind != "link":
-            self._result.failed[place] = IN_THE_WAY
+            self._result.failed.add(place, IN_THE_WAY)
         else:
-            self._store.link(place, target)
-            self._result.files += 1
+            self._links[place] = target
+
+    def _make_links(self) -> None:
+        for place, target in self._links.items():
+            try:
+                self._store.link(place, target)
+                self._result.files += 1
+            except Unfit as unfit:
+                self._result.failed.add(place, str(unfit))
 
     # --- Receiver -------------------------------------------------------------------------------------------
 
@@ -268,6 +332,7 @@ class _Taking:
         if at == 0:
             self._progress.arrived(-request.offset)  # it is sent from the start
         self._progress.arrived(len(data))
+        self._room.left -= len(data)
         self._result.bytes += len(data)
         if self._unfit is None:
             self._try(self._store.write, self._named(request), at, data)
@@ -281,11 +346,11 @@ class _Taking:
             return
         self._result.files += 1
         if changed:
-            self._result.changed.append(place)
+            self._result.changed.add(place)
 
     def problem(self, request: Request, problem: str) -> None:
-        reasons = self._result.left_out if problem == GONE else self._result.failed
-        reasons[self._named(request)] = problem
+        names = self._result.left_out if problem == GONE else self._result.failed
+        names.add(self._named(request), problem)
         self._unfit = None
 
     def _try(self, write: Callable[..., None], *args: object) -> None:

@@ -6,6 +6,7 @@ A host's file is written to the place that its name says only if that is inside 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from itertools import combinations
 
 from mnt.errors import UsageError
@@ -14,6 +15,7 @@ from mnt.tasks.fetch import Pattern
 # The directories for the parts of a job (mnt.tasks.fetch.Wanted).
 JOB_PLACES = ("release", "shared", "logs")
 PART_PREFIX = ".mnt-part-"  # of a file that has not arrived completely
+MOST_DIRECTORIES = 100_000  # for the files of one host
 _MAGIC = re.compile(r"[*?\[]")
 
 
@@ -68,6 +70,19 @@ def below(prefix: str, path: str) -> str | None:
     if not levels or any(level in ("", ".", "..") or "\0" in level for level in levels):
         return None
     return None if any(level.startswith(PART_PREFIX) for level in levels) else "/".join(levels)
+
+
+def directories_of(places: Iterable[str]) -> set[str] | None:
+    """The directories above these places; None: there are more than MOST_DIRECTORIES."""
+    found: set[str] = set()
+    for place in places:
+        above = place.rpartition("/")[0]
+        while above and above not in found:
+            found.add(above)
+            above = above.rpartition("/")[0]
+        if len(found) > MOST_DIRECTORIES:
+            return None
+    return found
 
 
 def stays_inside(place: str, target: str) -> bool:

@@ -36,7 +36,7 @@ def opened(directory: str) -> Iterator[int]:
     path = os.path.join(os.getcwd(), directory)
     with contextlib.ExitStack() as opened:
         try:
-            make_own_directory(path, 0o755)
+            make_own_directory(path, 0o700)
             checked = checked_directory(path, shared_group(path), inside_closed=True)
             descriptor = opened.enter_context(checked)
         except Refused as refusal:
@@ -92,11 +92,6 @@ class Store:
         if self._last[1] != self._top:
             os.close(self._last[1])
         os.close(self._top)
-
-    def free(self) -> int:
-        """Bytes that this user may still write."""
-        found = os.fstatvfs(self._top)
-        return found.f_bavail * found.f_frsize
 
     def here(self, place: str) -> Here | None:
         """What is at a place; None: nothing."""
@@ -228,5 +223,5 @@ def _enter(above: int, name: bytes, *, make: bool) -> int:
     """A descriptor of a directory, which is no link. Raises OSError."""
     if make:
         with contextlib.suppress(FileExistsError):
-            os.mkdir(name, 0o755, dir_fd=above)
+            os.mkdir(name, 0o700, dir_fd=above)
     return os.open(name, _DIRECTORY, dir_fd=above)

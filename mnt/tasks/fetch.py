@@ -17,6 +17,8 @@ from mnt.tasks.shape import Count, Short, granted, shaped, wrong_answer
 
 T = TypeVar("T")
 
+_LOOK_SECONDS = 300.0  # for a survey, and for a list: both only look at names and times
+
 _NAME = Annotated[str, Meta(max_length=2 * 4096)]  # PATH_MAX, and a name in a directory as deep as that
 _INT64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Size = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -77,7 +79,7 @@ def survey(connection: HostConnection, wanted: Wanted) -> list[SurveyedPart]:
         raise wrong_answer(host, "survey: a frame that is no answer")
 
     args = {"action": "survey", **wanted.args(connection)}
-    answer = run_program(connection, "fetch.fetch", args, timeout=None, on_frame=refuse)
+    answer = run_program(connection, "fetch.fetch", args, timeout=_LOOK_SECONDS, on_frame=refuse)
     return _all(host, shaped(host, granted(host, answer), _Survey)["parts"], wanted)
 
 
@@ -121,7 +123,7 @@ def list_files(connection: HostConnection, wanted: Wanted) -> tuple[list[Entry],
             raise wrong_answer(host, "list: more files than a host may list")
 
     args = {"action": "list", **wanted.args(connection)}
-    answer = run_program(connection, "fetch.fetch", args, timeout=None, on_frame=take)
+    answer = run_program(connection, "fetch.fetch", args, timeout=_LOOK_SECONDS, on_frame=take)
     tops = _all(host, shaped(host, granted(host, answer), _Listed)["tops"], wanted)
     if any(entry.part >= len(tops) for entry in found):
         raise wrong_answer(host, "list: a file of no part")

@@ -29,7 +29,7 @@ def row(part: int, path: str, size: int, kind: str = "file", target: str | None 
     return [part, path, kind, size, MTIME, 0o644, target]
 
 
-def surveyed(digest: str, files: int = 2, size: int = 1, **changes: Any) -> dict[str, Any]:
+def surveyed(digest: str, files: int = 1, size: int = 1, **changes: Any) -> dict[str, Any]:
     part = {"files": files, "bytes": size, "others": 0, "later": 0, "digest": digest, "problem": None}
     return {**part, **changes}
 

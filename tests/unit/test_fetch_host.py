@@ -607,7 +607,7 @@ def test_a_request_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").write_text("x")
     (tmp_path / "link").symlink_to("real")
     (frame,) = sent(tmp_path, ("link", 1, 1, 0, ""))
-    assert "symbolic link" in frame["problem"]
+    assert "was replaced meanwhile" in frame["problem"]
 
 
 # Stands in for boot.py, without its SSH side.
@@ -642,3 +642,20 @@ def test_as_it_arrives_at_a_host(site: Site, name: str) -> None:
     frames, answers = json.loads(done.stdout)
     assert [part["files"] for part in answers[0]["parts"]] == [0, 1, 2]
     assert data_of(frames[-1:]) == b"x"
+
+
+@pytest.mark.parametrize("where", ["decoy", "deep/decoy"])
+def test_a_directory_that_became_a_link_after_it_was_listed(tmp_path: Path, where: str) -> None:
+    """Whoever may write to the output directory exchanges it for a link to the victim's keys."""
+    top, private = tmp_path / "outputs", tmp_path / "private"
+    (top / where).mkdir(parents=True)
+    private.mkdir()
+    (private / "id").write_text("SECRET")
+    (top / where / "id").write_text("decoys")
+    found = os.stat(top / where / "id")
+    (top / where).rename(tmp_path / "away")
+    (top / where).symlink_to(private)
+    line = json.dumps([0, f"{where}/id", 6, found.st_mtime_ns, 0, ""]).encode() + b"\n"
+    frames: list[dict[str, Any]] = []
+    send.send([str(top.resolve())], frames.append, io.BytesIO(line))
+    assert frames == [{"file": 0, "problem": "it, or a directory on the way to it, was replaced meanwhile"}]

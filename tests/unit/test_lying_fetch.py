@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import itertools
+import json
 import os
 import resource
 import subprocess
@@ -500,3 +501,61 @@ def test_the_same_file_is_not_asked_for_again(to: Path) -> None:
     assert (to / LIAR / "a/x").read_bytes() == b"mine"
     results, _ = fetched(to, force=True)
     assert tree(to / LIAR) == WHOLE
+
+
+def test_what_a_host_says_about_very_many_files_is_counted_and_not_kept(to: Path) -> None:
+    """100,000 problems of 4 KiB each were 400 MiB, and several times that as JSON."""
+    listed = [[0, f"{number}", "file", 1, MTIME, 0o644, None] for number in range(20_000)]
+    frames = [("frame", {"entries": listed[first : first + 100]}) for first in range(0, len(listed), 100)]
+    why = "\U0001f4a9" * 1000
+    problems = [("frame", {"file": number, "problem": why}) for number in range(len(listed))]
+
+    def lie(host: str, name: str, args: dict[str, Any], stdin: IO[bytes]) -> Frames:
+        if args["action"] == "survey":
+            yield from honest(host, name, args, stdin)
+        elif args["action"] == "list":
+            yield from frames
+            yield "answer", {"tops": ["/a", "/b"]}
+        else:
+            yield from problems
+            yield "answer", {"sent": 0}
+
+    results, _ = fetched(to, lie)
+    others_are_whole(results, to)
+    liar = results[LIAR]
+    assert (liar.status, liar.failed.count) == ("incomplete", len(listed))
+    assert len(json.dumps(liar.document(), ensure_ascii=False)) < 400_000
+
+
+def test_links_in_very_many_directories_fill_no_disk(to: Path) -> None:
+    rows = [[0, f"{number:04}/{'a/' * 100}x", "link", 0, MTIME, 0o777, "y"] for number in range(1100)]
+
+    def lie(said: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+        frames = [("frame", {"entries": rows[first : first + 100]}) for first in range(0, len(rows), 100)]
+        return [*frames, said[-1]]
+
+    results, _ = fetched(to, lying("list", lie))
+    others_are_whole(results, to)
+    assert results[LIAR].error == "more than 100,000 directories"
+    assert tree(to / LIAR) == {}
+
+
+def test_files_that_all_share_and_the_first_host_does_not_send(to: Path) -> None:
+    """It says in the survey what the others say, and then lists nothing."""
+    same = [surveyed("a" * 64), surveyed("b" * 64)]
+
+    def lie(host: str, name: str, args: dict[str, Any], stdin: IO[bytes]) -> Frames:
+        said = list(honest(host, name, args, stdin))
+        if args["action"] == "survey":
+            said = [("answer", {"parts": same})]
+        elif args["action"] == "list" and host == NAMES[0]:
+            said = said[-1:]
+        yield from said
+
+    results, _ = fetched(to, scripts=dict.fromkeys(NAMES, lie))
+    for host in NAMES[1:]:
+        assert (results[host].ok, results[host].error) == (
+            False,
+            f"{NAMES[0]} has not sent the files that they share",
+        )
+        assert results[host].fix == f"mnt fetch -n {host}, with the same arguments"

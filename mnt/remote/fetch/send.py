@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import os
 from typing import IO, Any, BinaryIO, Callable, Dict, Iterator, Sequence
@@ -12,6 +13,7 @@ from mnt.remote.common.forms import FETCH_PIECE
 
 Emit = Callable[[Dict[str, Any]], None]
 GONE = "it was removed there meanwhile"
+_REPLACED = "it, or a directory on the way to it, was replaced meanwhile"
 _SHORTER = "it became shorter while it was read"
 _NO_SIZE = "its size is not what it tells, as in /proc and /sys: mnt run -- cat FILE"
 _BLOCK = 1 << 20
@@ -23,17 +25,37 @@ def send(tops: Sequence[str], emit: Emit, stdin: IO[bytes]) -> dict[str, Any]:
     sent = 0
     for number, line in enumerate(iter(lambda: stdin.readline(_LONGEST_LINE), b"")):
         part, path, size, mtime, offset, digest = parse_json(line)
-        place = os.path.join(encode(tops[part]), encode(path)) if path else encode(tops[part])
         try:
-            with open_regular(place, follow=False) as file:
+            with _opened(encode(tops[part]), encode(path)) as file:
                 for frame in _frames(file, size, mtime, offset, digest):
                     emit({"file": number, **frame})
             sent += 1
         except FileNotFoundError:
             emit({"file": number, "problem": GONE})
         except OSError as error:
-            emit({"file": number, "problem": strerror(error)})
+            replaced = error.errno in (errno.ENOTDIR, errno.ELOOP)
+            emit({"file": number, "problem": _REPLACED if replaced else strerror(error)})
     return {"sent": sent}
+
+
+def _opened(top: bytes, path: bytes) -> BinaryIO:
+    """The file `path` below `top`, both without a link on the way.
+
+    Where others may write, what was a directory when it was listed may by now be a link to another one.
+
+    Raises OSError.
+    """
+    *above, name = os.path.join(top, path).strip(b"/").split(b"/") if path else top.strip(b"/").split(b"/")
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    here = os.open(b"/", flags)
+    try:
+        for level in above:
+            inside = os.open(level, flags, dir_fd=here)
+            os.close(here)
+            here = inside
+        return open_regular(name, follow=False, dir_fd=here)
+    finally:
+        os.close(here)
 
 
 def _frames(file: BinaryIO, size: int, mtime: int, offset: int, digest: str) -> Iterator[dict[str, Any]]:

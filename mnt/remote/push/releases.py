@@ -147,7 +147,7 @@ class Releases(Workdir):
 
     def uses(self) -> list[Use]:
         """What uses the releases on this host."""
-        return uses(self.directory)
+        return uses(self.directory, self.group)
 
     def previous(self) -> str | None:
         """The release that was current before the last switch; if that is unknown, the next older one."""

@@ -8,6 +8,7 @@ import re
 from typing import Any, Iterator, NamedTuple
 
 from mnt.remote.common.files import command_line, read
+from mnt.remote.common.owners import Group, accepts
 from mnt.remote.job.files import specs_here
 from mnt.remote.job.procs import all_pids
 from mnt.remote.job.spec import job_of
@@ -30,17 +31,20 @@ class Use(NamedTuple):
         return {"pid": self.pid, "job": self.job, "command": self.command}
 
 
-def uses(directory: bytes) -> list[Use]:
+def uses(directory: bytes, group: Group | None = None) -> list[Use]:
     """The uses of the releases in `directory`, which is absolute.
 
-    A process uses a release in which its working directory or its program is, or which its command line
-    names; of another user's process only the beginning of the last can count. A job uses its release as long
-    as its node-local files exist: to its end, or until `mnt stop`.
+    A process of this user, of root, or of a member of the group that shares the workdir uses a release in
+    which its working directory or its program is, or which its command line names. Nothing is asked about
+    the processes of others: they could make the kernel wait for an answer without end. A job uses its release
+    as long as its node-local files exist: to its end, or until `mnt stop`.
     """
     there = _releases(directory)
     named = _pattern(directory)
     found: list[Use] = []
     for pid in all_pids():
+        if not _counts(pid, group):
+            continue
         names = there.intersection(named.findall("\0".join(_texts(pid))))
         if names:
             job, command = (job_of(pid) or (None,))[0], command_line(pid)[:_LONGEST]
@@ -51,6 +55,13 @@ def uses(directory: bytes) -> list[Use]:
         for release in there.intersection(named.findall(str(spec.get("cwd"))))
     ]
     return found
+
+
+def _counts(pid: int, group: Group | None) -> bool:
+    try:
+        return accepts(os.stat(f"/proc/{pid}").st_uid, group)
+    except OSError:  # it has ended
+        return False
 
 
 def _releases(directory: bytes) -> set[str]:
