@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mnt.errors import HostError
 from mnt.launch.culprit import why_lost
 from mnt.launch.jobs import ACTIVE, Job, merge_job
-from mnt.tasks.job import check_about, list_jobs, read_logs, stop_node
+from mnt.tasks.job import list_jobs, read_logs, stop_node
 
 if TYPE_CHECKING:
     from mnt.fleet import Fleet, HostConnection, Outcome
@@ -122,7 +122,6 @@ class Watch:
             if self._over.is_set():
                 raise HostError(host, "channel", "it was not waited for any longer")
             if "state" in frame:
-                check_about(host, frame["state"], host, self._job)
                 self._changed(host, frame["state"])
                 return
             position = frame["offset"]
@@ -142,7 +141,6 @@ class Watch:
                     offset=position,
                     on_frame=on_frame,
                 )
-                check_about(host, last, host, self._job)
                 if last["state"] in ACTIVE or last["state"] == "pending":
                     raise HostError(host, "answer", f"its log ends, but its part is {last['state']}")
             except HostError as error:

@@ -74,7 +74,10 @@ class Check:
         return frozenset(_KNOWN[self.needs](fleet))
 
     def run(self, fleet: FleetFacts, network: NetworkDecision) -> list[Finding]:
-        """The findings. The same problem on several hosts is one finding, with its hosts in rank order."""
+        """The findings. The same problem on several hosts is one finding, with its hosts in rank order.
+
+        A name that is no selected host is left out: a host may have said it.
+        """
         judged = self.judges(fleet)
         known = {name: facts for name, facts in fleet.facts.items() if name in judged}
         hosts: dict[Problem, list[str]] = {}
@@ -85,7 +88,7 @@ class Check:
             Finding(
                 check=self.id,
                 severity=problem.severity or self.severity,
-                hosts=tuple(sorted(set(names), key=rank.__getitem__)),
+                hosts=tuple(sorted(rank.keys() & set(names), key=rank.__getitem__)),
                 found=problem.found,
                 expected=problem.expected,
                 message=problem.message,

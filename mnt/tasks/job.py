@@ -262,7 +262,8 @@ def spawn_node(
         "timeout": timeout,
     }
     answer = _ask(connection, args, timeout=timeout + 30)
-    return shaped(connection.target.name, answer, Started)
+    started = shaped(connection.target.name, answer, Started)
+    return {**started, "node": _about(connection, started["node"], host, job)}
 
 
 def await_ranks(
@@ -272,8 +273,7 @@ def await_ranks(
     args = {"action": "await ranks", "jobs_dir": jobs_dir, "job": job, "host": host, "timeout": timeout}
     name = connection.target.name
     answer = shaped(name, _ask(connection, args, timeout=timeout + 30), Ranks)
-    check_about(name, answer["node"], host, job)
-    return answer
+    return {**answer, "node": _about(connection, answer["node"], host, job)}
 
 
 @contextlib.contextmanager
@@ -357,7 +357,7 @@ def list_jobs(
     answer = run_program(connection, "job.list", args, timeout=timeout, bound=bound_of("job.list", most))
     jobs = shaped(connection.target.name, granted(connection.target.name, answer), Jobs)
     for entry in jobs["jobs"]:
-        check_about(connection.target.name, entry, host)
+        _about(connection, entry, host, entry["job"])
     return jobs
 
 
@@ -406,24 +406,27 @@ def read_logs(
 
     def take(frame: dict[str, Any]) -> None:
         if "state" in frame:
-            on_frame({"state": shaped(name, frame["state"], JobEntry, "state")})
+            on_frame(
+                {"state": _about(connection, shaped(name, frame["state"], JobEntry, "state"), host, job)}
+            )
         else:
             shape = _SkippedFrame if "skipped" in frame else _DataFrame
             on_frame({**shaped(name, frame, shape, "frame")})
 
     answer = _ask(connection, args, timeout=None, on_frame=take)
-    return shaped(name, answer.get("node"), JobEntry, "node")
+    return _about(connection, shaped(name, answer.get("node"), JobEntry, "node"), host, job)
 
 
-def check_about(asked: str, entry: JobEntry, host: str, job: str | None = None) -> None:
-    """Raise HostError of the host `asked`, phase `answer`, if an entry is about another host or job."""
+def _about(connection: HostConnection, entry: JobEntry, host: str, job: str) -> JobEntry:
+    """The entry, as each one that a task returns. Raises HostError if it is about another host or job."""
     wrong = None
     if entry["host"] != host:
         wrong = f"it reports a job of {entry['host']!r}"
-    elif job not in (None, entry["job"]):
+    elif entry["job"] != job:
         wrong = f"it reports job {entry['job']!r} instead of {job!r}"
     if wrong is not None:
-        raise wrong_answer(asked, wrong)
+        raise wrong_answer(connection.target.name, wrong)
+    return entry
 
 
 def _ask(

@@ -38,6 +38,7 @@ from mnt.tasks.wrapper import Streams
 from mnt.trial.output import read_trial
 
 RELEASE = "20260101-120000-0badcafe"
+JOB = "20260101-120000-abc123"
 OLDER = "20250101-120000-0badcafe"
 PUSHED = {
     **{"user": "ann", "head": "laptop", "source": "/home/ann/caf\udce9", "time": 1.7e9, "mnt": "0.1.0"},
@@ -62,7 +63,7 @@ def failure() -> dict[str, Any]:
 def entry(host: str) -> dict[str, Any]:
     """One node's part of a job that has failed there."""
     return {
-        "job": "20260101-120000-abc123",
+        "job": JOB,
         "host": host,
         "node_rank": int(host[-1]) - 1,
         "nodes": [{"host": name, "node_rank": rank, "nproc": 2} for rank, name in enumerate(NAMES)],
@@ -148,7 +149,7 @@ def receiver(args: dict[str, Any], stdin: IO[bytes]) -> Frames:
         )
         return
     if args["action"] == "list":
-        use = {"pid": 7, "job": "20260101-120000-abc123", "command": "python train.py"}
+        use = {"pid": 7, "job": JOB, "command": "python train.py"}
         for release in (RELEASE, OLDER):
             sizes = {"files": 3, "bytes": 4096, "foreign": FOREIGN}
             yield "frame", {"release": release, **sizes, "uses": [use], "pushed": PUSHED}
@@ -221,10 +222,10 @@ def staged(connection: Any) -> None:
 SPEC: Any = {"jobs_dir": "/x", "job": "j1", "host": "h"}
 TASKS: tuple[Callable[..., Any], ...] = (
     partial(stage_node, spec=SPEC),
-    partial(spawn_node, jobs_dir="/x", job="j1", host="h"),
+    lambda connection: spawn_node(connection, "/x", JOB, connection.target.name),
     partial(stop_node, jobs_dir="/x", job="j1", host="h"),
     lambda connection: list_jobs(connection, "/x", connection.target.name),
-    lambda connection: read_logs(connection, "/x", "j1", "h", on_frame=shown),
+    lambda connection: read_logs(connection, "/x", JOB, connection.target.name, on_frame=shown),
     find_release,
     list_releases,
     partial(authorize, cluster="c", authorized=[]),

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 import pytest
 from lying_hosts import LyingConnection, speaking
 
-from mnt.errors import HostError, UsageError
+from mnt.errors import HostError, NeverStarted, UsageError
 from mnt.fleet import Fleet, HostConnection
 from mnt.fleet.login.shared import Shared
 from mnt.inventory.model import Host
 from mnt.launch import watch
+from mnt.launch.backends.ssh import SshBackend
 from mnt.launch.jobs import Job, JobRecord, host_of_rank, merge_jobs
 from mnt.launch.plan import LaunchPlan, NodePlan
-from mnt.tasks.job import list_jobs
+from mnt.tasks.job import await_ranks, list_jobs, read_logs, spawn_node
 
 Frames = Iterator[tuple[str, Any]]
 Change = dict[str, Any]
@@ -125,6 +126,54 @@ def test_an_entry_of_another_job_or_host_is_a_wrong_answer(
     assert [node.state for node in job.nodes] == ["unreachable", "finished"]
     assert job.culprit is not None
     assert (job.culprit.host, job.exit_code) == ("node1", 1)
+
+
+@pytest.mark.parametrize("lie", [{"host": "node2"}, {"host": "node9"}, {"job": "other"}])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda connection: spawn_node(connection, "/jobs", "j", "node1"),
+        lambda connection: await_ranks(connection, "/jobs", "j", "node1"),
+        lambda connection: read_logs(connection, "/jobs", "j", "node1", on_frame=lambda frame: None),
+    ],
+)
+def test_no_task_returns_an_entry_of_another_job_or_host(
+    ask: Callable[[HostConnection], object], lie: Change
+) -> None:
+    plan = plan_of("node1", "node2")
+
+    def speak(host: str, program: str, args: dict[str, Any], stdin: IO[bytes]) -> Frames:
+        node = entry(plan, host, **lie)
+        yield "answer", {"pid": 5, "listening": True, "peer": None, "started": True, "node": node}
+
+    with pytest.raises(HostError, match=r"^node1: answer: it reports (a )?job "):
+        ask(LyingConnection(Host("node1", "node1"), command=speaking(speak)))
+
+
+@pytest.mark.parametrize("named", ["node1", "node2", "node9"])
+def test_a_master_that_fails_at_its_start_fails_itself(named: str) -> None:
+    plan = plan_of("node1", "node2")
+    failure = {"rank": None, "local_rank": None, "exit_code": 1, "signal": None, "message": "GPU 3 is gone"}
+    failure |= {"traceback": None, "time": None, "victim": False}
+
+    def speak(host: str, program: str, args: dict[str, Any], stdin: IO[bytes]) -> Frames:
+        failed = {"state": "failed", "listening": False, "exit_code": 1, "failure": failure}
+        node = entry(plan, host, **failed | {"host": named})
+        answers = {
+            "stage": {"spec": "/s", "program": "/p"},
+            "spawn": {"pid": 5, "listening": False, "peer": None, "node": node},
+            "stop": {"status": "stopped", "killed": 0, "left": [], "port_free": True},
+        }
+        yield "answer", answers.get(args["action"], {})
+
+    def connect(host: Host, shared: Shared) -> HostConnection:
+        return LyingConnection(host, shared, command=speaking(speak))
+
+    hosts = [Host(node.host, node.host) for node in plan.nodes]
+    with Fleet(hosts, connect=connect) as fleet, pytest.raises(NeverStarted) as refusal:
+        SshBackend().start(fleet, plan, lambda text: None)
+    assert refusal.value.host == "node1"
+    assert refusal.value.message.startswith("the job did not start: node1: ")
 
 
 def merged(*entries: Any) -> Job:

@@ -208,6 +208,11 @@ def test_what_a_trial_says(changes: dict[str, Any], found: list[str]) -> None:
     assert texts(findings(replace(make_fleet(), trial=replace(WELL, **changes)))) == found
 
 
+def test_a_name_that_is_no_host_breaks_no_report() -> None:
+    trial = replace(WELL, culprit=TrialCulprit("node9", "x"))
+    assert texts(findings(replace(make_fleet(), trial=trial))) == ["import-torch  fail"]
+
+
 def test_a_trial_that_was_not_made_judges_nobody() -> None:
     fleet = replace(make_fleet(), trial=replace(WELL, obstacle="ssh fails already"))
     assert only_finding(fleet, "all-reduce", *WELL.hosts).severity is Severity.INFO

@@ -57,7 +57,7 @@ class SshBackend:
         first = partial(spawn_node, wait_for_port=True, timeout=plan.start_timeout)
         answer = all_of(fleet.run_each(first, {master: staged.pop(master)}))[master]
         if answer["node"]["state"] not in ACTIVE:
-            _require_ranks(answer["node"], plan.job)
+            _require_ranks(answer["node"], master, plan.job)
             take_back(fleet, plan, staged)
             return  # it has ended already: there is nothing to join, and its own entry shows why
         if not staged:
@@ -76,9 +76,9 @@ class SshBackend:
         all_of(fleet.run_each(others, staged))
 
 
-def _require_ranks(master: JobEntry, job: str) -> None:
+def _require_ranks(entry: JobEntry, master: str, job: str) -> None:
     """Raises NeverStarted if the master's part has failed before any rank, as with a port that is taken."""
-    failure = master["failure"]
-    if master["state"] == "failed" and not master["listening"] and failure and failure["rank"] is None:
-        message = f"the job did not start: {master['host']}: {failure['message']}"
-        raise NeverStarted(message, fix=f"mnt logs {job}", host=master["host"])
+    failure = entry["failure"]
+    if entry["state"] == "failed" and not entry["listening"] and failure and failure["rank"] is None:
+        message = f"the job did not start: {master}: {failure['message']}"
+        raise NeverStarted(message, fix=f"mnt logs {job}", host=master)
