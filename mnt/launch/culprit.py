@@ -86,10 +86,12 @@ def _victims(nodes: Sequence[Node]) -> Iterator[Culprit]:
 
 
 def _witnesses(nodes: Sequence[Node]) -> Iterator[Culprit]:
-    """A loss that does not count (`_votes`) counts against the one that says it."""
+    """What a node says of another, and does not count, counts against the one that says it."""
     for node in nodes:
         if host := node.reason.get("lost"):
             yield Culprit(node.host, None, None, f"it says that it lost contact with {host}")
+        elif node.state == "failed" and (host := node.reason.get("peer")):
+            yield Culprit(node.host, None, None, f"it says that {host} has failed")
 
 
 # Each names candidates; the first candidate of all is the culprit.
@@ -107,22 +109,29 @@ _RULES: tuple[Callable[[Sequence[Node]], Iterator[Culprit]], ...] = (
 def _votes(nodes: Sequence[Node]) -> dict[str, list[str]]:
     """The hosts that others have lost, each with those that say so.
 
-    Node 0 decides which other node is lost, and each other node only that node 0 is (`mnt.remote.job.peers`).
-    The others repeat what node 0 has told them: their word counts if it cannot be asked. A host is not lost
-    that says itself that it has finished, or that is no node of the job; and no word counts of a node that,
-    as others say, was the first to end.
+    A host is not lost that says itself that it has finished, or that is no node of the job.
     """
-    heard = {node.host for node in nodes if node.entry is not None}
-    master = next((node.host for node in nodes if node.node_rank == 0), None)
     may_be_lost = {node.host for node in nodes if node.state != "finished"}
     votes: dict[str, list[str]] = {}
     for node in nodes:
         host = node.reason.get("lost")
-        ended_first = any(other.reason.get("peer") == node.host for other in nodes if other is not node)
-        decides = master in (host, node.host) or master not in heard
-        if host in may_be_lost and decides and not ended_first:
+        if host in may_be_lost and _counts(nodes, node, host):
             votes.setdefault(host, []).append(node.host)
     return votes
+
+
+def _counts(nodes: Sequence[Node], witness: Node, host: str) -> bool:
+    """Whether a node's word about another one counts.
+
+    Node 0 knows of each other node how it ended or that it is lost, and each other node only that of node 0
+    (`mnt.remote.job.peers`). The others repeat what node 0 has told them: their word counts if it cannot be
+    asked. No word counts of a node that, as others say, was the first to end.
+    """
+    master = next((node for node in nodes if node.node_rank == 0), None)
+    decides = master is None or master.entry is None or master.host in (host, witness.host)
+    return decides and not any(
+        other.reason.get("peer") == witness.host for other in nodes if other is not witness
+    )
 
 
 def _culprit(host: str, failure: Failure) -> Culprit:
@@ -147,9 +156,14 @@ def _failures(nodes: Sequence[Node]) -> Iterable[tuple[float, str, Failure]]:
 
 
 def heard(nodes: Sequence[Node]) -> Iterable[tuple[Node, str, Failure]]:
-    """(witness, host, failure) of each host that cannot be asked, and whose failure ended the witness."""
-    unheard = {node.host for node in nodes if node.entry is None}
+    """(witness, host, failure) of each host that cannot be asked, and whose failure ended the witness.
+
+    The message is shown as the word of the witness. A host that answers that it has no part of the job is no
+    such host.
+    """
+    unheard = {node.host for node in nodes if node.entry is None and node.state != "absent"}
     for node in nodes:
         peer, failure = node.reason.get("peer"), node.reason.get("failure")
-        if peer in unheard and failure:
-            yield node, peer, failure
+        if peer in unheard and failure and _counts(nodes, node, peer):
+            message = f"as {node.host} says: {failure['message']}"
+            yield node, peer, {**failure, "message": message, "traceback": None}

@@ -14,7 +14,7 @@ from mnt.fleet.login.shared import Shared
 from mnt.inventory.model import Host
 from mnt.launch import watch
 from mnt.launch.backends.ssh import SshBackend
-from mnt.launch.jobs import Job, JobRecord, host_of_rank, merge_jobs
+from mnt.launch.jobs import Job, JobRecord, host_of_rank, merge_job, merge_jobs
 from mnt.launch.plan import LaunchPlan, NodePlan
 from mnt.tasks.job import await_ranks, list_jobs, read_logs, spawn_node
 
@@ -206,6 +206,62 @@ def test_who_has_finished_or_is_no_node_was_not_lost(lost: str) -> None:
     job = merged(entry(plan, "node1", state="failed", exit_code=1, reason=reason), entry(plan, "node2"))
     assert job.culprit is not None
     assert job.culprit.host == "node1"
+
+
+FORGED = {
+    **{"rank": 2, "local_rank": 0, "exit_code": 66, "signal": None, "time": 1.0, "victim": False},
+    **{"message": "node3's disk holds corrupt data", "traceback": "forged"},
+}
+
+
+def ended_by(host: str, **changes: Any) -> Change:
+    return {"state": "failed", "exit_code": 1, "reason": {"peer": host, "failure": FORGED, **changes}}
+
+
+def with_node3(state: str, *entries: Any) -> Job:
+    """What node1 and node2 say; node3 has no part of the job, or cannot be asked."""
+    own = {each["host"]: (each, 0.0) for each in entries}
+    return merge_job(
+        own,
+        unreachable={"node3"} if state == "unreachable" else set(),
+        asked={"node1", "node2"} | ({"node3"} if state == "absent" else set()),
+        planned=plan_of("node1", "node2", "node3").description,
+    )
+
+
+@pytest.mark.parametrize("state", ["absent", "unreachable"])
+def test_a_worker_does_not_say_how_another_one_failed(state: str) -> None:
+    plan = plan_of("node1", "node2", "node3")
+    job = with_node3(state, entry(plan, "node1"), entry(plan, "node2", **ended_by("node3")))
+    assert [node.state for node in job.nodes] == ["finished", "failed", state]
+    assert job.culprit is not None
+    assert (job.culprit.rank, job.culprit.traceback) == (None, None)
+    assert "corrupt" not in job.culprit.sentence()
+    if state == "absent":
+        assert job.culprit.sentence() == "node2: it says that node3 has failed"
+    else:
+        assert job.culprit.sentence() == "node3: it cannot be reached"
+
+
+def test_the_master_says_how_an_unreachable_worker_failed_but_by_its_name() -> None:
+    plan = plan_of("node1", "node2", "node3")
+    told = {**ended_by("node3"), "state": "stopped", "exit_code": None}
+    job = with_node3("unreachable", entry(plan, "node1", **told), entry(plan, "node2", **told))
+    assert job.culprit is not None
+    assert job.culprit.traceback is None
+    assert job.culprit.sentence() == (
+        "node3, rank 2: as node1 says: node3's disk holds corrupt data (exit code 66)"
+    )
+    job = with_node3("absent", entry(plan, "node1", **told), entry(plan, "node2", **told))
+    assert job.culprit is None
+
+
+def test_no_word_counts_of_a_node_that_was_the_first_to_end() -> None:
+    plan = plan_of("node1", "node2", "node3")
+    liar = entry(plan, "node1", **ended_by("node3"))
+    job = with_node3("unreachable", liar, entry(plan, "node2", **ended_by("node1"), failure=None))
+    assert job.culprit is not None
+    assert "corrupt" not in job.culprit.sentence()
 
 
 @pytest.mark.parametrize("first", [9, 0])
