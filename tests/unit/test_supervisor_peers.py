@@ -675,6 +675,34 @@ def test_a_hub_that_never_acknowledges_keeps_no_supervisor(
     assert spoke.settled(now + 2 * peers.LOST_AFTER + 1)
 
 
+@pytest.mark.parametrize("teller", ["node1", "node3"])
+def test_a_spoke_that_never_confirms_keeps_no_supervisor(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch, teller: str
+) -> None:
+    """node2 sends beats, and no more: it does not confirm the end that node 0, or node3, has told."""
+    liar, honest = both_connected(loop)
+    monkeypatch.setattr(liar, "_end", lambda content: None)
+    began = time.monotonic()
+    if teller == "node1":
+        loop.hub.report(Event("node1", "failed", failure=FAILURE), began)
+    else:
+        honest.report(Event("node3", "failed", failure=FAILURE), began)
+        loop.until(lambda: loop.heard != [])
+        loop.hub.report(Event("node1", "finished"), time.monotonic())
+    loop.turn()
+    now = time.monotonic()
+    loop.hub._contact["node2"] = now + 2 * peers.PATIENCE  # its beats
+    assert not loop.hub.settled(began + peers.PATIENCE - 1)
+    assert loop.hub.settled(now + peers.PATIENCE + 1)
+
+
+def test_who_still_runs_is_waited_for(loop: Loop) -> None:
+    both_connected(loop)
+    now = time.monotonic()
+    loop.hub.report(Event("node1", "finished"), now)
+    assert not loop.hub.settled(now + 1000 * peers.PATIENCE)
+
+
 def test_a_long_end_is_heard_by_all(loop: Loop) -> None:
     """What fits into a line as UTF-8 does not as ASCII."""
     rogue, honest = both_connected(loop)

@@ -34,6 +34,7 @@ LOST_AFTER = 20.0
 FIRST_CONTACT = 30.0  # a node that has not connected by then is assumed to be behind a firewall
 ATTEMPT = 5.0  # to connect and be greeted
 RETRY = 1.0
+PATIENCE = 2 * LOST_AFTER  # with a node that is heard, but does not say that it knows the end
 STRANGERS = 64  # connections that are not authenticated yet
 OF_ONE_ADDRESS = 8  # of these; a node makes one at a time
 
@@ -76,6 +77,7 @@ class Hub:
         self._contact: dict[str, float] = {}  # host: when it was last heard
         self._done: set[str] = set()  # hosts that reported their end, know of the end, or are lost
         self._verdict: Event | None = None
+        self._told: float | None = None  # since when the others are told the verdict
         self._own_end: float | None = None
         self._next_beat = 0.0
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
@@ -93,10 +95,16 @@ class Hub:
         """Take in how node 0's own part ended."""
         self._own_end = now
         if event.ends_the_job:
-            self._end_all(event)
+            self._end_all(event, now)
 
     def settled(self, now: float) -> bool:
-        """Whether there are no more messages to wait for."""
+        """Whether there are no more messages to wait for.
+
+        That the job is over, a node has to confirm in time, whatever else it says. Without such a verdict, the
+        part of a node that is heard still runs.
+        """
+        if self._told is not None and now - self._told > PATIENCE:
+            return True
         waiting = self._hosts - self._done
         if self._own_end is not None and now - self._own_end > FIRST_CONTACT:
             waiting &= set(self._contact)
@@ -110,7 +118,7 @@ class Hub:
         for host, heard in self._contact.items():
             if host not in self._done and now - heard > LOST_AFTER:
                 self._done.add(host)
-                self._learn(Event(host, "lost", message=lost(host, self.endpoint["addr"])))
+                self._learn(Event(host, "lost", message=lost(host, self.endpoint["addr"])), now)
         if now >= self._next_beat:
             self._next_beat = now + BEAT
             for channel in list(self._channels.values()):
@@ -178,17 +186,17 @@ class Hub:
         if kind == "news":
             self._done.add(channel.peer)
             self._send(channel, {"ack": True})
-            self._learn(event)
+            self._learn(event, now)
 
-    def _learn(self, event: Event) -> None:
+    def _learn(self, event: Event, now: float) -> None:
         if event.ends_the_job:
             self._on_event(event)
-            self._end_all(event)
+            self._end_all(event, now)
 
-    def _end_all(self, event: Event) -> None:
+    def _end_all(self, event: Event, now: float) -> None:
         """Tell every node except the event's own. Only the first such event counts."""
         if self._verdict is None:
-            self._verdict = event
+            self._verdict, self._told = event, now
             for host in self._hosts - self._done:
                 if host in self._channels:
                     self._send(self._channels[host], {"end": event.document()})
@@ -261,7 +269,7 @@ class Spoke:
 
     def settled(self, now: float) -> bool:
         """Whether the hub knows, cannot be reached, or is heard but does not say that it knows."""
-        patience = ATTEMPT if self._contact is None else 2 * LOST_AFTER
+        patience = ATTEMPT if self._contact is None else PATIENCE
         return self._over or now - self._reported > patience
 
     def tick(self, now: float) -> None:
