@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from faults import firewall, nic_down, power_off
 from launches import SLEEP, nothing_is_left, start_attached
 from waiting import PATIENCE, at_most, read_until, rest_of
@@ -69,8 +70,18 @@ def test_the_supervisor_of_the_only_node_says_no_more(pushed: Mnt, lab: Lab, sig
 
 
 @pytest.mark.parametrize("wait_for_master", [False, True])
-def test_the_head_is_killed_while_the_master_starts(pushed: Mnt, lab: Lab, wait_for_master: bool) -> None:
-    launch = start_attached(lab, "-n", "node[1-3]", "--no-preflight", "--grace", "1", "sleeper.py")
+def test_the_head_is_killed_while_the_master_starts(
+    pushed: Mnt, lab: Lab, tmp_path: Path, wait_for_master: bool
+) -> None:
+    """The others take two seconds to start, so that they have not when the head is killed."""
+    inventory = yaml.safe_load(lab.inventory_path.read_text())
+    slow = f'sleep 2; exec {inventory["defaults"]["python"]} "$@"'
+    for name in ("node2", "node3"):
+        inventory["hosts"][name]["python"] = ["/bin/sh", "-c", slow, "python"]
+    path = tmp_path / "inventory.yaml"
+    path.write_text(yaml.safe_dump(inventory, sort_keys=False))
+    words = ("-i", str(path), "-n", "node[1-3]", "--no-preflight", "--grace", "1", "sleeper.py")
+    launch = start_attached(lab, *words)
     read_until(launch, "starting, rendezvous")
     if wait_for_master:
         read_until(launch, "more: starting")
