@@ -29,6 +29,7 @@ _MOST_BYTES = 8 * 1024 * 1024  # of a file
 _BETTER_MESSAGES = 128 * 1024  # characters that PyYAML's own parser reads in about a second
 _SEPARATORS = ",:\n[{-?"  # before each value but the first there is one of them
 _SPLIT = "split it into several inventories"
+_NO_TABS = "indent with blanks: YAML allows no tabs there"
 _QUOTE = 'quote text with special characters of YAML: "node[1-4]", "@group", ">=2.6"'
 
 
@@ -70,8 +71,9 @@ def read(file: str, *, any_kind: bool = False) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = ", ".join(part for part in (error.context, error.problem) if part)
+        fix = _NO_TABS if r"'\t'" in problem else _QUOTE
         raise InventoryError(
-            f"not YAML: {problem}", file=file, line=mark.line + 1 if mark else None, fix=_QUOTE
+            f"not YAML: {problem}", file=file, line=mark.line + 1 if mark else None, fix=fix
         ) from None
     except RecursionError:
         raise InventoryError(_TOO_DEEP, file=file, fix=_FEW_LEVELS) from None

@@ -421,6 +421,12 @@ def test_errors_name_file_line_and_value(file: Path, text: str, line: int | None
     assert error.exit_code == 2
 
 
+def test_tabs_are_not_a_matter_of_quotes(file: Path) -> None:
+    with pytest.raises(InventoryError) as caught:
+        loaded(file, "hosts:\n\tnode1: {}\n")
+    assert caught.value.fix == "indent with blanks: YAML allows no tabs there"
+
+
 @pytest.mark.parametrize(
     ("data", "line", "message"),
     [
