@@ -103,6 +103,17 @@ def test_a_tilde_is_the_home_of_the_host(tmp_path: Path) -> None:
     assert said["args"]["_boot"]["python"] == [f"{tmp_path}/python"]
 
 
+@pytest.mark.parametrize("variable", ["PYTHONHOME", "PYTHONUTF8", "PYTHONIOENCODING"])
+def test_variables_of_start_up_files_stop_no_interpreter(variable: str) -> None:
+    boot = answer(ECHO, env={variable: "/nowhere"})["args"]["_boot"]
+    assert boot["configured"], boot["why"]
+
+
+def test_packages_are_looked_for_as_in_a_job(tmp_path: Path) -> None:
+    program = "import sys\ndef main(args, emit, stdin):\n    return {'path': sys.path}\n"
+    assert str(tmp_path) not in answer(program, env={"PYTHONPATH": str(tmp_path)})["path"]
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [

@@ -22,6 +22,8 @@ while [ "$count" -gt 0 ]; do
   set -- "$@" "$word";
   count=$((count - 1));
 done;
+# A job has none of these (spec.SESSION_VARIABLES): what a start-up file sets could stop Python, or name other packages.
+unset PYTHONHOME PYTHONPATH PYTHONUTF8 PYTHONIOENCODING PYTHONHASHSEED PYTHONWARNINGS PYTHONINSPECT;
 # Python exits with 0 after an answer, with 97 if it is too old, with 98 if stdin has ended.
 try() {
   if command -v "$1" >/dev/null 2>&1; then
