@@ -168,6 +168,8 @@ class Watch:
 
     def _await_end(self, connection: HostConnection, error: HostError) -> None:
         """Watch a node without its output, after this error. Raises it if its state cannot be had either."""
+        if self._over.wait(RETRY_EVERY):  # the watching has ended, and that ended the program on the host
+            raise error
         told = False
         while True:
             try:

@@ -262,6 +262,7 @@ def test_ctrl_c_ends_the_job(mnt: LocalMnt) -> None:
     said = rest_of(launch)
     assert launch.returncode == 130, said
     assert f"{HERE}: stopped" in said
+    assert f"{HERE}: answer" not in said, "that the watching has ended is no news"
     wait_for(lambda: not mnt.processes())  # a supervisor ends soon after its job
     assert mnt.jobs()[0]["state"] == "stopped"
 
