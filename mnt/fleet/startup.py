@@ -23,6 +23,7 @@ _ASKS = re.compile(r"\*\)|PS1|\$-|interactive")
 _RETURNS = re.compile(r"\breturn\b")  # in a line that asks before; what follows is for people
 _READS = re.compile(r"(?<![\w.-])(read|cat|ssh|head|tee|mapfile|readarray|select)(?![\w.=-])")
 _ENDS = re.compile(r"(?<![\w.-])(exit|exec|logout|kill|read|cat|sleep|while|source|\.)(?![\w.=/-])")
+_NOLOGIN = "exit code 254"  # of sshd itself, while /etc/nologin is there
 _SAID_LINES, _SAID = 3, 500  # lines, and characters, of the output
 _SHOWN, _LINE_SHOWN = 3, 120  # lines of start-up files, and characters of each
 
@@ -53,6 +54,8 @@ def explain(found: Found, ending: str, output: str, user: str) -> tuple[str, str
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     said = " / ".join(lines[-_SAID_LINES:])[:_SAID]
     message = f"{shell} runs no command, {ending}" + (f": {said}" if said else "")
+    if ending == _NOLOGIN and said:
+        return message, "on the host, once it is ready for users, as root: rm /etc/nologin"
     if kind and kind not in _STARTUP:
         return message, f"as root on the host: usermod --shell /bin/bash {user}"
     suspects = _suspects(found, kind, _ENDS)

@@ -75,6 +75,14 @@ def test_what_is_said(found: Found, output: str, message: str, fix: str) -> None
     assert "mnt-1" not in said
 
 
+def test_a_host_that_lets_no_users_in() -> None:
+    said, way_out = explain(Found(), "exit code 254", "Maintenance until 5.\n", "mnt")
+    assert said == "the login shell runs no command, exit code 254: Maintenance until 5."
+    assert way_out == "on the host, once it is ready for users, as root: rm /etc/nologin"
+    assert complaint(way_out) is None
+    assert "nologin" not in explain(Found(), "exit code 254", "", "mnt")[1]
+
+
 def test_only_files_of_the_shell_itself_are_suspects() -> None:
     found = Found("/bin/zsh", False, dict.fromkeys(FILES, "exit 1\n"))
     assert explain(found, "exit code 1", "", "mnt")[0].count("exit 1") == 3
