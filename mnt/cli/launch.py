@@ -31,6 +31,8 @@ from mnt.launch.secret import Secret, check_private, read_env_file
 from mnt.launch.signals import HangUp
 from mnt.launch.stop import stop_document
 
+_GPUS = "CUDA_VISIBLE_DEVICES"
+
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @selection_options
@@ -143,6 +145,8 @@ def launch(
     if push_first and (dry_run or backend.here):
         reason = "a dry run sends nothing" if dry_run else f"--via {via} runs this directory as it is"
         raise UsageError(f"--push: {reason}", fix="remove --push")
+    if backend.here:
+        options = replace(options, notes=(*options.notes, *_left_out(options)))
     inventory = _inventory(backend, selection, python, master_port)
     hosts = inventory.hosts if backend.here else selection.hosts
     if dry_run:
@@ -193,6 +197,13 @@ def _read_env_files(files: tuple[str, ...]) -> dict[str, Secret]:
         except UsageError as error:
             ui.warn(f"{error.message}; {error.fix}")
     return variables
+
+
+def _left_out(options: LaunchOptions) -> list[str]:
+    """A note if the GPUs that the caller's shell allows are not those of the job."""
+    if _GPUS not in os.environ or _GPUS in options.env or _GPUS in options.secrets:
+        return []
+    return [f"{_GPUS} of this shell is not in the environment of the job; --env {_GPUS} passes it on"]
 
 
 def _inventory(

@@ -223,6 +223,20 @@ def test_without_torch_one_line_says_so_and_how_to_get_it(mnt: LocalMnt, tmp_pat
     assert mnt(*words, "--dry-run", "--no-preflight", "train.py").returncode == 0
 
 
+def test_the_gpus_that_the_shell_allows_are_worth_a_note(
+    mnt: LocalMnt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mnt.script(SHOW)
+    dry = ("--dry-run", "--no-preflight")
+    monkeypatch.delitem(mnt.env, "CUDA_VISIBLE_DEVICES", raising=False)
+    assert "CUDA_VISIBLE" not in mnt.launch(*dry, "train.py").stderr
+    monkeypatch.setitem(mnt.env, "CUDA_VISIBLE_DEVICES", "2")
+    assert "--env CUDA_VISIBLE_DEVICES passes it on" in mnt.launch(*dry, "train.py").stderr
+    taken = mnt.launch(*dry, "--env", "CUDA_VISIBLE_DEVICES", "train.py")
+    assert "warning" not in taken.stderr
+    assert "export CUDA_VISIBLE_DEVICES=2" in taken.stdout
+
+
 def test_an_interpreter_that_is_not_there(mnt: LocalMnt) -> None:
     mnt.script(SHOW)
     refused = mnt("launch", "--via", "local", "--python", "/no/such/python", "train.py")
