@@ -32,6 +32,7 @@ from mnt.launch.signals import HangUp
 from mnt.launch.stop import stop_document
 
 _GPUS = "CUDA_VISIBLE_DEVICES"
+_STARTERS = ("python", "python3", "torchrun", "deepspeed", "accelerate", "mpirun", "srun")
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -122,6 +123,11 @@ def launch(
         raise click.UsageError("-m needs the name of a module")
     if script == "":  # an unset variable of the caller's shell, and not the wish for the default
         raise click.UsageError("SCRIPT is empty")
+    if not as_module and script in _STARTERS and not os.path.exists(script):
+        raise UsageError(
+            f"{script} is no SCRIPT: mnt starts the interpreter and torchrun itself",
+            fix=f"remove {script}, and what is meant for it: mnt launch SCRIPT [ARGS]..",
+        )
     if no_local_rank and not engines.ENGINES[engine].local_rank:
         raise UsageError(f"--engine {engine} passes no --local_rank", fix="remove --no-local-rank")
     options = LaunchOptions(

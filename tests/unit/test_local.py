@@ -237,6 +237,16 @@ def test_the_gpus_that_the_shell_allows_are_worth_a_note(
     assert "export CUDA_VISIBLE_DEVICES=2" in taken.stdout
 
 
+@pytest.mark.parametrize("words", [("python", "train.py"), ("torchrun", "--nproc_per_node=2", "train.py")])
+def test_what_starts_a_script_is_no_script(mnt: LocalMnt, words: tuple[str, ...]) -> None:
+    mnt.script(SHOW)
+    refused = mnt.launch(*words)
+    assert refused.returncode == 2
+    assert f"{words[0]} is no SCRIPT" in refused.stderr
+    mnt.script(SHOW, words[0])
+    assert mnt.launch("--dry-run", words[0]).returncode == 0
+
+
 def test_an_interpreter_that_is_not_there(mnt: LocalMnt) -> None:
     mnt.script(SHOW)
     refused = mnt("launch", "--via", "local", "--python", "/no/such/python", "train.py")
