@@ -24,6 +24,11 @@ class TrialCulprit:
 
     host: str
     message: str
+    others: tuple[str, ...] = ()  # if it may as well be one of these
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return (self.host, *self.others)
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class Trial:
     obstacle: str | None = None
     culprit: TrialCulprit | None = None
     without_torch: tuple[str, ...] = ()  # hosts without the torch package; then nothing was launched
-    backend: str | None = None  # nccl or gloo
+    backends: Mapping[str, str] = field(default_factory=dict)  # host -> nccl or gloo, as it says
     world_size: int = 0  # ranks
     import_seconds: Mapping[str, float] = field(default_factory=dict)  # host -> seconds of its slowest rank
     measurements: tuple[Measurement, ...] = ()
@@ -47,6 +52,11 @@ class Trial:
     gids: Mapping[str, Mapping[int, int]] = field(default_factory=dict)  # host -> NCCL's device -> GID index
     # With gloo: host -> (local address, peer address) of its sockets; the peer of a listening socket is "".
     sockets: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+
+    @property
+    def backend(self) -> str | None:
+        """The backend of the measurements: they are those of the first host."""
+        return self.backends.get(self.hosts[0]) if self.hosts else None
 
     @property
     def problem(self) -> tuple[str, str] | None:
@@ -59,7 +69,7 @@ class Trial:
             return f"not tried: {self.obstacle}", "fix that first; run mnt preflight for details"
         if self.culprit is not None:
             first = next(iter(self.culprit.message.splitlines()), "")
-            return f"{self.culprit.host}: the trial failed: {first}", more
+            return f"{fold(self.culprit.hosts)}: the trial failed: {first}", more
         if self.wrong_sums:
             sums = next(iter(self.wrong_sums.values()))
             return (

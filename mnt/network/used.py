@@ -62,7 +62,7 @@ def read_used(trial: Trial, host: str, interfaces: Sequence[Interface]) -> Used 
     Args:
         interfaces: the host's interfaces, to find the names of its addresses.
     """
-    if trial.backend == "nccl":
+    if trial.backends.get(host) == "nccl":
         return read_nccl(trial.nccl_lines.get(host, ()), trial.gids.get(host, {}))
     return read_gloo(trial.sockets.get(host, ()), interfaces)
 

@@ -70,14 +70,14 @@ def problems(
     dead = {pair for pair, fault in faults.items() if fault == NOTHING}
     denied = {pair for pair, reached in tried.items() if "denied" in reached.outcomes}  # by the source itself
     for cause in explain_dead(dead, set(tried), rank, denied):
-        yield _with_witness(texts.dead(cause), cause, rank)
+        yield with_witness(texts.dead(cause), cause, rank)
     for kind in (RANGE, SOME, MASTER):
         bad = {pair for pair, fault in faults.items() if fault == kind}
         for cause in explain_by_direction(bad, set(tried) - dead, rank):
-            yield _with_witness(texts.partial(kind, cause), cause, rank)
+            yield with_witness(texts.partial(kind, cause), cause, rank)
 
 
-def _with_witness(problem: Problem, cause: Cause, rank: Sequence[str]) -> Problem:
+def with_witness(problem: Problem, cause: Cause, rank: Sequence[str]) -> Problem:
     """If only one host says something about others, this counts against both: that host may lie."""
     sources = {source for source, _ in cause.pairs}
     if len(sources) > 1 or sources & {*cause.hosts}:

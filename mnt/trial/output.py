@@ -73,7 +73,7 @@ def read_trial(
         failed: the culprit, if the job failed.
         world: number of ranks that were started.
     """
-    backend: str | None = None
+    backends: dict[str, str] = {}
     imports: dict[str, float] = {}
     measured: list[Measurement] = []
     wrong: dict[str, str] = {}
@@ -87,7 +87,7 @@ def read_trial(
         if isinstance(event, HostError):
             failed = failed or TrialCulprit(host, event.reason)
         elif isinstance(event, Imported):
-            backend = event.backend
+            backends[host] = event.backend
             imports[host] = max(event.seconds, imports.get(host, 0.0))
         elif isinstance(event, Measured):
             if host != hosts[0] or len(measured) == _MOST_MEASURED:  # only rank 0 measures
@@ -106,7 +106,7 @@ def read_trial(
     return Trial(
         hosts=hosts,
         culprit=failed,
-        backend=backend,
+        backends=backends,
         world_size=world,
         import_seconds=imports,
         measurements=tuple(measured),

@@ -110,7 +110,8 @@ def _run(
         else:
             take_back(fleet, plan)
     if late or job is None:
-        return collected, TrialCulprit(late[0], f"it was not done within {_RUN_SECONDS:g} s")
+        first, *others = late  # one that never joins holds up all
+        return collected, TrialCulprit(first, f"it was not done within {_RUN_SECONDS:g} s", tuple(others))
     if job.state == "finished":
         return collected, None
     if job.culprit is None:

@@ -96,13 +96,19 @@ def test_an_mtu_that_differs_is_a_warning() -> None:
         ([(1, 3), (2, 3), (4, 3)], "node3", "to it"),
         ([(3, 1), (3, 2), (3, 4)], "node3", "from it"),
         ([(1, 3), (2, 3), (4, 3), (3, 1), (3, 2), (3, 4)], "node3", "to and from it"),
-        ([(1, 2)], "node2", "from node1"),
     ],
 )
 def test_full_packets_that_never_arrive(lost: list[tuple[int, int]], host: str, way: str) -> None:
     finding = only_finding(fleet_with_reach({pair: {"full": False} for pair in lost}), "mtu", host)
     assert finding.severity is Severity.FAIL
     assert finding.message == f"full-size packets {way} are lost, but small packets arrive"
+
+
+@pytest.mark.parametrize("lost", [[(1, 2)], [(1, 2), (1, 3)]])
+def test_who_alone_says_that_full_packets_do_not_arrive_counts_too(lost: list[tuple[int, int]]) -> None:
+    found = findings(fleet_with_reach({pair: {"full": False} for pair in lost}))
+    assert [each.hosts for each in found] == [("node1", f"node{target}") for _, target in lost]
+    assert found[0].message.startswith("node2, as only node1 says: full-size packets from node1 are lost")
 
 
 # --- NIC facts -------------------------------------------------------------------------------------------

@@ -179,6 +179,36 @@ def test_a_trial_ends_though_a_log_does_not(monkeypatch: pytest.MonkeyPatch, say
     assert (culprit.host, culprit.message) == ("node2", "it was not done within 0.5 s")
 
 
+def test_a_worker_that_never_joins_is_not_the_first_hosts_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "_RUN_SECONDS", 0.3)
+    plan = plan_of("node1", "node2")
+    stopped = threading.Event()
+
+    def speak(host: str, program: str, args: dict[str, Any], stdin: IO[bytes]) -> Frames:
+        action = args["action"]
+        if action == "stage":
+            yield "answer", {"spec": "/s", "program": "/p"}
+        elif action == "spawn":
+            peer = {"addr": "127.0.0.1", "port": 9}
+            yield (
+                "answer",
+                {"pid": 5, "listening": True, "peer": peer, "node": entry(plan, host, state="running")},
+            )
+        elif action == "stop":
+            stopped.set()
+            yield "answer", {"status": "stopped", "killed": 0, "left": [], "port_free": True}
+        else:
+            yield "frame", {"state": entry(plan, host, state="running")}
+            stopped.wait(20)
+            yield "answer", {"node": entry(plan, host, state="stopped", exit_code=None)}
+
+    facts: Any = type("Facts", (), {"facts": {}})
+    with at_most(30), fleet_of("node1", "node2", script=speak) as fleet:
+        _, culprit = trial._run(fleet, plan, "p ", facts, lambda text: None)
+    assert culprit is not None
+    assert culprit.hosts == ("node1", "node2")
+
+
 def test_a_text_of_a_host_does_not_say_who_is_blamed() -> None:
     names = ("node1", "node2")
     forged = "the job did not start: node2: no space left; node1: the disk is broken"

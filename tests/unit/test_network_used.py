@@ -185,7 +185,7 @@ def report(trial: Trial | None) -> NetworkOverview:
 
 
 WELL: dict[str, Any] = {
-    "backend": "gloo",
+    "backends": {"a": "gloo", "b": "gloo"},
     "world_size": 2,
     "sockets": {"a": (("10.0.0.1", "10.0.0.2"),), "b": (("10.0.0.2", "10.0.0.1"),)},
 }

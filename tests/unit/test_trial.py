@@ -11,6 +11,7 @@ from fleets import findings, make_fleet, only_finding, texts
 
 from mnt.facts.trial import Measurement, Trial, TrialCulprit
 from mnt.network.decision import decide
+from mnt.network.used import read_used
 from mnt.preflight.findings import Finding, Severity
 from mnt.preflight.registry import Needs, all_checks, select
 from mnt.preflight.report import Report
@@ -206,6 +207,30 @@ WELL = Trial(("node1", "node2", "node3", "node4"), import_seconds=dict.fromkeys(
 )
 def test_what_a_trial_says(changes: dict[str, Any], found: list[str]) -> None:
     assert texts(findings(replace(make_fleet(), trial=replace(WELL, **changes)))) == found
+
+
+def test_a_host_names_its_own_backend_only() -> None:
+    """node2 says nccl; the sockets of node1 are judged as those of gloo."""
+    sockets = {"event": "sockets", "connections": [["10.0.0.1", "10.0.0.2"]]}
+    output = {
+        "node1": printed(IMPORTED, sockets, DONE),
+        "node2": printed({**IMPORTED, "backend": "nccl"}, DONE, rank=1),
+    }
+    trial = read_trial(HOSTS, output, PREFIX, None, 2)
+    assert (trial.backend, trial.backends) == ("gloo", {"node1": "gloo", "node2": "nccl"})
+    used = read_used(trial, "node1", ())
+    assert used is not None
+    assert used.backend == "gloo"
+
+
+@pytest.mark.parametrize("imported", [(), ("node2",), ("node1", "node2")])
+def test_of_hosts_that_are_not_done_none_is_singled_out(imported: tuple[str, ...]) -> None:
+    late = TrialCulprit("node1", "it was not done within 180 s", ("node2",))
+    trial = replace(WELL, culprit=late, import_seconds=dict.fromkeys(imported, 1.0))
+    check = "all-reduce" if len(imported) == 2 else "import-torch"
+    assert texts(findings(replace(make_fleet(), trial=trial))) == [f"{check} node1,node2 fail"]
+    assert trial.problem is not None
+    assert trial.problem[0].startswith("node[1-2]: the trial failed: it was not done")
 
 
 def test_a_name_that_is_no_host_breaks_no_report() -> None:

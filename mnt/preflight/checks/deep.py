@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from mnt.errors import counted
 from mnt.facts.fleet import FleetFacts
+from mnt.facts.trial import Trial, TrialCulprit
 from mnt.inventory.hostlist import fold
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.registry import Needs, check
@@ -28,14 +29,18 @@ def import_torch(fleet: FleetFacts) -> Iterator[Problem]:
             expected="import torch",
             fix="install torch, or set `python` of this host to the interpreter that has it",
         )
-    if trial.culprit is not None and trial.culprit.host not in trial.import_seconds:
+    if trial.culprit is not None and not _imported(trial, trial.culprit):
         yield Problem(
-            hosts=(trial.culprit.host,),
+            hosts=trial.culprit.hosts,
             message=f"the trial run failed before torch was imported: {trial.culprit.message}",
             found=trial.culprit.message,
             expected="import torch",
             fix="on the host, run: python -c 'import torch; print(torch.__version__)'",
         )
+
+
+def _imported(trial: Trial, culprit: TrialCulprit) -> bool:
+    return all(host in trial.import_seconds for host in culprit.hosts)
 
 
 @check("all-reduce", needs=Needs.TRIAL)
@@ -61,9 +66,9 @@ def all_reduce(fleet: FleetFacts) -> Iterator[Problem]:
             fix="fix that first",
             severity=Severity.INFO,
         )
-    if trial.culprit is not None and trial.culprit.host in trial.import_seconds:
+    if trial.culprit is not None and _imported(trial, trial.culprit):
         yield Problem(
-            hosts=(trial.culprit.host,),
+            hosts=trial.culprit.hosts,
             message=f"the trial run failed: {trial.culprit.message}",
             found=trial.culprit.message,
             expected=expected,

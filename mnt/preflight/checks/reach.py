@@ -153,10 +153,11 @@ def _lost_packets(reach: Reach, names: list[str]) -> Iterator[Problem]:
         directions = {"in": "to it", "out": "from it", "both": "to and from it"}
         direction = directions.get(cause.shape, f"from {fold(cause.sources)}")
         sizes = sorted({str(reach.pairs[host][peer].mtu) for host, peer in cause.pairs})
-        yield Problem(
+        problem = Problem(
             hosts=cause.hosts,
             message=f"full-size packets {direction} are lost, but small packets arrive",
             found=f"a packet of {' or '.join(sizes)} bytes does not arrive",
             expected="packets as large as the MTU arrive",
             fix="set the MTU of the switch ports, and of all devices between them, to the MTU of the NICs",
         )
+        yield reachability.with_witness(problem, cause, hosts)

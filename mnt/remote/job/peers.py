@@ -100,8 +100,8 @@ class Hub:
     def settled(self, now: float) -> bool:
         """Whether there are no more messages to wait for.
 
-        That the job is over, a node has to confirm in time, whatever else it says. Without such a verdict, the
-        part of a node that is heard still runs.
+        That the job is over, a node has to confirm in time, whatever else it says. Without such a verdict,
+        the part of a node that is heard still runs.
         """
         if self._told is not None and now - self._told > PATIENCE:
             return True
