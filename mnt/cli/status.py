@@ -79,7 +79,8 @@ def _show_jobs(jobs: list[Job], limit: int, where: str) -> None:
 
 
 def _moment(job: Job) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.created))
+    """When it was started; empty: unknown."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.created)) if job.created else ""
 
 
 def _cut(command: str) -> str:
@@ -90,12 +91,13 @@ def _show_job(job: Job) -> None:
     took = duration(job.seconds())
     about = [
         f"job {job.job}: {job.state}",
-        f"started {_moment(job)}" + (f", {'runs for' if job.active else 'took'} {took}" if took else ""),
+        _moment(job) and f"started {_moment(job)}",
+        took and f"{'runs for' if job.active else 'took'} {took}",
         f"via {job.record.backend}",
         job.record.outside_id,
         job.engine,
         job.release and f"release {job.release}",
-        f"master {job.master}",
+        job.master and f"master {job.master}",
     ]
     ui.plain(", ".join(filter(None, about)))
     if job.command:

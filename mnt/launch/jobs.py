@@ -66,7 +66,7 @@ class Job:
     record: JobRecord
     engine: str | None
     release: str | None
-    created: float  # epoch seconds
+    created: float | None  # epoch seconds; None: unknown
     master: str | None  # host:port of the rendezvous, with the training address
     nodes: tuple[Node, ...]  # in rank order
     command: str | None = None  # the program and its arguments, for people; None: unknown
@@ -205,11 +205,14 @@ def merge_jobs(answers: Mapping[str, tuple[Jobs, float]], unreachable: Iterable[
 
 
 def newest_first(jobs: Iterable[Job]) -> list[Job]:
-    """A job that is said to be from the future comes last: one host alone could invent it."""
+    """A job that is said to be from the future comes last: one host alone could invent it.
+
+    So does a job of which most hosts do not say when it was made.
+    """
     latest = time.time() + _SKEW
 
     def order(job: Job) -> tuple[float, str]:
-        return (job.created if job.created <= latest else 0.0, job.job)
+        return (job.created if job.created and job.created <= latest else 0.0, job.job)
 
     return sorted(jobs, key=order, reverse=True)
 
@@ -225,9 +228,9 @@ def merge_job(
 
     An entry counts for its own host only. What all entries should have in common, such as the list of nodes,
     is taken from the plan. Without one, it is taken as more than half of the entries have it; if there is no
-    such majority, all of them disagree, and what the first one says is shown. A node that only some of them
-    name is included if its host has an entry or should have been asked, so that no host can hide another.
-    Hosts that were not `asked` do not count for the state.
+    such majority, all of them disagree, and of each part only what more than half have is shown. A node that
+    only some of them name is included if its host has an entry or should have been asked, so that no host can
+    hide another. Hosts that were not `asked` do not count for the state.
 
     Args:
         planned: of a job that this process has launched; it has these nodes, and no others.
@@ -235,10 +238,9 @@ def merge_job(
     own = {host: entry for host, (entry, _) in entries.items()}
     said = {host: _description(entry) for host, entry in own.items()}
     usual = _most(said.values())
-    shown = planned or usual or next(iter(said.values()))
-    created = shown.created
+    shown = planned or usual or _undisputed(own, said.values())
+    created = _most(each.created for each in said.values())
     if planned is not None:
-        created = _most(each.created for each in said.values()) or next(iter(said.values())).created
         said = {host: each._replace(created=None) for host, each in said.items()}
         usual = planned
     ranks = {member.host: member.node_rank for member in shown.nodes}
@@ -259,7 +261,7 @@ def merge_job(
         record=shown.record,
         engine=shown.engine,
         release=shown.release,
-        created=created or 0.0,
+        created=created,
         master=shown.master,
         nodes=tuple(nodes),
         command=shown.command,
@@ -274,6 +276,21 @@ def _most(values: Iterable[T]) -> T | None:
     counts = Counter(values)
     value, count = counts.most_common(1)[0]
     return value if 2 * count > counts.total() else None
+
+
+def _undisputed(own: Mapping[str, JobEntry], said: Collection[Description]) -> Description:
+    """Of each part, what more than half of the entries say."""
+    job = next(iter(own.values()))["job"]
+    backend = _most(each.record.backend for each in said)
+    return Description(
+        _most(each.nodes for each in said) or (),
+        _most(each.master for each in said),
+        JobRecord(job, backend or JobRecord.backend, _most(each.record.outside_id for each in said)),
+        _most(each.engine for each in said),
+        _most(each.release for each in said),
+        _most(each.created for each in said),
+        _most(each.command for each in said),
+    )
 
 
 def _description(entry: JobEntry) -> Description:

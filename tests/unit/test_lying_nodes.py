@@ -14,7 +14,7 @@ from mnt.fleet.login.shared import Shared
 from mnt.inventory.model import Host
 from mnt.launch import watch
 from mnt.launch.backends.ssh import SshBackend
-from mnt.launch.jobs import Job, JobRecord, host_of_rank, merge_job, merge_jobs
+from mnt.launch.jobs import Job, JobRecord, host_of_rank, merge_job, merge_jobs, newest_first
 from mnt.launch.plan import LaunchPlan, NodePlan
 from mnt.tasks.job import await_ranks, list_jobs, read_logs, spawn_node
 
@@ -189,6 +189,20 @@ def test_of_two_that_disagree_neither_is_usual(liar: str, lie: Change) -> None:
     job = merged(*(entry(plan, host, **(lie if host == liar else {})) for host in ("node1", "node2")))
     assert job.disagreeing == ("node1", "node2")
     assert (job.state, job.exit_code, job.culprit) == ("lost", 1, None)
+
+
+def test_without_a_majority_nothing_is_shown_that_one_host_alone_says() -> None:
+    """node1 claims to be the only node of a job that ran on node2 alone."""
+    forged = {"nodes": [{"host": "node9", "node_rank": 0, "nproc": 1}], "master": None, "created": 2.0}
+    forged |= {"command": "forged.py", "engine": "forged", "backend": "forged", "outside_id": "forged"}
+    plan = plan_of("node2")
+    liar = entry(plan_of("node1"), "node1", **forged)
+    job = merged(liar, entry(plan, "node2", command="train.py"))
+    assert "forged" not in str(job.document())
+    assert (job.command, job.created, job.master, job.engine) == (None, None, None, None)
+    assert (job.record, job.release) == (JobRecord("j"), "r1")  # of the release, both say the same
+    assert sorted(node.host for node in job.nodes) == ["node1", "node2"]
+    assert newest_first([job, merged(entry(plan, "node2"))])[1] == job
 
 
 def test_two_camps_of_the_same_size() -> None:
