@@ -421,7 +421,7 @@ def test_fuzz_trial(capsys: pytest.CaptureFixture[str]) -> None:
         output = {name: printed(rng, lie=name == LIAR) for name in NAMES}
         culprit = rng.choice((None, None, TrialCulprit(LIAR, "boom")))
         trial = read_trial(NAMES, output, "p ", culprit, rng.choice((1, 4)))
-        trial = replace(trial, backend=rng.choice((trial.backend, "nccl")))
+        trial = replace(trial, backends=rng.choice((trial.backends, dict.fromkeys(NAMES, "nccl"))))
         facts = {name: rich(number) for number, name in enumerate(NAMES, 1)}
         everything(rng, FleetFacts(cluster, cluster.hosts, facts, trial=trial), capsys)
 

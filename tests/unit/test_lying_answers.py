@@ -321,7 +321,7 @@ def test_a_host_that_prints_without_end() -> None:
 def test_a_line_that_makes_a_pattern_slow(line: str) -> None:
     """Without a limit each takes minutes or more."""
     trial = read_trial(("node1",), {"node1": "\n".join([line] * 10)}, "p ", None, 2)
-    read_used(replace(trial, backend="nccl"), "node1", ())
+    read_used(replace(trial, backends={"node1": "nccl"}), "node1", ())
 
 
 def test_output_that_makes_a_pattern_slow() -> None:
