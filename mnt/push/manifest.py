@@ -85,6 +85,8 @@ def read_steadily(root: Path, path: str) -> Iterator[bytes]:
             read = 0
             while block := file.read(_BLOCK):
                 read += len(block)
+                if read > before.st_size:  # whoever lets it grow could do so for ever
+                    raise changed(path)
                 yield block
             after = os.fstat(descriptor)
     except OSError as error:

@@ -93,6 +93,23 @@ def test_a_file_that_changes_while_it_is_read(source: Path, change: Callable[[Pa
         list(blocks)
 
 
+def test_a_file_that_grows_for_ever(source: Path) -> None:
+    """Whoever may write below the top need not stop: a sparse file costs nothing."""
+    path = source / "big"
+    path.write_bytes(b"x" * (3 << 20))
+    read = 0
+
+    def read_on() -> None:
+        nonlocal read
+        for block in manifests.read_steadily(source, "big"):
+            read += len(block)
+            os.truncate(path, read + (8 << 20))
+
+    with pytest.raises(MntError, match="big changed while it was read"):
+        read_on()
+    assert read <= 3 << 20
+
+
 def test_a_file_that_is_gone_before_it_is_read(source: Path) -> None:
     tree = walk(source)
     (source / "a.py").unlink()
