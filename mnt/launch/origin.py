@@ -15,7 +15,7 @@ from mnt.tasks.push import Pushed
 # Up to these sizes a tree is hashed (2,000 files of 4 KB take 0.2 s); above, times are compared, and above
 # the last nothing is.
 _HASHED = 5_000, 64 << 20  # entries, bytes
-_MOST = 50_000  # entries
+_MOST, _MOST_BYTES = 50_000, 8 << 20  # entries, and bytes of their paths
 
 
 def remarks(tree: CodeTree, directory: str) -> list[str]:
@@ -40,7 +40,7 @@ def remarks(tree: CodeTree, directory: str) -> list[str]:
 def _change(source: Path, tree: CodeTree, pushed: Pushed) -> str | None:
     """How the tree differs from the release; None: it does not, or that cannot be said soon."""
     try:
-        found = walk(source, _MOST)
+        found = walk(source, _MOST, _MOST_BYTES)
         if len(found.entries) > _HASHED[0] or sum(entry.size for entry in found.entries) > _HASHED[1]:
             path = _changed_since(found, pushed["time"])
             return path and f"{printable(path)} was changed since release {tree.release} was pushed"

@@ -10,7 +10,7 @@ import posixpath
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,8 @@ def _notices(kind: str, entries: list[Entry], places: dict[str, str]) -> list[No
 def _line(path: str) -> str:
     """The line of an ignore file for a path; what such a line cannot contain becomes `?`."""
     text = re.sub(r"([\\*?\[])", r"\\\1", path)
-    text = "".join(char if char.isprintable() else "?" * len(os.fsencode(char)) for char in text)
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() else "?" * len(os.fsencode(char)) for char in text)
     return "/" + (text[:-1] + "\\ " if text.endswith(" ") else text)
 
 
@@ -100,7 +101,7 @@ def _environment_of(entries: Iterable[Entry]) -> Placing:
             tops.add(parent + "/")
         elif posixpath.basename(parent) == "conda-meta":
             tops.add(posixpath.dirname(parent) + "/")
-    return lambda path: next((above for above in _above(path) if above in tops), None)
+    return _topmost(tops.__contains__)
 
 
 _SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors", ".distcp", ".gguf")
@@ -111,36 +112,70 @@ _DIRECTORY = re.compile(r"checkpoint[-_]\d+|global_step\d+|checkpoints?|ckpts?")
 
 def _checkpoint_of(entries: Iterable[Entry]) -> Placing:
     """Files by their names; directories by theirs, unless they contain Python code."""
-    code = {above for entry in entries if entry.path.endswith(".py") for above in _above(entry.path)}
+    code = _with_those_above(_directory(entry.path) for entry in entries if entry.path.endswith(".py"))
+    directory_of = _topmost(
+        lambda place: bool(_DIRECTORY.fullmatch(posixpath.basename(place[:-1]))) and place not in code
+    )
 
     def place(path: str) -> str | None:
-        for above in _above(path):
-            if _DIRECTORY.fullmatch(posixpath.basename(above[:-1])) and above not in code:
-                return above
+        if (directory := directory_of(path)) is not None:
+            return directory
         name = posixpath.basename(path)
         return path if name.endswith(_SUFFIXES) or _WEIGHTS.fullmatch(name) else None
 
     return place
 
 
-def _above(path: str) -> Iterator[str]:
-    """The directories above a path, from the top, each with a `/` at its end; the tree itself is `/`."""
-    yield "/"
-    for index, char in enumerate(path):
-        if char == "/":
-            yield path[: index + 1]
+# A directory has a `/` at its end; the tree itself is `/`. Long paths are common to many files, so each
+# directory is looked at once, and no path character by character.
+
+
+def _directory(path: str) -> str:
+    """The directory in which a file is."""
+    return path.rpartition("/")[0] + "/"
+
+
+def _with_those_above(directories: Iterable[str]) -> dict[str, None]:
+    """Directories, and all those in which they are."""
+    found: dict[str, None] = {}
+    for directory in directories:
+        while directory not in found:
+            found[directory] = None
+            directory = _directory(directory[:-1])
+    return found
+
+
+def _topmost(fits: Callable[[str], bool]) -> Placing:
+    """Finds the first directory above a file, from the top, that fits."""
+    known = {"/": "/" if fits("/") else None}
+
+    def place(path: str) -> str | None:
+        way, directory = [], _directory(path)
+        while directory not in known:
+            way.append(directory)
+            directory = _directory(directory[:-1])
+        found = known[directory]
+        for directory in reversed(way):
+            if found is None and fits(directory):
+                found = directory
+            known[directory] = found
+        return found
+
+    return place
 
 
 def _fullest(entries: Iterable[Entry]) -> str:
     """The deepest directory with more than half of the files, else the fullest at the top; "": none."""
-    counts = Counter(above for entry in entries for above in _above(entry.path))
-    total = counts.pop("/")
-    if not counts:
+    counts = Counter(_directory(entry.path) for entry in entries)
+    places = sorted(_with_those_above(list(counts)), key=lambda place: (-place.count("/"), place))
+    places.remove("/")
+    for place in places:  # those below it come before it
+        counts[_directory(place[:-1])] += counts[place]
+    if not places:
         return ""
-    most = [above for above, count in counts.items() if count > total / 2]
-    return (
-        max(most, key=len) if most else max((a for a in counts if a.count("/") == 1), key=counts.__getitem__)
-    )
+    most = [place for place in places if counts[place] > counts["/"] / 2]
+    tops = [place for place in places if place.count("/") == 1]
+    return max(most, key=len) if most else max(tops, key=counts.__getitem__)
 
 
 # --- private keys ------------------------------------------------------------------------------------------

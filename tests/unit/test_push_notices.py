@@ -75,6 +75,25 @@ def test_what_is_worth_a_look(entries: list[Entry], expected: dict[str, tuple[st
     assert found(entries) == expected
 
 
+LONG = "/".join("d" * 255 for _ in range(15))
+
+
+@pytest.mark.parametrize(
+    ("entries", "kind", "place"),
+    [
+        (files(*(f"{LONG}/{n}" for n in range(16_000))), "many-files", f"{LONG}/"),
+        (files(*(f"{LONG}/{n}.pt" for n in range(8000))), "checkpoint", f"{LONG}/0.pt"),
+        (files(*(f"{LONG}/{n}.py" for n in range(8000)), f"{LONG}/ckpt/x"), "checkpoint", f"{LONG}/ckpt/"),
+        (files("a/" * 190 + "pyvenv.cfg", *("a/" * 190 + str(n) for n in range(9000))), None, "a/" * 190),
+        (files(*(f"{LONG}/{n}/x" for n in range(16_000))), "many-files", f"{LONG}/"),
+    ],
+    ids=["files", "checkpoints", "code", "deep", "directories"],
+)
+def test_long_paths_take_little_time(entries: list[Entry], kind: str | None, place: str) -> None:
+    with cpu_at_most(10):  # 0.1 to 1 s on an idle machine; it was more than a minute
+        assert found(entries)[kind or "virtual-environment"][0] == place
+
+
 def test_a_notice_counts() -> None:
     assert notices(files("v/pyvenv.cfg", "v/a", "v/b", "x", size=7)) == [
         Notice("virtual-environment", ("v/",), 3, 21, ("/v/",))
