@@ -92,8 +92,9 @@ def _read(label: bytes, body: bytes) -> KeyFile:
     if label == b"ENCRYPTED PRIVATE KEY":
         _check_rounds(blob)
     elif label == b"PRIVATE KEY":
-        _version, algorithm, *_ = _inside(*_values(blob))
-        if _inside(algorithm)[0][1] not in _USABLE:
+        _version, algorithm = _first(2, _inside(*_values(blob)))
+        ((_, scheme),) = _first(1, _inside(algorithm))
+        if scheme not in _USABLE:
             raise NotOpened(_OTHER)
     elif label not in (b"RSA PRIVATE KEY", b"EC PRIVATE KEY"):
         raise NotOpened(_OTHER)
@@ -126,11 +127,12 @@ def _check_rounds(blob: bytes) -> None:
     if scheme == _PBES2:
         function, _cipher = _inside(parameters)
         (_, scheme), parameters = _inside(function)
-    _salt, *numbers = _inside(parameters)
     if scheme == _SCRYPT:
-        much = math.prod(map(_number, numbers[:3])) > _MOST_SCRYPT
+        _salt, *numbers = _first(4, _inside(parameters))
+        much = math.prod(map(_number, numbers)) > _MOST_SCRYPT
     else:  # PBKDF2, and the schemes before PBES2, which have the same two values
-        much = _number(numbers[0]) > _MOST_ITERATIONS
+        _salt, rounds = _first(2, _inside(parameters))
+        much = _number(rounds) > _MOST_ITERATIONS
     if much:
         raise NotOpened(_ROUNDS)
 
@@ -170,6 +172,13 @@ def _inside(*values: tuple[int, bytes]) -> list[tuple[int, bytes]]:
     if tag != _SEQUENCE:
         raise ValueError("not a sequence")
     return _values(content)
+
+
+def _first(count: int, values: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    """The first values. Raises ValueError if there are fewer."""
+    if len(values) < count:
+        raise ValueError("a value is missing")
+    return values[:count]
 
 
 def _number(value: tuple[int, bytes]) -> int:
