@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from mnt.errors import HostError, NeverStarted
 from mnt.inventory.hostlist import fold
 from mnt.launch.plan import CodeTree, NodeFacts
+from mnt.preflight.checks.versions import pasteable
 from mnt.preflight.findings import Severity
 from mnt.preflight.look import first_look
 from mnt.preflight.registry import FURTHER_TRIPS, select
@@ -89,7 +90,8 @@ def _unfit_here(host: Host, facts: HostFacts) -> NeverStarted | None:
     if "torch" not in facts.packages:
         return NeverStarted(
             f"{host.name}: {python} has no torch",
-            fix=f"{python} -m pip install torch, or name an interpreter that has it: --python PATH",
+            fix=f"{pasteable(host.python)} -m pip install torch, "
+            "or name an interpreter that has it: --python PATH",
         )
     return None
 

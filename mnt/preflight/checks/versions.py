@@ -141,7 +141,7 @@ def _minor(version: str) -> str:
 
 
 def _no_interpreter(host: Host, facts: HostFacts) -> Problem:
-    configured = _pasteable(host.python)
+    configured = pasteable(host.python)
     if facts.python is None:
         found = "no Python 3.8 or newer" + (f"; tried {facts.attempts}" if facts.attempts else "")
         fix = "install Python, or set `python` of the host in the inventory to its interpreter"
@@ -226,7 +226,7 @@ def _nccl(facts: HostFacts) -> str | None:
 
 
 def _two_nccls(host: Host, facts: HostFacts) -> Problem:
-    packages, python = facts.nccl_packages, _pasteable(host.python)
+    packages, python = facts.nccl_packages, pasteable(host.python)
     major = (facts.torch_cuda or "").split(".")[0]
     keep = next((name for name in packages if name.endswith(f"-cu{major}")), max(packages))
     others = shlex.join(name for name in packages if name != keep)
@@ -283,7 +283,7 @@ def _driver(facts: HostFacts) -> str | None:
 
 def _same_package(fleet: FleetFacts, name: str, normalize: Callable[[str], str] = str) -> Iterator[Problem]:
     def fix(host: str, specifier: str | None) -> str:
-        python = _pasteable(fleet.inventory.host(host).python)
+        python = pasteable(fleet.inventory.host(host).python)
         if specifier is None:
             return f"{python} -m pip uninstall {name}; or install it on the other hosts too"
         return f"{python} -m pip install {shlex.quote(name + specifier)}"
@@ -298,7 +298,7 @@ def _pasted(specifier: str | None) -> str:
     return (specifier or "") if known else shlex.quote(specifier or "")
 
 
-def _pasteable(python: Sequence[str]) -> str:
+def pasteable(python: Sequence[str]) -> str:
     """The interpreter, quoted for a shell; a leading `~/` stays unquoted so that the shell expands it."""
     home = "~/" if python[0].startswith("~/") else ""
     return home + shlex.join([python[0][len(home) :], *python[1:]])
