@@ -21,6 +21,7 @@ from typing import NoReturn
 from mnt.errors import InventoryError, UsageError
 from mnt.inventory.model import SecretSource
 from mnt.inventory.values import is_variable_name
+from mnt.paths import expanded
 from mnt.remote.common.files import open_regular, read_bytes, strerror
 from mnt.remote.common.owners import check_owners
 from mnt.remote.common.refusal import Refused
@@ -140,7 +141,7 @@ def _read(file: str, name: str, source: SecretSource) -> str:
     """The value of a secret of an inventory. Raises InventoryError."""
     try:
         if source.file is not None:
-            data = _of_file(os.path.expanduser(source.file)).removesuffix(b"\n")
+            data = _of_file(source.file).removesuffix(b"\n")
         elif source.env is not None:
             data = _of_environment(source.env)
         else:
@@ -165,17 +166,18 @@ def _text(name: str, data: bytes) -> str:
         raise UsageError("the value is not UTF-8", fix="encode it, as by base64") from None
 
 
-def _of_file(path: str) -> bytes:
+def _of_file(file: str) -> bytes:
     """The content of a file that is closed to other users. Raises UsageError."""
     try:
-        with open_regular(path) as file:
-            check_private(path, os.fstat(file.fileno()))
+        path = expanded(file)
+        with open_regular(path) as opened:
+            check_private(path, os.fstat(opened.fileno()))
             check_owners(path)
-            return file.read(_MOST + 1)
+            return opened.read(_MOST + 1)
     except Refused as refusal:
         raise UsageError(refusal.message, fix=refusal.fix) from None
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read: {strerror(error)}", fix="create it, mode 0600") from None
+        raise UsageError(f"{file} cannot be read: {strerror(error)}", fix="create it, mode 0600") from None
 
 
 def _of_environment(name: str) -> bytes:

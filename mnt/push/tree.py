@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mnt.errors import MntError, UsageError
+from mnt.paths import expanded
 from mnt.push import ignore
 from mnt.remote.common.files import read_bytes, strerror
 from mnt.remote.common.owners import accepts, checked_directory, shared_group
@@ -21,6 +22,9 @@ from mnt.remote.push.entries import DEEPEST
 # A .mntignore overrides every .gitignore, in whatever directory it is, because it is only about pushing.
 IGNORE_FILES = (b".mntignore", b".gitignore")
 
+MOST_BYTES = 64 << 20  # of all paths, and the targets of links; a million files have about as many
+_LONGEST = 4095  # bytes of a path (PATH_MAX, without its end)
+_NAME_IT = "name the directory to push: mnt push SRC"
 _MODE_BITS = 0o777  # set-uid, set-gid and sticky belong to this machine, not to the code
 
 
@@ -49,10 +53,10 @@ _Rules = dict[bytes, tuple[ignore.IgnoreFile, ...]]  # its name -> those in forc
 
 
 class TooLarge(MntError):
-    """The tree has more entries than were asked for."""
+    """The tree has more entries, or longer paths, than were asked for."""
 
 
-def walk(source: str | os.PathLike[str], most: int | None = None) -> Tree:
+def walk(source: str | os.PathLike[str], most: int | None = None, most_bytes: int = MOST_BYTES) -> Tree:
     """Walk `source` as it is now.
 
     Ignore files apply from the top of the git work tree that contains `source`, else from `source`.
@@ -60,17 +64,21 @@ def walk(source: str | os.PathLike[str], most: int | None = None) -> Tree:
 
     Args:
         most: entries, not more; None: any number.
+        most_bytes: of all paths together.
 
     Raises:
-        TooLarge: the tree has more than `most` entries.
+        TooLarge: the tree has more than `most` entries, or its paths more than `most_bytes`.
         UsageError: there is no such directory, it contains nothing to push, or another user can write to it.
             The members of its own group may, if this user is one of them.
         MntError: an entry cannot be read.
     """
-    root = Path(source).expanduser()
+    try:
+        root = Path(expanded(os.fspath(source)))
+    except OSError as error:
+        raise UsageError(f"{source}: {strerror(error)}", fix=_NAME_IT) from None
     if not root.is_dir():
         problem = "is not a directory" if os.path.lexists(root) else "does not exist"
-        raise UsageError(f"{root} {problem}", fix="name the directory to push: mnt push SRC")
+        raise UsageError(f"{root} {problem}", fix=_NAME_IT)
     started = time.time()
     root = _checked(root)
     top = _work_tree(root)
@@ -78,7 +86,8 @@ def walk(source: str | os.PathLike[str], most: int | None = None) -> Tree:
     try:
         entries = [Entry("", "dir", _mode(root.stat(), "."))]
         files = ignore.IgnoreFiles()
-        walker = _walk(root, _below(top, root), files, _rules_above(root, top, files), notes)
+        room = _Room(root, most_bytes)
+        walker = _walk(root, _below(top, root), files, _rules_above(root, top, files), room, notes)
         found = list(walker if most is None else itertools.islice(walker, most + 1))
         if most is not None and len(found) > most:
             raise TooLarge(f"{root} has more than {most:,} entries")
@@ -104,9 +113,7 @@ def _checked(source: Path) -> Path:
     except Refused as refusal:
         raise UsageError(refusal.message, fix=refusal.fix) from None
     except OSError as error:
-        raise UsageError(
-            f"{source}: {strerror(error)}", fix="name the directory to push: mnt push SRC"
-        ) from None
+        raise UsageError(f"{source}: {strerror(error)}", fix=_NAME_IT) from None
 
 
 def open_inside(root: Path, path: str, flags: int = os.O_RDONLY | os.O_NONBLOCK) -> int:
@@ -149,6 +156,8 @@ def _opened(root: Path, path: str = "", *, how: int = os.O_RDONLY) -> Iterator[i
 
 def printable(path: str) -> str:
     """A path as it can be shown: control characters and undecodable bytes as escapes, no quotes."""
+    if path.isprintable():
+        return path
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in path)
 
 
@@ -216,8 +225,27 @@ def _ignored(files: ignore.IgnoreFiles, rules: _Rules, path: bytes) -> bool:
     return next((verdict for verdict in verdicts if verdict is not None), False)
 
 
+class _Room:
+    """What the paths of a tree may take together: with few inodes, somebody can make terabytes of them."""
+
+    def __init__(self, root: Path, most: int) -> None:
+        self._root, self._most, self._left = root, most, most
+
+    def take(self, path: str, size: int) -> None:
+        """Raises TooLarge, and MntError for a path that is too long."""
+        if size > _LONGEST:
+            problem = f"{printable(path[:100])}..: a path with more than {_LONGEST:,} bytes"
+            raise MntError(problem, fix="list it in .mntignore")
+        self._left -= size
+        if self._left < 0:
+            raise TooLarge(
+                f"{printable(str(self._root))}: paths with more than {self._most:,} bytes together",
+                fix="list in .mntignore what the hosts do not need, or push a directory below it",
+            )
+
+
 def _walk(
-    root: Path, prefix: bytes, files: ignore.IgnoreFiles, rules: _Rules, notes: list[str]
+    root: Path, prefix: bytes, files: ignore.IgnoreFiles, rules: _Rules, room: _Room, notes: list[str]
 ) -> Iterator[Entry]:
     """Everything below `root` to push, in any order.
 
@@ -236,6 +264,7 @@ def _walk(
                 seen = prefix + os.fsencode(path) + (b"/" if is_dir else b"")
                 if entry.name == ".git" or _ignored(files, rules, seen):
                     continue
+                room.take(path, len(seen) - len(prefix))
                 if is_dir:
                     if path.count("/") >= DEEPEST - 1:
                         problem = f"{printable(path[:100])}..: more than {DEEPEST} directories deep"
@@ -246,6 +275,7 @@ def _walk(
                 except OSError as error:
                     raise _named(error, root, path) from None
                 if found is not None:
+                    room.take(path, len(os.fsencode(found.value)))  # of a link
                     yield found
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from mnt.errors import OutputError, UsageError
 from mnt.inventory.hostlist import MAX_HOSTS
+from mnt.paths import expanded
 from mnt.remote.common.files import make_directories, parse_json, read_bytes, replace_file, strerror
 from mnt.remote.common.owners import check_owners
 from mnt.remote.common.refusal import Refused
@@ -20,9 +22,15 @@ _MOST_VALUES = MAX_HOSTS + 5000  # a comma is before each, and may be in the inv
 
 
 def state_file(inventory: str) -> Path:
-    """The file with an inventory's failed hosts, located by the XDG Base Directory Specification, 0.8."""
+    """The file with an inventory's failed hosts, located by the XDG Base Directory Specification, 0.8.
+
+    Raises UsageError if no home directory is known.
+    """
     home = os.environ.get("XDG_STATE_HOME", "")
-    state = Path(home) if os.path.isabs(home) else Path("~/.local/state").expanduser()
+    try:
+        state = Path(home if os.path.isabs(home) else expanded("~/.local/state"))
+    except OSError as error:
+        raise UsageError(f"@failed: {strerror(error)}", fix="set HOME, or XDG_STATE_HOME") from None
     digest = hashlib.sha256(os.fsencode(os.path.realpath(inventory))).hexdigest()
     return state / "mnt" / "failed" / f"{digest[:32]}.json"
 
@@ -34,7 +42,7 @@ def remember(inventory: str, hosts: Sequence[str]) -> None:
 
     Raises:
         OutputError: the file cannot be written; or, where no host failed, not even be removed.
-        UsageError: another user could change it.
+        UsageError: another user could change it, or no home directory is known.
     """
     file = state_file(inventory)
     text = json.dumps({"format": _FORMAT, "inventory": os.path.realpath(inventory), "hosts": list(hosts)})
@@ -83,7 +91,7 @@ def recall(inventory: str) -> list[str]:
         raise UsageError(f"{file}: {strerror(error)}") from None
     except (ValueError, KeyError, TypeError):
         raise UsageError(
-            f"{file}: not a list of failed hosts that this mnt can read", fix=f"rm {file}"
+            f"{file}: not a list of failed hosts that this mnt can read", fix=f"rm {shlex.quote(str(file))}"
         ) from None
     return list(hosts)
 

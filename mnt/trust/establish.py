@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from mnt.errors import HostError, MntError
+from mnt.errors import HostError, MntError, UsageError
 from mnt.fleet import Fleet, HostConnection, Results, Timeouts
 from mnt.fleet.login.destination import Destination
 from mnt.fleet.login.hostkeys import HostKey, KnownHosts
@@ -125,7 +125,11 @@ def establish(
             destination = wave[name]
             known_as = {name, destination.key_name, destination.hostname}
             vouched = None if listed is None else fingerprints.of(known_as, listed)
-            found[name] = verdict.judge(keys, store.about(destination), vouched)
+            try:
+                found[name] = verdict.judge(keys, store.about(destination), vouched)
+            except UsageError as error:  # of its known_hosts files
+                failed = HostError(name, "host key", error.message, fix=error.fix)
+                found[name] = Verdict(verdict.UNREACHABLE, error=failed)
         show({name: found[name] for name in wave})
         for name in consent({name: judged for name, judged in found.items() if judged.open}):
             found[name] = _record(store, wave[name], found[name])

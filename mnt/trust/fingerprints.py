@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from mnt.errors import UsageError
+from mnt.paths import expanded
 from mnt.remote.common.files import read_bytes, strerror
 
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
@@ -24,7 +24,7 @@ def read(path: str) -> Listed:
     number.
     """
     try:
-        text = read_bytes(Path(path).expanduser(), _MOST_BYTES, any_kind=True).decode("utf-8")
+        text = read_bytes(expanded(path), _MOST_BYTES, any_kind=True).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         problem = strerror(error) if isinstance(error, OSError) else "not a text file"
         raise UsageError(f"{path}: {problem}") from None

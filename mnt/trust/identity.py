@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import getpass
 import os
+import shlex
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from mnt.fleet.login.hostkeys import HostKey
 from mnt.fleet.login.identities import public_from_private
 from mnt.fleet.login.own import check_own
 from mnt.inventory.model import Host
+from mnt.paths import expanded
 from mnt.remote.common.files import make_directories, read_bytes, strerror
 
 _MOST_BYTES = 64 * 1024  # of a public key
@@ -63,7 +65,7 @@ def load(path: str) -> Identity | None:
     if path.endswith(".pub"):
         return Identity(path, *_written(path, None))
     beside = f"{path}.pub"
-    fix = f"ssh-keygen -y -f {path} > {beside}"
+    fix = f"ssh-keygen -y -f {_quoted(path)} > {_quoted(beside)}"
     blob = public_from_private(path)
     if blob is None:
         check_own(beside)
@@ -75,7 +77,7 @@ def load(path: str) -> Identity | None:
         if found != public:
             raise UsageError(
                 f"{beside} has {_fingerprint(found)}, but the public key of {path} is {key.fingerprint}",
-                fix=f"find out who wrote {beside}; then: {fix}",
+                fix=f"find out who wrote {_quoted(beside)}; then: {fix}",
             )
     return Identity(path, public, "" if comment.startswith(_NODES) else comment)
 
@@ -123,7 +125,16 @@ def make(path: str) -> Identity:
 
 
 def _file(path: str) -> Path:
-    return Path(path).expanduser()
+    """Raises UsageError for a path that no file can have."""
+    try:
+        return Path(expanded(path))
+    except OSError as error:
+        raise UsageError(f"{path}: {strerror(error)}", fix="name another file: --key FILE") from None
+
+
+def _quoted(path: str) -> str:
+    """A path for a shell."""
+    return shlex.quote(str(_file(path)))
 
 
 def _write(path: Path, text: str, mode: int) -> None:

@@ -136,6 +136,56 @@ def test_a_key_that_would_take_long_is_not_opened(tmp_path: Path, text: str, rea
     assert not found.locked  # no passphrase is asked for
 
 
+PBES2, PBES1 = bytes.fromhex("06092a864886f70d01050d"), bytes.fromhex("06092a864886f70d010503")
+SALT = der(0x30, der(4, b"salt"))
+VERSION = der(2, b"\0")
+
+
+def with_scheme(*scheme: bytes) -> str:
+    return pem("ENCRYPTED PRIVATE KEY", der(0x30, der(0x30, *scheme), der(4, b"x")))
+
+
+def with_function(*function: bytes) -> str:
+    return with_scheme(PBES2, der(0x30, der(0x30, *function), der(0x30, PBKDF2)))
+
+
+SHORT = {
+    "no algorithm": pem("PRIVATE KEY", der(0x30, VERSION, der(0x30))),
+    "a number as algorithm": pem("PRIVATE KEY", der(0x30, VERSION, VERSION)),
+    "only a version": pem("PRIVATE KEY", der(0x30, VERSION)),
+    "nothing": pem("PRIVATE KEY", b""),
+    "an empty sequence": pem("PRIVATE KEY", der(0x30)),
+    "only a salt": with_scheme(PBES1, SALT),
+    "no salt": with_scheme(PBES1, der(0x30)),
+    "only a scheme": with_scheme(PBES1),
+    "PBES2 of nothing": with_scheme(PBES2, der(0x30)),
+    "PBKDF2 with a salt": with_function(PBKDF2, SALT),
+    "scrypt with a salt": with_function(SCRYPT, SALT),
+    "scrypt with two numbers": encrypted(SCRYPT, 2**14, 8),
+    "nothing encrypted": pem("ENCRYPTED PRIVATE KEY", b""),
+}
+
+
+@pytest.mark.parametrize("text", SHORT.values(), ids=SHORT)
+def test_a_key_without_values(tmp_path: Path, text: str) -> None:
+    """Only this key cannot be used: nothing else is raised, whatever is missing."""
+    with pytest.raises(ValueError):  # noqa: PT011 - of several texts
+        keyfiles.read(text.encode())
+    (tmp_path / "key").write_text(text)
+    found = _load(str(tmp_path / "key"))
+    assert found == Unusable(str(tmp_path / "key"), "not a private key that can be read")
+
+
+def test_whatever_is_raised_a_key_is_only_unusable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "key").write_text("")
+
+    def broken(_data: bytes) -> None:
+        raise IndexError
+
+    monkeypatch.setattr(keyfiles, "read", broken)
+    assert isinstance(_load(str(tmp_path / "key")), Unusable)
+
+
 def opened(path: Path, passphrase: str | None = None) -> str:
     """What `_load` says of a file, in a process of its own: no signal ends a call of a C library."""
     program = (

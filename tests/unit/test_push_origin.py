@@ -260,6 +260,37 @@ def test_a_tree_that_is_too_large_is_not_walked_to_its_end(
     assert len(walk(tree, 2).entries) == 3  # itself too
 
 
+def test_a_tree_of_long_paths(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """12,000 files below 190 directories with long names took more than a GiB, and no disk of their maker."""
+    release = release_of(tree)
+    place = os.open(tree, os.O_RDONLY)
+    for _ in range(15):
+        os.mkdir("d" * 255, dir_fd=place)
+        place, above = os.open("d" * 255, os.O_RDONLY, dir_fd=place), place
+        os.close(above)
+    for number in range(2200):
+        os.symlink("x", f"{number}", dir_fd=place)
+    assert remarks(release, str(tree)) == []  # 8 MiB
+    with pytest.raises(TooLarge, match="paths with more than 8,388,608 bytes together") as raised:
+        walk(tree, None, 8 << 20)
+    assert raised.value.fix
+    assert ".mntignore" in raised.value.fix
+    assert len(walk(tree).entries) > 2200
+    os.mkdir("d" * 255, dir_fd=place)
+    os.close(place)
+    with pytest.raises(MntError, match=r"dd\.\.: a path with more than 4,095 bytes"):
+        walk(tree)
+    (tree / ".mntignore").write_text("d*\n")
+    assert len(walk(tree).entries) < 10
+
+
+def test_targets_of_links_count_too(tree: Path) -> None:
+    for number in range(10):
+        (tree / f"link{number}").symlink_to("x" * 4000)
+    with pytest.raises(TooLarge):
+        walk(tree, None, 39_000)
+
+
 def test_a_tree_that_cannot_be_read_does_not_prevent_a_launch(tree: Path) -> None:
     release = release_of(tree)
     (tree / ".gitignore").write_bytes(b"x\n" * 20_000)

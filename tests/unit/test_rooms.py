@@ -23,7 +23,7 @@ FLOORS = (
     ("fleet",),
     ("inventory",),
     ("lab", "ui"),
-    ("remote", "typed", "keys", "errors"),
+    ("remote", "typed", "keys", "paths", "errors"),
 )
 FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor}
 

@@ -22,7 +22,8 @@ from mnt.errors import MntError, UsageError
 from mnt.fleet.login.destination import Destination
 from mnt.fleet.login.failures import LoginFailure
 from mnt.fleet.login.sshconfig import MOST_OF_WILDCARDS, MOST_WILDCARDS, lower, matches
-from mnt.remote.common.files import make_directories, open_regular, read_bytes, replace_file
+from mnt.paths import expanded
+from mnt.remote.common.files import make_directories, open_regular, read_bytes, replace_file, strerror
 
 # Of all files together. The three keys of a host have about 900 bytes.
 _MOST_BYTES = 16 * 1024 * 1024
@@ -161,7 +162,8 @@ class KnownHosts:
     def lines_for(self, name: str, files: Iterable[str]) -> list[KnownKey]:
         """The lines of `files` for `name`. A file that cannot be read counts as empty.
 
-        Raises UsageError for a file that is too large: it may have the key that is not read.
+        Raises UsageError for a file that is too large, as it may have the key that is not read, and for a
+        path that no file can have.
         """
         with self._lock:
             return [line for file in files for line in self._read(file).of(name)]
@@ -184,7 +186,7 @@ class KnownHosts:
         if not hashed and _NO_NAME.search(name):
             raise OSError(errno.EINVAL, f"{name!r} cannot be a name in known_hosts", file)
         names = _hashed(name, base64.b64encode(os.urandom(20)).decode()) if hashed else name
-        path = Path(file).expanduser()
+        path = Path(expanded(file))
         text = f"{names} {key.type} {base64.b64encode(key.blob).decode()}\n"
         with self._lock:
             known = self._read(file)
@@ -205,9 +207,14 @@ class KnownHosts:
             doomed.setdefault(line.file, {})[line.names, line.key, line.revoked] = line
         with self._lock:
             for file, known in doomed.items():
-                _rewrite(Path(file).expanduser().resolve(), name, known)
+                _rewrite(Path(expanded(file)).resolve(), name, known)
                 self._files.pop(file, None)
                 self._sizes.pop(file, None)
+
+    def refuse(self, file: str, error: OSError) -> None:
+        """Never open a file, whose path could not be expanded: the hosts that need it fail."""
+        with self._lock:
+            self._files[file] = _no_path(file, error)
 
     def _read(self, file: str) -> _Lines:
         if file not in self._files:
@@ -222,7 +229,11 @@ class KnownHosts:
 
     def _load(self, file: str) -> _Lines:
         try:
-            data = read_bytes(Path(file).expanduser(), _MOST_BYTES)
+            path = expanded(file)
+        except OSError as error:
+            raise _no_path(file, error) from None
+        try:
+            data = read_bytes(path, _MOST_BYTES)
         except OSError as error:
             if error.errno == errno.EFBIG:
                 raise _too_large(file) from None
@@ -290,6 +301,10 @@ def _too_large(file: str) -> UsageError:
         f"{file}: more than {_MOST_BYTES:,} bytes, or {_MOST_LINES:,} lines",
         fix=_FEWER,
     )
+
+
+def _no_path(file: str, error: OSError) -> UsageError:
+    return UsageError(f"{file}: {strerror(error)}", fix="correct the known_hosts file of this host")
 
 
 def _text(data: bytes) -> str:

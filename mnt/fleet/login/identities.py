@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 
 import paramiko
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -27,6 +26,7 @@ from mnt import ui
 from mnt.fleet.login import keyfiles
 from mnt.fleet.login.destination import DEFAULT_IDENTITIES, Destination
 from mnt.fleet.login.terminal import ask_secret, has_terminal
+from mnt.paths import expanded
 from mnt.remote.common.files import read_bytes, strerror
 
 _AGENT_LISTS = 2.0  # seconds for an agent to list its keys
@@ -64,7 +64,9 @@ class Unusable:
     @property
     def quoted(self) -> str:
         """Its path, for a shell."""
-        return shlex.quote(os.path.expanduser(self.label))
+        with contextlib.suppress(OSError):
+            return shlex.quote(expanded(self.label))
+        return shlex.quote(self.label)
 
 
 class Identities:
@@ -153,14 +155,14 @@ class Identities:
             return []
         with self._lock:
             if path not in self._agents:
-                self._agents[path] = self._ask(os.path.expanduser(path))
+                self._agents[path] = self._ask(path)
             return self._agents[path]
 
     def _ask(self, path: str) -> list[AgentKey]:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(_AGENT_LISTS)
         try:
-            connection.connect(path)
+            connection.connect(expanded(path))
             agent = _SharedAgent(connection)
         except TimeoutError:
             connection.close()
@@ -168,7 +170,7 @@ class Identities:
                 f"the SSH agent at {path} gives no answer within {_AGENT_LISTS:g} s: its keys are not tried"
             )
             return []
-        except (OSError, paramiko.SSHException):
+        except Exception:  # noqa: BLE001 - OSError, and whatever paramiko raises for an answer that is none
             connection.close()
             return []
         connection.settimeout(_AGENT_SIGNS)
@@ -208,9 +210,9 @@ def _unlock(path: str) -> paramiko.PKey | Unusable:
 
 def _load(path: str, passphrase: bytes | None = None) -> paramiko.PKey | Unusable:
     """The key in a file. `locked`: not without a passphrase, or not with this one."""
-    file = Path(path.removesuffix(_CERTIFICATE)).expanduser()
     locked = Unusable(path, "needs a passphrase, and no agent holds it", locked=True)
     try:
+        file = expanded(path.removesuffix(_CERTIFICATE))
         key = keyfiles.read(read_bytes(file, _MOST_BYTES))
         if key.encrypted and passphrase is None:
             return locked
@@ -227,8 +229,13 @@ def _load(path: str, passphrase: bytes | None = None) -> paramiko.PKey | Unusabl
         return Unusable(path, strerror(error))
     except keyfiles.NotOpened as refusal:
         return Unusable(path, str(refusal))
-    except ValueError:
-        pass
+    except Exception:  # noqa: BLE001 - whatever somebody has put there, only this key cannot be used
+        return _not_private(path)
+    return _not_private(path)
+
+
+def _not_private(path: str) -> Unusable:
+    """A file that is no private key: perhaps a public one."""
     if _public_key(path) is not None:
         private = Unusable(path.removesuffix(".pub"), "")
         fix = f"ssh-add {private.quoted}"
@@ -296,7 +303,7 @@ def public_from_private(path: str) -> bytes | None:
     if isinstance(loaded, paramiko.PKey):
         return loaded.asbytes()
     with contextlib.suppress(OSError):
-        return keyfiles.public_part(read_bytes(Path(path).expanduser(), _MOST_BYTES))
+        return keyfiles.public_part(read_bytes(expanded(path), _MOST_BYTES))
     return None
 
 
@@ -305,7 +312,7 @@ def _unreadable(path: str, reason: str) -> Unusable:
     me = getpass.getuser()
     file = Unusable(path, reason)
     try:
-        found = os.stat(os.path.expanduser(path))
+        found = os.stat(expanded(path))
     except OSError:
         return replace(file, fix=f"give {me} access to the directory of {file.quoted}, or name another key")
     owner = str(found.st_uid)
@@ -326,7 +333,7 @@ def _public_part(path: str) -> bytes | None:
 def _public_key(path: str) -> bytes | None:
     """The wire form of the public key in a file, as `ssh-keygen` writes it; None: there is none."""
     try:
-        kind, blob = read_bytes(Path(path).expanduser(), _MOST_BYTES).split()[:2]
+        kind, blob = read_bytes(expanded(path), _MOST_BYTES).split()[:2]
         wire = base64.b64decode(blob, validate=True)
     except (OSError, ValueError):
         return None

@@ -16,6 +16,7 @@ from mnt.fleet.login.sshconfig import SshConfig
 from mnt.fleet.wire.timeouts import Timeouts
 from mnt.fleet.wire.transport import HostTransport
 from mnt.inventory.model import Host, Ssh
+from mnt.paths import expanded
 
 _LOGINS_AT_ONCE = 8  # at one server, or through one gateway; sshd's MaxStartups begins to drop at 10
 
@@ -31,14 +32,14 @@ class Shared:
         self._identities = Identities()
         self._lock = threading.Lock()
         self._ssh_configs: dict[str | None, SshConfig] = {}
-        self._judged: set[str] = set()  # known_hosts files that no other user could have written
+        self._judged: set[str] = set()  # known_hosts files that were judged
         self._slots: dict[object, threading.BoundedSemaphore] = {}
 
     def destination(self, host: Host) -> Destination:
         """Where and how to log in to a host.
 
         Raises UsageError for an ssh_config that cannot be used, and for an ssh_config or a known_hosts file
-        that another user could have written.
+        that another user could have written. A known_hosts file that cannot exist only prevents the login.
         """
         with self._lock:
             config = self._ssh_configs.get(host.ssh.config)
@@ -51,9 +52,18 @@ class Shared:
                 files += (f"{Ssh.known_hosts}2",)  # which ssh itself reads
             for file in files:
                 if file not in self._judged:
-                    check_own(file)
+                    self._judge(file)
                     self._judged.add(file)
         return destination
+
+    def _judge(self, file: str) -> None:
+        """Raises UsageError for a known_hosts file that another user could have written."""
+        try:
+            expanded(file)
+        except OSError as error:
+            self._known_hosts.refuse(file, error)
+        else:
+            check_own(file)
 
     def login(self, destination: Destination) -> Login:
         return Login(destination, self.timeouts, self._known_hosts, self._identities)

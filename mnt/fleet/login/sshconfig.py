@@ -17,11 +17,11 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 
 from mnt.errors import UsageError
 from mnt.fleet.login.includes import Includes
 from mnt.fleet.login.own import check_own
+from mnt.paths import expanded
 from mnt.remote.common.files import read_bytes, strerror
 
 _USER_CONFIG = "~/.ssh/config"
@@ -157,6 +157,8 @@ class _Parser:
             if not line:
                 continue
             where = f"{path}:{number}"
+            if "\0" in line:  # ssh would read no further
+                raise UsageError(f"{where}: a NUL byte", fix="remove it")
             self._lines += 1
             if self._lines > _MOST_LINES or len(line) > _LONGEST_LINE:
                 much = f"{_MOST_LINES:,} lines, or {_LONGEST_LINE:,} characters in one"
@@ -172,7 +174,7 @@ class _Parser:
             elif keyword == "include":
                 here = blocks[-1].conditions
                 for pattern in words:
-                    for name in self._includes.files(_absolute(pattern, path), where):
+                    for name in self._includes.files(_absolute(pattern, path, where), where):
                         blocks += self.parse(name, here, depth + 1)
                 blocks.append(Block(here))
             elif keyword == "proxycommand":
@@ -203,7 +205,7 @@ class _Parser:
             check_own(path)
             self._judged.add(path)
         try:
-            data = read_bytes(Path(path).expanduser(), _MOST_BYTES, any_kind=depth == 0)
+            data = read_bytes(expanded(path), _MOST_BYTES, any_kind=depth == 0)
         except OSError as error:
             raise UsageError(f"{path}: {strerror(error)}", fix="check ssh.config in the inventory") from None
         self._files += 1
@@ -244,10 +246,16 @@ def _split(line: str, where: str) -> tuple[str, tuple[str, ...]]:
     return match[1].lower(), tuple("".join(parts) for parts in words if parts)
 
 
-def _absolute(pattern: str, path: str) -> str:
-    """The path of an Include line. A relative one is in ~/.ssh, or in /etc/ssh if the file is there."""
-    base = "/etc/ssh" if path.startswith("/etc/ssh/") else os.path.expanduser("~/.ssh")
-    return os.path.join(base, os.path.expanduser(pattern))
+def _absolute(pattern: str, path: str, where: str) -> str:
+    """The path of an Include line. A relative one is in ~/.ssh, or in /etc/ssh if the file is there.
+
+    Raises UsageError for a path that no file can have.
+    """
+    try:
+        base = "/etc/ssh" if path.startswith("/etc/ssh/") else expanded("~/.ssh")
+        return os.path.join(base, expanded(pattern))
+    except OSError as error:
+        raise UsageError(f"{where}: Include: {strerror(error)}", fix="correct this line") from None
 
 
 def settings_of(blocks: Sequence[Block], names: Sequence[str]) -> Settings:
