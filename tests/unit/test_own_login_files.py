@@ -236,6 +236,15 @@ def test_the_public_key_is_that_of_the_private_key(ssh: Path, pair: dict[str, An
     assert identity.load("~/.ssh/key") == identity.Identity("~/.ssh/key", public, "")
 
 
+def test_the_fix_for_another_key_beside_it(ssh: Path) -> None:
+    public = written(ssh / "a b; false $(c)", **next(iter(PAIRS.values())))
+    (ssh / "a b; false $(c).pub").write_text(f"{keys.generate().public} me@head\n")
+    error = refusal(lambda: identity.load("~/.ssh/a b; false $(c)"))
+    assert error.fix is not None
+    subprocess.run(["sh", "-c", error.fix.partition("; then: ")[2]], check=True)
+    assert (ssh / "a b; false $(c).pub").read_text().split()[:2] == public.split()[:2]
+
+
 def fingerprint(public: str) -> str:
     done = subprocess.run(
         ["ssh-keygen", "-lf", "-"], input=public, capture_output=True, text=True, check=True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -58,6 +59,16 @@ def test_what_is_not_ours(text: str) -> None:
     with pytest.raises(UsageError) as raised:
         failed.recall("a.yaml")
     assert raised.value.fix == f"rm {file}"
+
+
+def test_the_fix_removes_this_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "a b; rm c"))
+    failed.remember("a.yaml", [])
+    file = failed.state_file("a.yaml")
+    file.write_text("")
+    with pytest.raises(UsageError) as raised:
+        failed.recall("a.yaml")
+    assert shlex.split(raised.value.fix or "") == ["rm", str(file)]
 
 
 # -- another user of this machine
