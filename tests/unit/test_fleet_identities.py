@@ -151,6 +151,10 @@ def test_identity_agent_none(home: Path, agent: None) -> None:
 def test_an_agent_that_is_gone_is_no_agent(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_AUTH_SOCK", str(home / "gone"))
     assert candidates(destination()) == []
+    identities = Identities()
+    assert identities.silent_agent(destination()) is None, "nobody has asked it"
+    assert list(identities.candidates(destination())) == []
+    assert identities.silent_agent(destination()) == str(home / "gone")
 
 
 def test_an_agent_that_hangs(

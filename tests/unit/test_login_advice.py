@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fix_style import complaint
 
-from mnt.fleet.login.advice import way_in
+from mnt.fleet.login.advice import way_in, with_agent
 from mnt.fleet.login.destination import Destination, resolve
 from mnt.fleet.login.identities import Unusable
 from mnt.fleet.login.sshconfig import SshConfig
@@ -114,3 +114,13 @@ def test_where_the_inventory_names_a_key(tmp_path: Path) -> None:
         (str(tmp_path / "b"), f"{file}:7"),
         ("/c", f"{file}:10"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("agent", "place"),
+    [(None, "SSH_AUTH_SOCK"), ("SSH_AUTH_SOCK", "SSH_AUTH_SOCK"), ("/a", "IdentityAgent in ssh_config")],
+)
+def test_an_agent_that_does_not_answer(agent: str | None, place: str) -> None:
+    fix = with_agent(to(agent=agent), COPY)
+    assert fix == f"correct {place}, or start an SSH agent; without one: {COPY}"
+    assert complaint(fix) is None

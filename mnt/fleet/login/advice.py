@@ -39,6 +39,12 @@ def way_in(
     return make + _copy_id(destination, files[0] if files else None if tried else _KEY)
 
 
+def with_agent(destination: Destination, fix: str) -> str:
+    """The fix if an agent is named that does not answer: the right keys may be in a new one."""
+    place = "SSH_AUTH_SOCK" if destination.agent in (None, "SSH_AUTH_SOCK") else "IdentityAgent in ssh_config"
+    return f"correct {place}, or start an SSH agent; without one: {fix}"
+
+
 def _copy_id(destination: Destination, key: str | None) -> str:
     """The command that adds a key, or those of the agent, with a password."""
     words = ["ssh-copy-id", *(("-i", key) if key else ()), "-p", str(destination.port)]

@@ -76,6 +76,7 @@ class Identities:
         self._lock = threading.Lock()
         self._files: dict[str, paramiko.PKey | Unusable] = {}
         self._agents: dict[str, list[AgentKey]] = {}
+        self._silent: set[str] = set()  # agents that cannot be reached, or do not answer
         self._sockets: list[socket.socket] = []
         self._spent = 0.0  # seconds of the processor, for opening key files
 
@@ -149,14 +150,18 @@ class Identities:
 
     def _agent_keys(self, path: str | None) -> list[AgentKey]:
         """The keys of an agent; none if it cannot be reached."""
-        if path is None or path == "SSH_AUTH_SOCK":
-            path = os.environ.get("SSH_AUTH_SOCK", "")
-        if not path or path == "none":
+        path = _agent_path(path)
+        if path is None:
             return []
         with self._lock:
             if path not in self._agents:
                 self._agents[path] = self._ask(path)
             return self._agents[path]
+
+    def silent_agent(self, destination: Destination) -> str | None:
+        """The agent of a destination, if it was asked for its keys and has not answered."""
+        path = _agent_path(destination.agent)
+        return path if path is not None and os.path.expanduser(path) in self._silent else None
 
     def _ask(self, path: str) -> list[AgentKey]:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -166,16 +171,25 @@ class Identities:
             agent = _SharedAgent(connection)
         except TimeoutError:
             connection.close()
+            self._silent.add(path)
             ui.warn(
                 f"the SSH agent at {path} gives no answer within {_AGENT_LISTS:g} s: its keys are not tried"
             )
             return []
         except Exception:  # noqa: BLE001 - OSError, and whatever paramiko raises for an answer that is none
             connection.close()
+            self._silent.add(path)
             return []
         connection.settimeout(_AGENT_SIGNS)
         self._sockets.append(connection)
         return list(agent.get_keys())
+
+
+def _agent_path(path: str | None) -> str | None:
+    """Where the agent of a destination is; None: it has none."""
+    if path is None or path == "SSH_AUTH_SOCK":
+        path = os.environ.get("SSH_AUTH_SOCK", "")
+    return path if path and path != "none" else None
 
 
 class _SharedAgent(AgentSSH):

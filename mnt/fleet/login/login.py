@@ -15,7 +15,7 @@ from paramiko.ssh_exception import IncompatiblePeer
 
 from mnt.errors import OutputError, UsageError
 from mnt.fleet.login import tcp
-from mnt.fleet.login.advice import way_in
+from mnt.fleet.login.advice import way_in, with_agent
 from mnt.fleet.login.destination import Destination
 from mnt.fleet.login.failures import LoginCancelled, LoginFailure
 from mnt.fleet.login.hostkeys import HostKey, KnownHosts, KnownKey, judge
@@ -274,7 +274,12 @@ class Login:
         offered = self._offered(transport)
         if offered and "publickey" not in offered:
             message += f"; the host accepts only {', '.join(offered)} of {self._destination.user}"
-        raise self._failure(message, fix=way_in(self._destination, tried, unusable, offered))
+        fix = way_in(self._destination, tried, unusable, offered)
+        agent = self._identities.silent_agent(self._destination)
+        if agent is not None:
+            message += f"; no SSH agent answers at {agent}"
+            fix = with_agent(self._destination, fix)
+        raise self._failure(message, fix=fix)
 
     def _offered(self, transport: HostTransport) -> list[str]:
         """The methods of authentication that the host offers; empty: it does not say."""
