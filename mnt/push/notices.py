@@ -62,7 +62,7 @@ def notices(entries: Iterable[Entry]) -> list[Notice]:
     if len(total) > MANY:
         place = _fullest(total)
         size = sum(entry.size for entry in total)
-        found.append(Notice("many-files", (place,), len(total), size, (_line(place),) if place else ()))
+        found.append(Notice("many-files", (place,), len(total), size, (ignore_line(place),) if place else ()))
     return found
 
 
@@ -71,11 +71,11 @@ def _notices(kind: str, entries: list[Entry], places: dict[str, str]) -> list[No
     if not entries:
         return []
     paths = tuple(sorted({places[entry.path] for entry in entries}))
-    lines = dict.fromkeys(_line(path) for path in paths if path != "/")
+    lines = dict.fromkeys(ignore_line(path) for path in paths if path != "/")
     return [Notice(kind, paths, len(entries), sum(entry.size for entry in entries), tuple(lines))]
 
 
-def _line(path: str) -> str:
+def ignore_line(path: str) -> str:
     """The line of an ignore file for a path; what such a line cannot contain becomes `?`."""
     text = re.sub(r"([\\*?\[])", r"\\\1", path)
     if not text.isprintable():
@@ -186,7 +186,7 @@ def check_keys(root: Path, keys: Sequence[str]) -> None:
     if not keys:
         return
     named, more = keys[:_NAMED], len(keys) - _NAMED
-    lines = shlex.join(map(_line, named))
+    lines = shlex.join(map(ignore_line, named))
     raise UsageError(
         f"the tree contains {len(keys)} private keys, which every host would get"
         if len(keys) > 1

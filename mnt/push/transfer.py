@@ -13,7 +13,7 @@ from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host
 from mnt.push.change import KEEP, Change
 from mnt.push.manifest import Manifest
-from mnt.push.notices import check_keys
+from mnt.push.notices import check_keys, ignore_line
 from mnt.push.origin import here, is_mine, is_this_tree, told
 from mnt.push.plan import choose_release, has, in_the_way, lacking
 from mnt.push.result import PushResult
@@ -58,9 +58,12 @@ def check_kept(hosts: Iterable[Host], manifest: Manifest) -> None:
     found = in_the_way(manifest.entries, dict.fromkeys(name for host in hosts for name in host.keep))
     if found is not None:
         name, obstacle = found
+        ignored = ignore_line(
+            min(name, obstacle, key=len)
+        )  # without a / at its end: it may be a link or a file
         raise MntError(
             f"the tree contains {obstacle}, but `keep` in the inventory requires a link to shared/{name}",
-            fix=f"list {name}/ in .mntignore, or remove it from `keep`",
+            fix=f"list {ignored} in .mntignore, or remove {name} from `keep`",
         )
 
 

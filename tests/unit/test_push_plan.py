@@ -7,6 +7,9 @@ from datetime import datetime
 import pytest
 from waiting import cpu_at_most
 
+from mnt.errors import MntError
+from mnt.inventory.model import Host
+from mnt.push.manifest import Manifest
 from mnt.push.plan import (
     Survey,
     choose_release,
@@ -18,6 +21,7 @@ from mnt.push.plan import (
     seen_by_one,
 )
 from mnt.push.result import HostResult, PushResult
+from mnt.push.transfer import check_kept
 from mnt.push.tree import Entry
 
 NOW = datetime(2026, 1, 2, 3, 4, 5)
@@ -149,6 +153,21 @@ def entries(*paths: str) -> list[Entry]:
 def test_what_is_in_the_way_of_shared(paths: list[str], obstacle: str | None) -> None:
     found = in_the_way(entries(*paths), ["missing", "outputs", "missing/too"])
     assert found == (obstacle and ("outputs", obstacle))
+
+
+@pytest.mark.parametrize(
+    ("paths", "keep", "line"),
+    [
+        (["/", "outputs@"], "outputs", "/outputs"),
+        (["/", "outputs/", "outputs/x"], "outputs", "/outputs"),
+        (["/", "runs"], "runs/logs", "/runs"),
+        (["/", "a[1]/", "a[1]/x"], "a[1]", r"/a\[1]"),
+    ],
+)
+def test_the_fix_for_it_leaves_it_out(paths: list[str], keep: str, line: str) -> None:
+    with pytest.raises(MntError) as caught:
+        check_kept([Host("node1", "10.0.0.1", keep=(keep,))], Manifest(tuple(entries(*paths))))
+    assert caught.value.fix == f"list {line} in .mntignore, or remove {keep} from `keep`"
 
 
 def test_a_file_above_a_kept_directory_is_in_the_way() -> None:
