@@ -141,17 +141,23 @@ def _read(file: str, name: str, source: SecretSource) -> str:
     """The value of a secret of an inventory. Raises InventoryError."""
     try:
         if source.file is not None:
-            data = _of_file(source.file).removesuffix(b"\n")
+            data = _without_newline(_of_file(source.file))
         elif source.env is not None:
             data = _of_environment(source.env)
         else:
-            data = _of_command(source.command, Path(file).absolute().parent).removesuffix(b"\n")
+            data = _without_newline(_of_command(source.command, Path(file).absolute().parent))
         if not data:
             raise UsageError("the value is empty", fix="put the value there")
         return _text(name, data)
     except UsageError as error:
         message = f"secrets.{name}: {error.message}"
         raise InventoryError(message, file=file, line=source.line, fix=error.fix) from None
+
+
+def _without_newline(data: bytes) -> bytes:
+    """Without one newline at the end: that of Unix, or of Windows."""
+    line = data.removesuffix(b"\n")
+    return line.removesuffix(b"\r") if line != data else data
 
 
 def _text(name: str, data: bytes) -> str:
