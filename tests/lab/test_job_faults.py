@@ -91,6 +91,9 @@ def test_the_head_is_killed_while_the_master_starts(
         nothing_is_left(lab)
     job = json.loads(pushed("status", "--json").stdout)["jobs"][0]
     assert job["state"] not in ("starting", "running")
+    pushed("stop", job["job"])  # removes what was staged on hosts that never started, if anything is left
+    for host in lab.hosts:
+        assert host.exec(["sh", "-c", "ls -d /tmp/mnt-*/* || true"]).stdout == ""
 
 
 @pytest.mark.parametrize("on", ["node1", "node3"])
