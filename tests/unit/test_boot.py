@@ -315,9 +315,12 @@ def hung_up(tmp_path: Path) -> Callable[..., Any]:
 
     def start(body: str, **options: Any) -> bool:
         args = {"file": str(tmp_path / "cleaned"), **options.pop("args", {})}
+        ready = options.pop("ready", None)  # a file that the child makes
         with Conversation(SLEEPER % body, args, **options) as conversation:
             pids = conversation.until("frame").value
             try:
+                if ready is not None:
+                    wait_for(ready.exists)
                 conversation.hang_up()
                 wait_for_end(*pids["pids"])
                 conversation.process.wait(PATIENCE)
@@ -334,11 +337,11 @@ def test_a_lost_head_ends_the_program_and_its_children(hung_up: Callable[..., bo
 
 
 def test_a_lost_head_lets_a_stopped_child_clean_up(hung_up: Callable[..., bool], tmp_path: Path) -> None:
-    child = f"trap 'touch {tmp_path}/too; exit' TERM; kill -STOP $$; sleep 1000 & wait"
+    child = f"trap 'touch {tmp_path}/too; exit' TERM; touch {tmp_path}/set; kill -STOP $$; sleep 1000 & wait"
     patient = """while child.poll() is None:
             try: child.wait()
             except SystemExit: pass"""
-    assert hung_up(patient, args={"child": child})
+    assert hung_up(patient, args={"child": child}, ready=tmp_path / "set")
     assert (tmp_path / "too").exists()
 
 
