@@ -157,6 +157,15 @@ def test_an_agent_that_is_gone_is_no_agent(home: Path, monkeypatch: pytest.Monke
     assert identities.silent_agent(destination()) == str(home / "gone")
 
 
+def test_a_silent_agent_in_the_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is known by its path as it is written, also where that begins with `~`."""
+    monkeypatch.setenv("HOME", str(home))
+    there = destination("IdentityAgent ~/gone\n", home)
+    identities = Identities()
+    assert list(identities.candidates(there)) == []
+    assert identities.silent_agent(there) == "~/gone"
+
+
 def test_an_agent_that_hangs(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -161,7 +161,7 @@ class Identities:
     def silent_agent(self, destination: Destination) -> str | None:
         """The agent of a destination, if it was asked for its keys and has not answered."""
         path = _agent_path(destination.agent)
-        return path if path is not None and os.path.expanduser(path) in self._silent else None
+        return path if path in self._silent else None
 
     def _ask(self, path: str) -> list[AgentKey]:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
