@@ -14,7 +14,7 @@ from pathlib import Path
 from mnt.errors import MntError, UsageError
 from mnt.paths import expanded
 from mnt.push import ignore
-from mnt.remote.common.files import read_bytes, strerror
+from mnt.remote.common.files import open_without_links, read_bytes, strerror
 from mnt.remote.common.owners import accepts, checked_directory, shared_group
 from mnt.remote.common.refusal import Refused
 from mnt.remote.push.entries import DEEPEST
@@ -119,24 +119,12 @@ def _checked(source: Path) -> Path:
 def open_inside(root: Path, path: str, flags: int = os.O_RDONLY | os.O_NONBLOCK) -> int:
     """A descriptor of the file or directory `path` in the tree at `root`, which is resolved.
 
-    No level of it is a link, `root` and those above included: what the walk found to be a directory may be a
-    link to a file of this user by now, if others can write to the directory in which it is.
-
-    Raises OSError.
+    No level of it may be a link, `root` and those above included. Raises OSError.
     """
-    nofollow = os.O_NOFOLLOW | os.O_CLOEXEC
-    *above, name = [".", *root.parts[1:], *filter(None, path.split("/"))]
-    place = os.open("/", os.O_PATH | os.O_CLOEXEC)
     try:
-        for level in above:
-            inside = os.open(level, os.O_PATH | os.O_DIRECTORY | nofollow, dir_fd=place)
-            os.close(place)
-            place = inside
-        return os.open(name, flags | nofollow, dir_fd=place)
+        return open_without_links(os.fsencode(os.path.join(root, path)), flags)
     except OSError as error:
         raise _named(error, root, path) from None
-    finally:
-        os.close(place)
 
 
 def _named(error: OSError, root: Path, path: str) -> OSError:

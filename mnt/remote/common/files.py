@@ -84,6 +84,25 @@ def open_regular(
         raise
 
 
+def open_without_links(path: bytes, flags: int) -> int:
+    """A descriptor of what is at an absolute path, of which no level may be a link. Raises OSError.
+
+    What was a directory when it was looked at may be a link to files of this user by now, if others can write
+    to the directory in which it is.
+    """
+    always = os.O_NOFOLLOW | os.O_CLOEXEC
+    *above, name = [b".", *filter(None, path.split(b"/"))]
+    place = os.open("/", os.O_PATH | os.O_CLOEXEC)
+    try:
+        for level in above:
+            inside = os.open(level, os.O_PATH | os.O_DIRECTORY | always, dir_fd=place)
+            os.close(place)
+            place = inside
+        return os.open(name, flags | always, dir_fd=place)
+    finally:
+        os.close(place)
+
+
 def read_json(path: str) -> dict[str, Any] | None:
     """The JSON object in a file; None if it does not exist, cannot be read, or holds something else."""
     try:

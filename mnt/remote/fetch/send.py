@@ -8,7 +8,7 @@ import hashlib
 import os
 from typing import IO, Any, BinaryIO, Callable, Dict, Iterator, Sequence
 
-from mnt.remote.common.files import encode, open_regular, parse_json, strerror
+from mnt.remote.common.files import encode, open_regular, open_without_links, parse_json, strerror
 from mnt.remote.common.forms import FETCH_PIECE
 
 Emit = Callable[[Dict[str, Any]], None]
@@ -25,8 +25,9 @@ def send(tops: Sequence[str], emit: Emit, stdin: IO[bytes]) -> dict[str, Any]:
     sent = 0
     for number, line in enumerate(iter(lambda: stdin.readline(_LONGEST_LINE), b"")):
         part, path, size, mtime, offset, digest = parse_json(line)
+        place = os.path.join(encode(tops[part]), encode(path)) if path else encode(tops[part])
         try:
-            with _opened(encode(tops[part]), encode(path)) as file:
+            with _opened(place) as file:
                 for frame in _frames(file, size, mtime, offset, digest):
                     emit({"file": number, **frame})
             sent += 1
@@ -38,24 +39,13 @@ def send(tops: Sequence[str], emit: Emit, stdin: IO[bytes]) -> dict[str, Any]:
     return {"sent": sent}
 
 
-def _opened(top: bytes, path: bytes) -> BinaryIO:
-    """The file `path` below `top`, both without a link on the way.
-
-    Where others may write, what was a directory when it was listed may by now be a link to another one.
-
-    Raises OSError.
-    """
-    *above, name = os.path.join(top, path).strip(b"/").split(b"/") if path else top.strip(b"/").split(b"/")
-    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    here = os.open(b"/", flags)
+def _opened(path: bytes) -> BinaryIO:
+    """A file on whose way, from the root directory on, there is no link. Raises OSError."""
+    above = open_without_links(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
     try:
-        for level in above:
-            inside = os.open(level, flags, dir_fd=here)
-            os.close(here)
-            here = inside
-        return open_regular(name, follow=False, dir_fd=here)
+        return open_regular(os.path.basename(path), follow=False, dir_fd=above)
     finally:
-        os.close(here)
+        os.close(above)
 
 
 def _frames(file: BinaryIO, size: int, mtime: int, offset: int, digest: str) -> Iterator[dict[str, Any]]:
