@@ -23,7 +23,7 @@ from fix_style import complaint
 
 from mnt import keys
 from mnt.errors import UsageError
-from mnt.fleet.login import masters, sshconfig
+from mnt.fleet.login import sshconfig
 from mnt.fleet.login.destination import resolve
 from mnt.fleet.login.failures import LoginFailure
 from mnt.fleet.login.masters import Master
@@ -31,6 +31,7 @@ from mnt.fleet.login.shared import Shared
 from mnt.fleet.login.sshconfig import SshConfig, ask_ssh
 from mnt.fleet.wire.timeouts import Timeouts
 from mnt.inventory.model import Host, Ssh
+from mnt.remote.common import owners
 from mnt.remote.trial import stage
 from mnt.trust import identity
 
@@ -351,7 +352,7 @@ def test_whether_a_user_is_named(tmp_path: Path) -> None:
 def test_no_gateway_through_a_socket_that_another_user_can_exchange(
     loose: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(masters, "_DIRECTORIES", str(loose))
+    monkeypatch.setattr(owners, "_TMP", str(loose))
     monkeypatch.setattr(shutil, "which", lambda name: name)
     gate = resolve(Host("gate", "gate"), SshConfig(None))
     with pytest.raises(LoginFailure, match=f"all users can write to {loose} ") as caught:
@@ -372,7 +373,7 @@ def test_the_program_of_a_trial_is_not_in_the_directory_for_temporary_files(loos
 def test_no_trial_in_a_directory_that_another_user_can_exchange(
     loose: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stage, "_DIRECTORIES", str(loose))
+    monkeypatch.setattr(owners, "_TMP", str(loose))
     frames: list[dict[str, Any]] = []
     assert stage.main({"files": {"allreduce.py": "pass"}}, frames.append, sys.stdin.buffer) == {}
     (frame,) = frames

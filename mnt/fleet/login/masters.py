@@ -22,11 +22,9 @@ from mnt.fleet.wire.sshwords import NO_SSH_FIX, failure_of, has_session_type, ma
 from mnt.fleet.wire.timeouts import Timeouts
 from mnt.inventory.model import Host
 from mnt.remote.common.files import strerror
-from mnt.remote.common.owners import check_owners
+from mnt.remote.common.owners import make_private_directory
 from mnt.remote.common.refusal import Refused
 
-# Whatever TMPDIR is: a socket's path must be short (sun_path, 108 bytes), and a shell reads this one.
-_DIRECTORIES = "/tmp"  # noqa: S108 - mkdtemp makes private directories there
 _POLL = 0.02  # seconds
 _END_GRACE = 2.0  # seconds for a master to end
 _STDERR_KEPT = 1 << 14  # bytes
@@ -94,8 +92,8 @@ class Master:
             raise LoginFailure("connect", "ssh: No such file or directory", fix=NO_SSH_FIX)
         host = Host(self._destination.name, self._destination.name, self._destination.given)
         try:
-            self._directory = tempfile.mkdtemp(prefix="mnt-ssh-", dir=_DIRECTORIES)
-            check_owners(self._directory, private=1)
+            # A socket's path must be short (sun_path, 108 bytes), and a shell reads this one.
+            self._directory = make_private_directory("mnt-ssh-")
             stderr = tempfile.TemporaryFile(prefix="mnt-")  # noqa: SIM115 - `run` closes it
             words = master_argv(
                 host,
@@ -113,8 +111,6 @@ class Master:
                 start_new_session=True,  # the terminal's Ctrl-C is not for it
             )
         except Refused as refusal:
-            with contextlib.suppress(OSError):  # by now, another user's may have its name
-                os.rmdir(self._directory)
             raise LoginFailure("connect", refusal.message, fix=refusal.fix) from None
         except OSError as error:
             shutil.rmtree(self._directory, ignore_errors=True)

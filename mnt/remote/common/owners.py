@@ -26,6 +26,7 @@ import os
 import pwd
 import shlex
 import stat
+import tempfile
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ from mnt.remote.common.refusal import Refused
 
 _ALL = "all users"
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - all users must be able to make files there
+_TMP = _TEMPORARY[0]  # of private directories
 _WRITE, _EXECUTE = 0o2, 0o1
 _ACL_USER, _ACL_GROUP_OBJ, _ACL_GROUP = 0x02, 0x04, 0x08  # linux/posix_acl.h
 _ALL_USERS = 4294967295  # in the map of a user namespace that is the machine's own: user_namespaces(7)
@@ -147,6 +149,21 @@ def place_to_write(path: str) -> Iterator[Level]:
             elif level.after and level.found is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), level.path)
         yield level
+
+
+def make_private_directory(prefix: str) -> str:
+    """A new directory in /tmp, whatever TMPDIR is: no other user can enter it, or put another in its place.
+
+    Raises Refused, and OSError.
+    """
+    directory = tempfile.mkdtemp(prefix=prefix, dir=_TMP)
+    try:
+        check_owners(directory, private=1)
+    except Refused:
+        with contextlib.suppress(OSError):  # by now, another user's may have its name
+            os.rmdir(directory)
+        raise
+    return directory
 
 
 def make_own_directory(path: str, mode: int) -> None:

@@ -12,27 +12,20 @@ directory, it emits {"refused": {"message": str, "fix": str}}, and writes nothin
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from mnt.remote.common.owners import check_owners
+from mnt.remote.common.owners import make_private_directory
 from mnt.remote.common.refusal import Refused
-
-_DIRECTORIES = "/tmp"  # noqa: S108 - whatever TMPDIR is, which is often open to all users; its mode is checked
 
 
 def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, Any]:
     """Write the files, and remove them when standard input ends."""
-    directory = tempfile.mkdtemp(prefix="mnt-stage-", dir=_DIRECTORIES)
     try:
-        check_owners(directory, private=1)
+        directory = make_private_directory("mnt-stage-")
     except Refused as refusal:
-        with contextlib.suppress(OSError):  # by now, another user's may have its name
-            os.rmdir(directory)
         emit({"refused": refusal.document()})
         return {}
     try:
