@@ -12,7 +12,7 @@ from rich import filesize
 
 from mnt import ui
 from mnt.errors import MntError, counted
-from mnt.inventory.hostlist import fold
+from mnt.inventory.hostlist import sentences
 from mnt.push.manifest import Manifest
 from mnt.push.notices import KINDS, LARGE, Notice
 from mnt.push.result import STATUSES, Left, PushResult
@@ -114,9 +114,7 @@ def show_result(result: PushResult) -> None:
     ui.table(("HOST", "STATUS", "FILES SENT", "BYTES SENT", "TOOK", "CURRENT"), rows)
     for name, host in result.hosts.items():
         if host.error is not None:
-            ui.failure(f"{name}: {host.error}")
-            if host.fix:
-                ui.failure(f"  fix: {host.fix}")
+            ui.failure(f"{name}: {host.error}", host.fix)
     show_left({name: host.left for name, host in result.hosts.items()})
     if result.ok:
         ui.success(f"release {result.release} is current on {counted(len(result.hosts), 'host')}")
@@ -132,14 +130,14 @@ def show_result(result: PushResult) -> None:
 
 def show_left(left: Mapping[str, Sequence[Left]]) -> None:
     """Name the releases that stay because of what jobs have written there."""
-    found: dict[str, list[str]] = {}
-    for host, of_host in left.items():
-        for each in of_host:
-            if each.foreign is not None:
-                text = f"release {each.release} stays: jobs have written {told(each.foreign)}"
-                found.setdefault(text, []).append(host)
-    for text, hosts in found.items():
-        ui.warn(f"{fold(hosts)}: {text}")
+    found = sentences(
+        (host, f"release {each.release} stays: jobs have written {told(each.foreign)}")
+        for host, of_host in left.items()
+        for each in of_host
+        if each.foreign is not None
+    )
+    for text in found:
+        ui.warn(text)
     if found:
         ui.info("  keep what you need of them; then: mnt releases prune ID --with-results")
 

@@ -15,7 +15,7 @@ from mnt.cli.push_view import progress_shown, told
 from mnt.cli.rollback import check_id
 from mnt.errors import HostError, UsageError
 from mnt.fleet import Fleet
-from mnt.inventory.hostlist import fold
+from mnt.inventory.hostlist import fold, sentences
 from mnt.push import prune as pruning
 from mnt.push.change import KEEP
 from mnt.push.origin import told as told_of
@@ -137,24 +137,22 @@ def _kept(ids: Sequence[str], result: Mapping[str, Pruned]) -> bool:
 
 
 def _show_pruned(result: Mapping[str, Pruned], dry_run: bool) -> None:
-    would = "would be removed" if dry_run else "removed"
-    sentences: dict[str, list[str]] = {}
-    for host, pruned in result.items():
-        for release in pruned.removed:
-            sentences.setdefault(f"{release}: {would}", []).append(host)
-        for left in pruned.left:
-            what = f" ({told(left.foreign)}); --with-results removes it" if left.foreign else ""
-            sentences.setdefault(f"{left.release}: stays, because it {WHY_LEFT[left.why]}{what}", []).append(
-                host
-            )
-        if pruned.shares_with:
-            sentences.setdefault(f"shares the workdir of {pruned.shares_with}", []).append(host)
-    for text, hosts in sentences.items():
-        ui.plain(f"{fold(hosts)}: {text}")
+    said = sentences((host, text) for host, pruned in result.items() for text in _outcome(pruned, dry_run))
+    for text in said:
+        ui.plain(text)
     for host, pruned in result.items():
         if pruned.error is not None:
-            ui.failure(f"{host}: {pruned.error}")
-            if pruned.fix:
-                ui.failure(f"  fix: {pruned.fix}")
-    if not sentences and not any(pruned.error for pruned in result.values()):
+            ui.failure(f"{host}: {pruned.error}", pruned.fix)
+    if not said and not any(pruned.error for pruned in result.values()):
         ui.info("there is nothing to remove")
+
+
+def _outcome(pruned: Pruned, dry_run: bool) -> Iterator[str]:
+    """What was removed from a host, and what was not, for people."""
+    for release in pruned.removed:
+        yield f"{release}: {'would be removed' if dry_run else 'removed'}"
+    for left in pruned.left:
+        what = f" ({told(left.foreign)}); --with-results removes it" if left.foreign else ""
+        yield f"{left.release}: stays, because it {WHY_LEFT[left.why]}{what}"
+    if pruned.shares_with:
+        yield f"shares the workdir of {pruned.shares_with}"

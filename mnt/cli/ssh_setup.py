@@ -10,7 +10,7 @@ from mnt import keys, ui
 from mnt.cli.options import Selection, json_option, selection_options
 from mnt.errors import counted
 from mnt.fleet.login.terminal import ask_secret
-from mnt.inventory.hostlist import fold
+from mnt.inventory.hostlist import fold, sentences
 from mnt.trust import identity as identities
 from mnt.trust.identity import Identity
 from mnt.trust.setup import Setup, set_up
@@ -72,11 +72,8 @@ class _Key:
 
 
 def _ask_password(user: str, reasons: Mapping[str, str]) -> str | None:
-    alike: dict[str, list[str]] = {}
-    for host, why in reasons.items():
-        alike.setdefault(why, []).append(host)
-    for why, hosts in alike.items():
-        ui.info(f"{fold(hosts)}: {why}")
+    for text in sentences(reasons.items()):
+        ui.info(text)
     return ask_secret(f"Password of {user} on {fold(list(reasons))}: ")
 
 

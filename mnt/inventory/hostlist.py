@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 
 from mnt.errors import UsageError
 from mnt.inventory.model import Host, Inventory
@@ -97,6 +97,18 @@ def brief(hosts: Sequence[str], longest: int = 200) -> str:
     kept = max(1, sum(length <= longest for length in lengths))
     more = f" and {len(hosts) - kept} more" if kept < len(hosts) else ""
     return ",".join(host[:longest] for host in hosts[:kept]) + more
+
+
+def sentences(said: Iterable[tuple[str, str]]) -> list[str]:
+    """`node[1-4]: text` for each text, in the order in which they first come.
+
+    Args:
+        said: host and text, as often as something is said of a host.
+    """
+    hosts: dict[str, list[str]] = {}
+    for host, text in said:
+        hosts.setdefault(text, []).append(host)
+    return [f"{fold(names)}: {text}" for text, names in hosts.items()]
 
 
 def group(answers: Mapping[str, Hashable]) -> list[tuple[str, ...]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mnt.errors import MntError
 from mnt.fleet import Fleet
-from mnt.inventory.hostlist import fold
+from mnt.inventory.hostlist import sentences
 from mnt.inventory.model import Host
 from mnt.push.change import KEEP, Change
 from mnt.push.manifest import Manifest
@@ -58,9 +58,7 @@ def check_kept(hosts: Iterable[Host], manifest: Manifest) -> None:
     found = in_the_way(manifest.entries, dict.fromkeys(name for host in hosts for name in host.keep))
     if found is not None:
         name, obstacle = found
-        ignored = ignore_line(
-            min(name, obstacle, key=len)
-        )  # without a / at its end: it may be a link or a file
+        ignored = ignore_line(min(name, obstacle, key=len))  # no / at its end: it may be a link or a file
         raise MntError(
             f"the tree contains {obstacle}, but `keep` in the inventory requires a link to shared/{name}",
             fix=f"list {ignored} in .mntignore, or remove {name} from `keep`",
@@ -98,16 +96,15 @@ class _Push(Change):
 
     def _announce(self) -> None:
         """Say what is about to be replaced, if it is not of this user, or of another tree."""
-        found: dict[str, list[str]] = {}
-        for host in self._leaders:
-            pushed = self._pushed[host]
-            if pushed is None or self._was_current(host):
-                continue
-            if not (is_mine(pushed, self._origin) and is_this_tree(pushed, self._origin)):
-                text = f"current, {self._surveys[host].current}, was pushed by {told(pushed)}"
-                found.setdefault(text, []).append(host)
-        for text, hosts in found.items():
-            self._progress.warn(f"{fold(hosts)}: {text}; mnt rollback leads back to it")
+        replaced = [
+            (host, f"current, {self._surveys[host].current}, was pushed by {told(pushed)}")
+            for host in self._leaders
+            if (pushed := self._pushed[host]) is not None
+            and not self._was_current(host)
+            and not (is_mine(pushed, self._origin) and is_this_tree(pushed, self._origin))
+        ]
+        for text in sentences(replaced):
+            self._progress.warn(f"{text}; mnt rollback leads back to it")
 
     def _offer(self, receivers: Sequence[str]) -> dict[str, list[int]]:
         """Tell hosts what the release consists of, and learn which files they lack."""

@@ -152,8 +152,10 @@ def success(text: str) -> None:
     _write(text, sys.stderr, fg="green")
 
 
-def failure(text: str) -> None:
+def failure(text: str, fix: str | None = None) -> None:
     _write(text, sys.stderr, fg="red")
+    if fix:
+        _write(f"  fix: {fix}", sys.stderr, fg="red")
 
 
 def warn(text: str) -> None:
