@@ -18,9 +18,9 @@ from mnt.fetch import fetch as fetching
 from mnt.fetch.fetch import Fetched, Options, Progress
 from mnt.fetch.places import JOB_PLACES, conflict, pattern_of, place_of
 from mnt.fleet import Fleet
-from mnt.inventory.hostlist import fold
+from mnt.inventory.hostlist import fold, sentences
 from mnt.launch.jobs import JOB_ID, Job
-from mnt.tasks.fetch import Wanted
+from mnt.tasks.fetch import Pattern, Wanted
 
 _DIRECTORY = "fetched"
 _SHOWN = 5  # files of a host that are named
@@ -45,10 +45,11 @@ def fetch(
     current release; it may have *, ? and [..], quoted. What is here already is not sent again, so run it
     again after an interrupt. Links are not followed.
     """
-    with _chosen(selection, what) as (job, fleet, hosts, complete):
+    named = _job_among(what)
+    patterns = [] if named or not what else _patterns(what)
+    with _chosen(selection, named, paths=bool(patterns)) as (job, fleet, hosts, complete):
         default = os.path.join(_DIRECTORY, job.job) if job else _DIRECTORY
         directory = default if to is None else to
-        patterns = [] if job else [pattern_of(path) for path in what]
         local = job is not None and job.record.backend == "local"
         here = os.path.realpath(os.path.join(to, hosts[0]) if to else _DIRECTORY) if local else None
         wanted = Wanted(job.job if job else None, tuple(patterns), here)
@@ -89,23 +90,34 @@ def fetch(
     return 0 if ok else 1
 
 
-@contextlib.contextmanager
-def _chosen(
-    selection: Selection, what: tuple[str, ...]
-) -> Iterator[tuple[Job | None, Fleet, list[str], bool]]:
-    """The job that is meant (None: paths), a fleet of its hosts, their names, and whether these are all."""
+def _job_among(what: tuple[str, ...]) -> str | None:
+    """The job that is named; None: PATHs are, or nothing is. Raises UsageError."""
     named = [each for each in what if re.match(JOB_ID, each)]
     if named and len(what) > 1:
         raise UsageError(f"{named[0]} is a job, with other arguments", fix=f"mnt fetch {named[0]}")
-    if what and not named:
-        double = conflict([pattern_of(path) for path in what])
-        if double is not None:
-            raise UsageError(f"two paths lead to the same place here: {double}", fix="fetch them one by one")
+    return named[0] if named else None
+
+
+def _patterns(paths: tuple[str, ...]) -> list[Pattern]:
+    """Raises UsageError."""
+    patterns = [pattern_of(path) for path in paths]
+    double = conflict(patterns)
+    if double is not None:
+        raise UsageError(f"two paths lead to the same place here: {double}", fix="fetch them one by one")
+    return patterns
+
+
+@contextlib.contextmanager
+def _chosen(
+    selection: Selection, named: str | None, *, paths: bool
+) -> Iterator[tuple[Job | None, Fleet, list[str], bool]]:
+    """The job that is meant (None: paths), a fleet of its hosts, their names, and whether these are all."""
+    if paths:
         with Fleet(selection.hosts) as fleet:
             yield None, fleet, [host.name for host in selection.hosts], True
         return
-    with found_jobs(selection, named[0] if named else None) as found:
-        job = found.named(named[0] if named else None)
+    with found_jobs(selection, named) as found:
+        job = found.named(named)
         hosts = [member.host for member in job.nodes if member.entry is not None]
         if not hosts:
             raise MntError(f"job {job.job}: no host has its files", fix=f"mnt status {job.job}")
@@ -146,21 +158,15 @@ def _show(results: Mapping[str, Fetched], directory: str, dry_run: bool) -> None
         for host, result in results.items()
     ]
     ui.table(("HOST", "STATUS", "FILES", "BYTES", "ALREADY HERE", "TOOK"), rows)
-    sentences: dict[str, list[str]] = {}
-    for host, result in results.items():
-        for text in _remarks(result):
-            sentences.setdefault(text, []).append(host)
-    for text, hosts in sentences.items():
-        ui.warn(f"{fold(hosts)}: {text}")
+    for text in sentences((host, text) for host, result in results.items() for text in _remarks(result)):
+        ui.warn(text)
     for host, result in results.items():
         for place, why in list(result.failed.items())[:_SHOWN]:
             ui.failure(f"{host}: {place}: {why}")
         if result.failed.count > _SHOWN:
             ui.failure(f"{host}: .. and {result.failed.count - _SHOWN} more files: --json lists them")
         if result.error is not None:
-            ui.failure(f"{host}: {result.error}")
-            if result.fix:
-                ui.failure(f"  fix: {result.fix}")
+            ui.failure(f"{host}: {result.error}", result.fix)
     files = sum(result.files for result in results.values())
     size = filesize.decimal(sum(result.bytes for result in results.values()))
     if dry_run:

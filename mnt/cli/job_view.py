@@ -18,10 +18,6 @@ def duration(seconds: float | None) -> str:
     return f"{whole} s"
 
 
-def nodes_of(count: int) -> str:
-    return counted(count, "node")
-
-
 def show_end(job: Job, as_json: bool = False) -> int:
     """Show how a job has ended; returns its exit code."""
     if as_json:
@@ -30,7 +26,7 @@ def show_end(job: Job, as_json: bool = False) -> int:
         ui.warn(warning)
     if job.state == "finished":
         took = duration(job.seconds())
-        ui.success(f"job {job.job} finished on {nodes_of(len(job.nodes))}{took and f' in {took}'}")
+        ui.success(f"job {job.job} finished on {counted(len(job.nodes), 'node')}{took and f' in {took}'}")
         return 0
     culprit = job.culprit
     if culprit is not None and culprit.traceback:

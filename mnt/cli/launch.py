@@ -12,7 +12,7 @@ from functools import partial
 import click
 
 from mnt import ui
-from mnt.cli.job_view import nodes_of, show_end
+from mnt.cli.job_view import show_end
 from mnt.cli.options import Selection, grace_option, json_option, mode_option, selection_options
 from mnt.cli.stop import show_stopped
 from mnt.errors import MntError, NeverStarted, OutputError, UsageError, counted
@@ -230,7 +230,9 @@ def _inventory(
 def _run(fleet: Fleet, launch: Launch, detach: bool, as_json: bool) -> int:
     """Start the job, watch it unless detached, and stop it on all nodes after an interrupt."""
     plan = launch.plan
-    ui.note(f"job {plan.job}: {plan.command}, world size {plan.world_size} on {nodes_of(len(plan.nodes))}")
+    ui.note(
+        f"job {plan.job}: {plan.command}, world size {plan.world_size} on {counted(len(plan.nodes), 'node')}"
+    )
     stop = partial(_stop_everywhere, launch)
     try:
         if detach:
@@ -318,4 +320,4 @@ def _show_started(plan: LaunchPlan, as_json: bool) -> None:
         ui.document(plan.document())
         return
     ui.plain(plan.job)
-    ui.note(f"running on {nodes_of(len(plan.nodes))}; mnt logs -f {plan.job}, mnt stop {plan.job}")
+    ui.note(f"running on {counted(len(plan.nodes), 'node')}; mnt logs -f {plan.job}, mnt stop {plan.job}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -140,7 +140,8 @@ def fetch(
         **{host: _surveyed(found, shared[host], names) for host, found in parts.items()},
         **{host: _failed(error, Fetched()) for host, error in surveys.errors().items()},
     }
-    work = {host: _worth(found, shared[host]) for host, found in parts.items() if _worth(found, shared[host])}
+    worth = {host: _worth(found, shared[host]) for host, found in parts.items()}
+    work = {host: of_host for host, of_host in worth.items() if of_host}
     everything = [part for of_host in work.values() for part in of_host.values()]
     progress.total(sum(part["files"] for part in everything), sum(part["bytes"] for part in everything))
     if options.dry_run:
@@ -151,12 +152,7 @@ def fetch(
         with opened(directory) as descriptor:
             job = _Job(prefixes, descriptor, options, progress, Space(descriptor))
             short = _take_all(fleet, wanted, work, results, job)
-        for host, numbers in shared.items():
-            leaders = {owner for number, owner in numbers.items() if (owner, number) in short}
-            leaders |= {owner for owner in numbers.values() if results[owner].error is not None}
-            if leaders and results[host].error is None:
-                results[host].error = f"{fold(sorted(leaders))} has not sent the files that they share"
-                results[host].fix = f"mnt fetch -n {host}, with the same arguments"
+        _require_shared(results, shared, short)
     return {host: results[host] for host in wanted}
 
 
@@ -189,6 +185,28 @@ def _failed(error: HostError, result: Fetched) -> Fetched:
         result.fix = "run it again to go on"
     result.reached = error.phase in ("command", "answer", "channel")
     return result
+
+
+def _require_shared(
+    results: Mapping[str, Fetched],
+    shared: Mapping[str, Mapping[int, str]],
+    short: Collection[tuple[str, int]],
+) -> None:
+    """A host fails whose shared files the host from which they were to come has not sent.
+
+    Args:
+        shared: see `sharers`.
+        short: see `_take_all`.
+    """
+    for host, numbers in shared.items():
+        owners = {
+            owner
+            for number, owner in numbers.items()
+            if (owner, number) in short or results[owner].error is not None
+        }
+        if owners and results[host].error is None:
+            results[host].error = f"{fold(sorted(owners))} has not sent the files that they share"
+            results[host].fix = f"mnt fetch -n {host}, with the same arguments"
 
 
 class _Job(NamedTuple):

@@ -34,11 +34,11 @@ def opened(directory: str) -> Iterator[int]:
     may, if this user is one of them.
     """
     path = os.path.join(os.getcwd(), directory)
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
         try:
             make_own_directory(path, 0o700)
             checked = checked_directory(path, shared_group(path), inside_closed=True)
-            descriptor = opened.enter_context(checked)
+            descriptor = stack.enter_context(checked)
         except Refused as refusal:
             raise UsageError(f"--to {directory}: {refusal.message}", fix=refusal.fix) from None
         except OSError as error:

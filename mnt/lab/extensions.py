@@ -18,9 +18,8 @@ from mnt.remote.common.mounts import mount_id
 from mnt.remote.common.owners import accepts, checked_directory
 from mnt.remote.common.refusal import Refused
 
-_LOCK = (
-    "lock"  # torch makes it while it loads an op, and waits for its end: that of a killed build never ends
-)
+# Torch makes it while it loads an op, and waits for its end: that of a killed build never ends.
+_LOCK = "lock"
 _MOST_NAMES = 10_000  # to look at in one directory
 _MOST_FILES = 10_000
 _MOST_BYTES = 1 << 30  # of all files; the ops for one GPU have some 100 MiB

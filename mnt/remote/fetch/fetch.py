@@ -52,7 +52,7 @@ def _survey(part: Part) -> dict[str, Any]:
     to one file of one file system.
     """
     files = size = others = later = total = 0
-    for path, found in part.files() if part.problem is None else ():
+    for path, found in part.files():
         if found is None:
             others += 1
             identity = os.urandom(16)
@@ -81,7 +81,7 @@ def _list(parts: Sequence[Part], emit: Emit) -> dict[str, Any]:
     rows: list[list[Any]] = []
     count = size = waiting = 0
     for number, part in enumerate(parts):
-        for path, found in part.files() if part.problem is None else ():
+        for path, found in part.files():
             if found is not None and part.is_later(found):
                 continue
             row = _row(number, part, path, found)

@@ -54,7 +54,9 @@ class Part(NamedTuple):
     without: bytes | None = None  # a directory, relative to `top`, whose files are no part of it
 
     def files(self) -> Iterator[Found]:
-        """Every file, whatever its kind; links are not followed, apart from `top`."""
+        """Every file, whatever its kind; links are not followed, apart from `top`. With a problem, none."""
+        if self.problem is not None:
+            return
         for path, found in self._all():
             if not self._may_be_new(path, found) or self._is_without(path):
                 continue
