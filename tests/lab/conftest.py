@@ -9,10 +9,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 import sessions
+from launches import nothing_is_left
 from waiting import PATIENCE
 
 from mnt.errors import MntError
@@ -101,3 +103,20 @@ def mnt(
         return run_mnt(*args, **{"lab": lab, **options})
 
     return run
+
+
+@pytest.fixture(scope="module")
+def pushed(
+    mnt: Callable[..., subprocess.CompletedProcess[str]], tree: Path
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`mnt` on the session's lab, with the module's `tree` pushed."""
+    done = mnt("push", str(tree))
+    assert done.returncode == 0, done.stderr
+    return mnt
+
+
+@pytest.fixture
+def no_job_left(lab: Lab) -> Iterator[None]:
+    """After the test: no process of any job on any host of the session's lab."""
+    yield
+    nothing_is_left(lab)

@@ -46,15 +46,12 @@ while not os.path.exists("outputs/stop") and time.monotonic() < end:
 
 
 @pytest.fixture(scope="module")
-def pushed(mnt: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """`mnt` on the session's lab, with two scripts pushed."""
-    tree = tmp_path_factory.mktemp("tree")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("tree")
     for name, text in {"write": WRITE, "wait": WAIT}.items():
-        (tree / f"{name}.py").write_text(text)
-    (tree / "data.txt").write_text("pushed")
-    done = mnt("push", str(tree))
-    assert done.returncode == 0, done.stderr
-    return mnt
+        (root / f"{name}.py").write_text(text)
+    (root / "data.txt").write_text("pushed")
+    return root
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,8 @@ from waiting import PATIENCE, at_most, read_until, rest_of
 
 from mnt.lab.lab import Lab, LabHost
 
+pytestmark = pytest.mark.usefixtures("no_job_left")
+
 Mnt = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -24,20 +26,6 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("tree")
     (root / "sleeper.py").write_text(SLEEP)
     return root
-
-
-@pytest.fixture(scope="module")
-def pushed(mnt: Mnt, tree: Path) -> Mnt:
-    """`mnt` on the session's lab, with `tree` pushed."""
-    done = mnt("push", str(tree))
-    assert done.returncode == 0, done.stderr
-    return mnt
-
-
-@pytest.fixture(autouse=True)
-def nothing_left(lab: Lab) -> Iterator[None]:
-    yield
-    nothing_is_left(lab)
 
 
 def signal_programs(host: LabHost, signum: signal.Signals, *words: str) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from mnt.lab.lab import Lab
 from mnt.launch import watch
 from mnt.launch.plan import LaunchOptions
 from mnt.launch.run import run
+
+pytestmark = pytest.mark.usefixtures("no_job_left")
 
 Mnt = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -70,21 +72,6 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, text in {"show": SHOW, "fail": RAISE, "sleeper": SLEEP, "count": COUNT, "meet": MEET}.items():
         (root / f"{name}.py").write_text(text)
     return root
-
-
-@pytest.fixture(scope="module")
-def pushed(mnt: Mnt, tree: Path) -> Mnt:
-    """`mnt` on the session's lab, with `tree` pushed."""
-    done = mnt("push", str(tree))
-    assert done.returncode == 0, done.stderr
-    return mnt
-
-
-@pytest.fixture(autouse=True)
-def nothing_left(lab: Lab) -> Iterator[None]:
-    """After every test: no process of any job on any host."""
-    yield
-    nothing_is_left(lab)
 
 
 def training_python(lab: Lab) -> str:

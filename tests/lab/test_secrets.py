@@ -86,12 +86,10 @@ class Secrets:
 
 
 @pytest.fixture(scope="module")
-def pushed(mnt: Mnt, tmp_path_factory: pytest.TempPathFactory) -> Mnt:
-    tree = tmp_path_factory.mktemp("tree")
-    (tree / "wait.py").write_text(WAIT)
-    done = mnt("push", str(tree))
-    assert done.returncode == 0, done.stderr
-    return mnt
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("tree")
+    (root / "wait.py").write_text(WAIT)
+    return root
 
 
 @pytest.fixture

@@ -6,15 +6,17 @@ import json
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
-from launches import nothing_is_left, start_attached
+from launches import start_attached
 from waiting import at_most, read_until, rest_of, wait_for
 
 from mnt.lab.lab import Lab
+
+pytestmark = pytest.mark.usefixtures("no_job_left")
 
 Mnt = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -36,20 +38,12 @@ while True:
 
 
 @pytest.fixture(scope="module")
-def pushed(mnt: Mnt, tmp_path_factory: pytest.TempPathFactory) -> Mnt:
-    tree = tmp_path_factory.mktemp("tree")
-    (tree / "ranks.py").write_text(RANKS)
-    (tree / "flood.py").write_text(FLOOD)
-    (tree / "lines.py").write_text("for n in range(30): print('line', n)\n")
-    done = mnt("push", str(tree))
-    assert done.returncode == 0, done.stderr
-    return mnt
-
-
-@pytest.fixture(autouse=True)
-def nothing_left(lab: Lab) -> Iterator[None]:
-    yield
-    nothing_is_left(lab)
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("tree")
+    (root / "ranks.py").write_text(RANKS)
+    (root / "flood.py").write_text(FLOOD)
+    (root / "lines.py").write_text("for n in range(30): print('line', n)\n")
+    return root
 
 
 def without_torch(lab: Lab, host: str, path: Path) -> str:
