@@ -182,7 +182,6 @@ def test_paths(pushed: Run, lab: Lab, tmp_path: Path) -> None:
     [
         (["20260101-101500-3fa90c", "20260101-101500-3fa90d"], "is a job, with other arguments"),
         (["20260101-101500-3fa90c", "x"], "is a job, with other arguments"),
-        (["20260101-101500-3fa90c"], "20260101-101500-3fa90c"),
         (["../x"], "a path with '..'"),
         (["x/../../y"], "a path with '..'"),
         (["~eve/x"], "the home of another user"),
@@ -193,6 +192,14 @@ def test_paths(pushed: Run, lab: Lab, tmp_path: Path) -> None:
 def test_what_cannot_be_meant(pushed: Run, tmp_path: Path, words: list[str], says: str) -> None:
     done = pushed("fetch", *words, cwd=tmp_path)
     assert (done.returncode, says in done.stderr) == (2, True), done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_that_is_not_there(pushed: Run, tmp_path: Path) -> None:
+    job = launched(pushed, "write.py")
+    done = pushed("fetch", "20260101-101500-3fa90c", cwd=tmp_path)
+    assert (done.returncode, "20260101-101500-3fa90c" in done.stderr) == (2, True), done.stderr
+    assert f"name one of these: {job} (finished)" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
