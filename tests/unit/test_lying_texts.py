@@ -6,7 +6,7 @@ import io
 import os
 import shlex
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -24,6 +24,7 @@ from mnt.facts.host import Interface, Interpreter, Listener
 from mnt.facts.system import Artifacts, Exposed, Release, Resolved
 from mnt.fleet import Fleet
 from mnt.inventory.model import Host
+from mnt.launch.plan import LaunchPlan
 from mnt.launch.staging import all_of
 from mnt.network.decision import decide
 from mnt.network.nic import NicChoice
@@ -34,6 +35,7 @@ from mnt.remote.probe import visible
 from mnt.tasks.job import check_node
 from mnt.tasks.push import list_releases
 from mnt.trial import run as trial
+from mnt.trial.run import TrialCulprit
 
 Frames = Iterator[tuple[str, Any]]
 
@@ -149,11 +151,15 @@ def test_only_a_command_that_takes_rights_is_taken_from_a_host(fix: str) -> None
 # --- the trial ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("says", ["running", "finished"])
-def test_a_trial_ends_though_a_log_does_not(monkeypatch: pytest.MonkeyPatch, says: str) -> None:
-    monkeypatch.setattr(trial, "_RUN_SECONDS", 0.5)
-    plan = plan_of("node1", "node2")
-    pause = threading.Event()
+Watched = Callable[[str], Frames]  # what a host's watching says, from then on
+
+
+def trial_of(plan: LaunchPlan, watched: Watched, stopped: threading.Event | None = None) -> TrialCulprit:
+    """Run the trial on hosts that stage, start and stop as they should; returns whom it blames.
+
+    Args:
+        stopped: is set when a host is told to stop.
+    """
 
     def speak(host: str, program: str, args: dict[str, Any], stdin: IO[bytes]) -> Frames:
         action = args["action"]
@@ -164,18 +170,34 @@ def test_a_trial_ends_though_a_log_does_not(monkeypatch: pytest.MonkeyPatch, say
             node = entry(plan, host, state="running")
             yield "answer", {"pid": 5, "listening": True, "peer": peer, "node": node}
         elif action == "stop":
+            if stopped is not None:
+                stopped.set()
             yield "answer", {"status": "stopped", "killed": 0, "left": [], "port_free": True}
-        elif host == "node1":
-            yield "answer", {"node": entry(plan, host)}
         else:
-            yield "frame", {"state": entry(plan, host, state=says)}
-            while not pause.wait(0.02):
-                yield "frame", {"data": "x\n", "offset": 1, "stream": "output"}
+            yield from watched(host)
 
     facts: Any = type("Facts", (), {"facts": {}})
     with at_most(30), fleet_of("node1", "node2", script=speak) as fleet:
         _, culprit = trial._run(fleet, plan, "p ", facts, lambda text: None)
     assert culprit is not None
+    return culprit
+
+
+@pytest.mark.parametrize("says", ["running", "finished"])
+def test_a_trial_ends_though_a_log_does_not(monkeypatch: pytest.MonkeyPatch, says: str) -> None:
+    monkeypatch.setattr(trial, "_RUN_SECONDS", 0.5)
+    plan = plan_of("node1", "node2")
+    pause = threading.Event()
+
+    def watched(host: str) -> Frames:
+        if host == "node1":
+            yield "answer", {"node": entry(plan, host)}
+            return
+        yield "frame", {"state": entry(plan, host, state=says)}
+        while not pause.wait(0.02):
+            yield "frame", {"data": "x\n", "offset": 1, "stream": "output"}
+
+    culprit = trial_of(plan, watched)
     assert (culprit.host, culprit.message) == ("node2", "it was not done within 0.5 s")
 
 
@@ -184,28 +206,12 @@ def test_a_worker_that_never_joins_is_not_the_first_hosts_fault(monkeypatch: pyt
     plan = plan_of("node1", "node2")
     stopped = threading.Event()
 
-    def speak(host: str, program: str, args: dict[str, Any], stdin: IO[bytes]) -> Frames:
-        action = args["action"]
-        if action == "stage":
-            yield "answer", {"spec": "/s", "program": "/p"}
-        elif action == "spawn":
-            peer = {"addr": "127.0.0.1", "port": 9}
-            yield (
-                "answer",
-                {"pid": 5, "listening": True, "peer": peer, "node": entry(plan, host, state="running")},
-            )
-        elif action == "stop":
-            stopped.set()
-            yield "answer", {"status": "stopped", "killed": 0, "left": [], "port_free": True}
-        else:
-            yield "frame", {"state": entry(plan, host, state="running")}
-            stopped.wait(20)
-            yield "answer", {"node": entry(plan, host, state="stopped", exit_code=None)}
+    def watched(host: str) -> Frames:
+        yield "frame", {"state": entry(plan, host, state="running")}
+        stopped.wait(20)
+        yield "answer", {"node": entry(plan, host, state="stopped", exit_code=None)}
 
-    facts: Any = type("Facts", (), {"facts": {}})
-    with at_most(30), fleet_of("node1", "node2", script=speak) as fleet:
-        _, culprit = trial._run(fleet, plan, "p ", facts, lambda text: None)
-    assert culprit is not None
+    culprit = trial_of(plan, watched, stopped)
     assert culprit.hosts == ("node1", "node2")
 
 
