@@ -349,6 +349,23 @@ def test_a_lost_head_ends_a_program_that_reads(hung_up: Callable[..., bool]) -> 
     assert hung_up("stdin.read()", stream=None)
 
 
+@pytest.mark.parametrize("body", ["stdin.read()", "time.sleep(1000)"])
+def test_the_loss_of_the_head_interrupts_once(hung_up: Callable[..., bool], body: str) -> None:
+    """Whether the program read or not: the signal that follows does not end its cleaning up, nor that of a child."""
+    cleaning = f"""file, args["file"] = args["file"], os.devnull
+        try: {body}
+        finally:
+            pid = os.fork()
+            time.sleep(0.3)  # the signal comes now, if it has not yet
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGHUP)
+            if not pid: os._exit(0)
+            assert os.waitpid(pid, 0)[1] == 0
+            assert subprocess.run(["sh", "-c", "kill -TERM $$"]).returncode == -signal.SIGTERM
+            args["file"] = file"""
+    assert hung_up(cleaning, stream=None)
+
+
 def test_a_lost_head_is_noticed_behind_data_that_nobody_reads(hung_up: Callable[..., bool]) -> None:
     assert hung_up("time.sleep(1000)", stream=b"x" * 20_000)
 

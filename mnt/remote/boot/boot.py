@@ -65,7 +65,10 @@ class Frames:
 
 
 class Stream(io.RawIOBase):
-    """The bytes that the head streams to the program. Raises ConnectionError if the head is gone."""
+    """The bytes that the head streams to the program. Raises ConnectionError if the head is gone.
+
+    That is then all the program hears of it: the signal that says the same does not disturb it as it cleans up.
+    """
 
     def __init__(self, feed: io.BufferedReader) -> None:
         self._feed = feed
@@ -79,14 +82,14 @@ class Stream(io.RawIOBase):
         if self._left == 0 and not self._ended:
             size = self._feed.read(8)
             if len(size) < 8:
-                raise ConnectionError(_LOST)
+                raise _lost()
             self._left = int(size, 16)
             self._ended = self._left == 0
         if self._ended or not len(buffer):
             return 0
         count = self._feed.readinto1(memoryview(buffer)[: self._left])
         if not count:
-            raise ConnectionError(_LOST)
+            raise _lost()
         self._left -= count
         return count
 
@@ -133,7 +136,23 @@ class Group:
 
 
 def _exit_on_signal(signum: int, frame: FrameType | None) -> NoReturn:
+    _told_once()
     raise SystemExit(128 + signum)
+
+
+def _lost() -> ConnectionError:
+    if threading.current_thread() is threading.main_thread():
+        _told_once()
+    return ConnectionError(_LOST)
+
+
+def _told_once() -> None:
+    """Further signals to end have no effect: a program that cleans up is not interrupted again.
+
+    A handler, not SIG_IGN, which the commands that the program still runs would inherit.
+    """
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, lambda *_: None)
 
 
 def _reset_signals() -> None:
