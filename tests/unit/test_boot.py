@@ -351,7 +351,7 @@ def test_a_lost_head_ends_a_program_that_reads(hung_up: Callable[..., bool]) -> 
 
 @pytest.mark.parametrize("body", ["stdin.read()", "time.sleep(1000)"])
 def test_the_loss_of_the_head_interrupts_once(hung_up: Callable[..., bool], body: str) -> None:
-    """Whether the program read or not: the signal that follows does not end its cleaning up, nor that of a child."""
+    """The signal that follows does not end the cleaning up of the program, nor that of a child."""
     cleaning = f"""file, args["file"] = args["file"], os.devnull
         try: {body}
         finally:

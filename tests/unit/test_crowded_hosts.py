@@ -22,33 +22,41 @@ needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be anoth
 
 
 @contextlib.contextmanager
-def listening(number: int) -> Iterator[int]:
-    """So many sockets on one port, in all network namespaces of this process."""
+def listening(number: int) -> Iterator[list[socket.socket]]:
+    """So many sockets on one port."""
     with contextlib.ExitStack() as opened:
-        port = 0
+        sockets: list[socket.socket] = []
         for _ in range(number):
             each = opened.enter_context(socket.socket())
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            each.bind(("127.0.0.1", port))
+            each.bind(("127.0.0.1", port_of(sockets[0]) if sockets else 0))
             each.listen()
-            port = each.getsockname()[1]
-        yield port
+            sockets.append(each)
+        yield sockets
+
+
+def port_of(listener: socket.socket) -> int:
+    port: int = listener.getsockname()[1]
+    return port
 
 
 def test_many_sockets_on_one_port() -> None:
-    with listening(300) as port:
-        found = listeners(port)
+    with listening(300) as sockets:
+        found = listeners(port_of(sockets[0]))
     assert len(found) == 32
     assert {entry["pid"] for entry in found} == {os.getpid()}
 
 
 @needs_root
 def test_one_of_each_other_user_is_enough() -> None:
-    with listening(2) as port:
+    with listening(2) as sockets:
+        port = port_of(sockets[0])
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(writing)
+            for mine in sockets:  # else both processes hold them, and the lower pid is named
+                mine.close()
             os.setuid(OTHER)
             with contextlib.ExitStack() as opened:
                 for address in ("127.0.0.2", "127.0.0.3"):

@@ -25,6 +25,8 @@ from mnt.remote.job.remains.torchrun import find_failure, read_ranks
 from mnt.remote.job.stop import stop_node
 from mnt.remote.push.entries import parse_manifest
 
+pytestmark = pytest.mark.one_python
+
 JOB, HOST = "20261128-000000-abcdef", "node1"
 ABOUT = {"job": JOB, "host": HOST, "node_rank": 0, "nodes": [], "created": 1.0}
 

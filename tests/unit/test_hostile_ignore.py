@@ -16,6 +16,8 @@ from mnt.errors import MntError
 from mnt.push import ignore
 from mnt.push.tree import walk
 
+pytestmark = pytest.mark.one_python
+
 PLAIN = {ignore._STAR: b"[^/]*", ignore._DIRECTORIES: b"(?:.*/)?", ignore._ALL: b".*"}
 
 glob = st.lists(

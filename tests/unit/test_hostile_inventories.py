@@ -14,6 +14,8 @@ from mnt.errors import InventoryError, UsageError
 from mnt.inventory import hostlist, loader
 from mnt.inventory.model import Inventory
 
+pytestmark = pytest.mark.one_python
+
 SECONDS = 6  # of processor time; each takes less than 2 on one idle core
 MEMORY = 300 * 1024  # KiB
 

@@ -25,6 +25,8 @@ from mnt.fleet.login.identities import Unusable, _load
 from mnt.fleet.login.sshconfig import SshConfig
 from mnt.inventory.model import Host, Ssh
 
+pytestmark = pytest.mark.one_python
+
 PEM, DER_PRIVATE = serialization.Encoding.PEM, serialization.PrivateFormat
 SCRYPT = bytes.fromhex("06092b06010401da47040b")
 PBKDF2 = bytes.fromhex("06092a864886f70d01050c")

@@ -18,6 +18,8 @@ from local_jobs import LocalMnt, make_python
 from ports import free_port
 from waiting import PATIENCE, alive, read_until, rest_of, wait_for
 
+pytestmark = pytest.mark.one_python
+
 HERE = socket.gethostname()
 
 SHOW = """

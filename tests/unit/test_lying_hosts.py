@@ -26,6 +26,8 @@ from mnt.fleet.wire.command import ReadTimeout
 from mnt.inventory.model import Host, Ssh
 from mnt.tasks.program import ProgramError, held, run_program
 
+pytestmark = pytest.mark.one_python
+
 GIB = 1024  # MiB
 
 
@@ -38,7 +40,6 @@ def attack(name: str, count: int) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.memory
 @pytest.mark.parametrize("name", ["all that fits", "push", "hold"])
 def test_256_hosts_that_send_all_they_may(name: str) -> None:
     result = attack(name, 256)
@@ -46,7 +47,6 @@ def test_256_hosts_that_send_all_they_may(name: str) -> None:
     assert result["MiB"] < GIB
 
 
-@pytest.mark.memory
 @pytest.mark.parametrize("name", ["jobs", "jobs and junk", "logs"])
 def test_64_hosts_that_send_all_they_may(name: str) -> None:
     """These take longer: as many hosts as a command talks to at a time, which is what the peak depends on."""
@@ -55,7 +55,6 @@ def test_64_hosts_that_send_all_they_may(name: str) -> None:
     assert result["MiB"] < GIB
 
 
-@pytest.mark.memory
 @pytest.mark.parametrize(
     "name", [name for name in liars.ATTACKS if name not in ("all that fits", "jobs", "jobs and junk", "logs")]
 )

@@ -24,6 +24,8 @@ from mnt.push.transfer import push
 from mnt.push.tree import walk
 from mnt.remote.push import receive
 
+pytestmark = pytest.mark.one_python
+
 Frames = Iterator[tuple[str, Any]]
 Script = Callable[[str, str, dict[str, Any], IO[bytes]], Frames]
 

@@ -16,6 +16,8 @@ from mnt.errors import HostError
 from mnt.fleet.wire.channel import RemoteCommand, open_session
 from mnt.fleet.wire.transport import HostTransport
 
+pytestmark = pytest.mark.one_python
+
 LOST = 14.0  # seconds, docs/architecture.md
 MORE = 8.0  # seconds for looking, and a busy machine
 

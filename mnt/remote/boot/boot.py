@@ -67,7 +67,7 @@ class Frames:
 class Stream(io.RawIOBase):
     """The bytes that the head streams to the program. Raises ConnectionError if the head is gone.
 
-    That is then all the program hears of it: the signal that says the same does not disturb it as it cleans up.
+    The program hears no more of it: the signal that says the same does not disturb it as it cleans up.
     """
 
     def __init__(self, feed: io.BufferedReader) -> None:
