@@ -16,6 +16,7 @@ from mnt.errors import MntError, UsageError
 
 # command -> (module of mnt.cli, its one-line help). Kept here so that `mnt --help` imports none of them.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("init", "Write an inventory, from what the hosts have."),
     "inventory": ("inventory", "List the inventories, or show the hosts of one."),
     "trust": ("trust", "Check the fingerprints of the hosts, and record their host keys."),
     "ssh-setup": ("ssh_setup", "Set up logins by key, to the hosts and between them."),

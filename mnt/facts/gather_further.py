@@ -68,7 +68,7 @@ def gather_further(
     progress("the hosts test each other")
 
     def others_in_turn() -> FleetFacts:
-        seen = _gather_visibility(fleet, exchanges)
+        seen = gather_visibility(fleet, exchanges)
         reached = gather_reach(fleet, nics, facts.master.name, facts.master_port)
         return replace(facts, visibility=seen, reach=reached)
 
@@ -98,7 +98,7 @@ def _gather_mesh(fleet: Fleet, facts: FleetFacts) -> dict[str, str | None]:
     }
 
 
-def _gather_visibility(fleet: Fleet, exchanges: Sequence[Exchange]) -> dict[str, Visibility]:
+def gather_visibility(fleet: Fleet, exchanges: Sequence[Exchange]) -> dict[str, Visibility]:
     """Which hosts see the writer's file, by storage path."""
     found: dict[str, Visibility] = {}
     for writer in dict.fromkeys(exchange.writer for exchange in exchanges):

@@ -92,8 +92,8 @@ def choose(
         interfaces: by host name; a host that is missing here is missing in the result.
     """
     known = [host for host in hosts if host.name in interfaces]
-    shared = _shared_addresses(interfaces.values())
-    usable = {host.name: _usable(_not_excluded(host, interfaces[host.name]), shared) for host in known}
+    could = reachable(interfaces)
+    usable = {host.name: _not_excluded(host, could[host.name]) for host in known}
     found: dict[str, NicChoice | NicProblem] = {}
     while known:
         found |= _choose(inventory, known, interfaces, usable)
@@ -104,13 +104,19 @@ def choose(
     return found
 
 
+def reachable(interfaces: Mapping[str, Sequence[Interface]]) -> dict[str, list[Interface]]:
+    """The NICs of each host by which another host could reach it, by host name."""
+    shared = _shared_addresses(interfaces.values())
+    return {host: _usable(nics, shared) for host, nics in interfaces.items()}
+
+
 def _choose(
     inventory: Inventory,
     known: Sequence[Host],
     interfaces: Mapping[str, Sequence[Interface]],
     usable: Mapping[str, Sequence[Interface]],
 ) -> dict[str, NicChoice | NicProblem]:
-    """The choices if the first host of `known` is the master. `usable`: see `_usable`, by host name."""
+    """The choices if the first host of `known` is the master. `usable`: by host name, as `reachable`."""
     master, *workers = known
     chosen: dict[str, NicChoice | NicProblem] = {}
     for host in known:
@@ -155,7 +161,7 @@ def _named(
                     f"configure an address on {shlex.quote(nic.name)} of {host.name}, "
                     "or set `nic` to another NIC",
                 )
-            inside = _addresses_in(nic, ipaddress.ip_network(subnet)) if subnet else []
+            inside = addresses_in(nic, ipaddress.ip_network(subnet)) if subnet else []
             return NicChoice(nic, (inside or nic.addresses)[0], reason)
     pasted = ", ".join(
         f"{shlex.quote(nic.name)} {nic.ipv4[0]}" for nic in nics if nic.ipv4 and not nic.loopback
@@ -170,9 +176,9 @@ def _named(
 def _in_subnet(
     host: Host, nics: Sequence[Interface], subnet: IPNetwork, reason: str
 ) -> NicChoice | NicProblem:
-    inside = [nic for nic in nics if not nic.loopback and _addresses_in(nic, subnet)]
+    inside = [nic for nic in nics if not nic.loopback and addresses_in(nic, subnet)]
     if len(inside) == 1:
-        return NicChoice(inside[0], _addresses_in(inside[0], subnet)[0], reason)
+        return NicChoice(inside[0], addresses_in(inside[0], subnet)[0], reason)
     what = "several NICs have" if inside else "no NIC has"
     return NicProblem(
         f"{what} an address in {subnet}",
@@ -226,11 +232,11 @@ def _master(
         (nic, network)
         for nic in nics
         for network in dict.fromkeys(ipaddress.ip_network(cidr, strict=False) for cidr in nic.ipv4)
-        if all(any(_addresses_in(other, network) for other in worker) for worker in workers)
+        if all(any(addresses_in(other, network) for other in worker) for worker in workers)
     ]
     if len(reached) == 1:
         nic, network = reached[0]
-        return NicChoice(nic, _addresses_in(nic, network)[0], f"every worker has an address in {network}")
+        return NicChoice(nic, addresses_in(nic, network)[0], f"every worker has an address in {network}")
     return NicProblem(
         "several NICs reach every worker" if reached else "no NIC reaches every worker",
         _listed(nic for nic, _ in reached) if reached else _listed(nics),
@@ -260,7 +266,8 @@ def _worker(
     return _in_subnet(worker, nics, masters.network, reason)
 
 
-def _addresses_in(nic: Interface, network: IPNetwork) -> list[str]:
+def addresses_in(nic: Interface, network: IPNetwork) -> list[str]:
+    """The IPv4 addresses of a NIC in a network, without prefix length."""
     return [address for address in nic.addresses if ipaddress.ip_address(address) in network]
 
 

@@ -1,0 +1,44 @@
+"""What a host has that an inventory could name, typed. Only `Survey.parse` reads the host's JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from mnt import typed
+from mnt.facts.host import Mounted, PathFacts
+from mnt.tasks.shape import Address, Short, converted, described, wrong_answer
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A Python environment: a venv, or one of conda's. It was found, and not started."""
+
+    path: str  # of its interpreter
+    kind: Literal["venv", "conda"]
+    version: Short  # of Python: 3.11.2
+    packages: Mapping[Short, Short] = field(default_factory=dict)  # canonical name (PEP 503) -> version
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The answer of one host."""
+
+    environments: tuple[Environment, ...] = ()
+    storage: tuple[Mounted, ...] = ()  # mounts whose files other hosts may have too
+    paths: Mapping[str, PathFacts] = field(default_factory=dict)  # their mount points
+    home: Mounted | None = None  # the mount that holds the user's home directory
+    routes: Mapping[Address, Address | None] = field(
+        default_factory=dict
+    )  # peer -> own address; None: no route
+
+    @classmethod
+    def parse(cls, host: str, document: Mapping[str, Any]) -> Survey:
+        """Raises HostError (phase `answer`) if the answer is not valid."""
+        try:
+            found: Survey = converted(document, cls)
+            return found
+        except typed.Misfit as misfit:
+            problem = described(misfit.location, misfit, "the survey's {} is not valid: {}")
+            raise wrong_answer(host, problem) from None

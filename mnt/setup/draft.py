@@ -1,0 +1,241 @@
+"""What a first inventory says about hosts, each value with the reason for it. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from mnt.errors import HostError
+from mnt.facts.fleet import FleetFacts
+from mnt.facts.host import HostFacts, Mounted, PathFacts
+from mnt.facts.survey import Survey
+from mnt.inventory.hostlist import brief
+from mnt.inventory.model import Mount
+from mnt.network.decision import NetworkDecision
+from mnt.setup import environments, training
+from mnt.setup.environments import Choice
+from mnt.setup.training import Training
+
+# Types whose source names the server: the same on all hosts, and worth a check.
+_NAMED_SOURCES = ("nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "glusterfs")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A value for a key of the inventory. `reason`: why, for a comment; empty: it needs none."""
+
+    key: tuple[str, ...]  # ("defaults", "python")
+    value: Any  # what YAML can hold
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class HostEntry:
+    """A host of the inventory."""
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)  # address, nic, gpus, ..
+    note: str = ""  # what it is: `Debian 12, 8 x H200`
+    problem: str | None = None  # why nothing is known about it
+    fix: str | None = None
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A first inventory. `hosts` are in rank order; `notes` are for the user, not for the file."""
+
+    hosts: tuple[HostEntry, ...]
+    settings: tuple[Setting, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the hosts said. Every host is in `facts.facts` and `surveys`, or in `errors`."""
+
+    facts: FleetFacts
+    surveys: Mapping[str, Survey]
+    errors: Mapping[str, HostError]
+    addresses: Mapping[str, str]  # where SSH goes, by host: a name or an address
+    numeric: Mapping[str, str] = field(default_factory=dict)  # the same as an address, if it is known
+
+    def known(self) -> dict[str, HostFacts]:
+        """The facts of the hosts that answered, each machine once, in rank order."""
+        twins = self.facts.twins()
+        return {
+            host.name: facts
+            for host, facts in self.facts.answers()
+            if host.name in self.surveys and host.name not in twins
+        }
+
+
+def candidates(found: Found) -> list[Mount]:
+    """The storage that all hosts may share: one type of mount at the same place, which hangs nowhere."""
+    surveys = [found.surveys[host] for host in found.known()]
+    if len(surveys) < 2:
+        return []
+    points = Counter(
+        (mount.point, mount.type)
+        for survey in surveys
+        for mount in survey.storage
+        if mount.point in survey.paths and survey.paths[mount.point].kind == "dir"
+    )
+    return [Mount(point, kind) for (point, kind), count in points.items() if count == len(surveys)]
+
+
+def propose(found: Found, shared: Sequence[str]) -> Draft:
+    """The inventory without a network mode and RDMA devices (`with_rdma`).
+
+    Args:
+        shared: the mount points of `candidates` at which all hosts see the same files.
+    """
+    known = found.known()
+    surveys = {host: found.surveys[host] for host in known}
+    environment = environments.choose(known, surveys)
+    network = training.propose(
+        known, found.numeric, {host: survey.routes for host, survey in surveys.items()}
+    )
+    gpus = {host: len(facts.gpus.usable) if facts.gpus else 0 for host, facts in known.items()}
+    usual = Counter(gpus.values()).most_common(1)[0][0] if gpus else 0
+    settings = [*_defaults(known, surveys, shared, environment, usual), *_network(network)]
+    settings += [*_storage(surveys, shared), *_require(environment)]
+    entries = [
+        _entry(
+            host.name,
+            found,
+            network,
+            {} if gpus.get(host.name, usual) == usual else {"gpus": gpus[host.name]},
+        )
+        for host in found.facts.hosts
+    ]
+    return Draft(tuple(entries), tuple(settings), tuple(_notes(known, environment, network)))
+
+
+def with_rdma(draft: Draft, decision: NetworkDecision) -> Draft:
+    """The draft with the RDMA devices that a job would use; unchanged if it would use none."""
+    devices = {host: [hca.label for hca in node.hcas] for host, node in decision.nodes.items() if node.hcas}
+    if decision.mode != "rdma" or not devices:
+        return draft
+    first = next(iter(devices.values()))
+    if all(each == first for each in devices.values()):
+        setting = Setting(("network", "rdma"), {"devices": first}, decision.reason)
+        return replace(draft, settings=(*draft.settings, setting))
+    hosts = [
+        replace(entry, settings={**entry.settings, "network": {"rdma": {"devices": devices[entry.name]}}})
+        if entry.name in devices
+        else entry
+        for entry in draft.hosts
+    ]
+    return replace(draft, hosts=tuple(hosts))
+
+
+def _entry(name: str, found: Found, network: Training, more: Mapping[str, Any]) -> HostEntry:
+    address = found.addresses.get(name, name)
+    settings: dict[str, Any] = {} if address == name else {"address": address}
+    if name in found.errors:
+        error = found.errors[name]
+        return HostEntry(name, settings, problem=f"{error.phase}: {error.reason}", fix=error.advice)
+    if first := found.facts.twins().get(name):
+        return HostEntry(name, settings, problem=f"the same machine as {first}", fix="leave one of them out")
+    nic = {"nic": network.nics[name]} if name in network.nics else {}
+    return HostEntry(name, {**settings, **nic, **more}, _described(found.facts.facts[name]))
+
+
+def _described(facts: HostFacts) -> str:
+    system = f"{facts.os.id} {facts.os.version or ''}".strip() if facts.os else ""
+    rows = facts.gpus.usable if facts.gpus else ()
+    kinds = Counter(row.name or "GPU" for row in rows)
+    return ", ".join(filter(None, [system, *(f"{count} x {kind}" for kind, count in kinds.items())]))
+
+
+def _defaults(
+    known: Mapping[str, HostFacts],
+    surveys: Mapping[str, Survey],
+    shared: Sequence[str],
+    environment: Choice,
+    gpus: int,
+) -> list[Setting]:
+    if not known:
+        return []
+    place, why = _workdir(known, surveys, shared)
+    return [
+        Setting(("defaults", "python"), environment.python, environment.reason),
+        Setting(("defaults", "workdir"), place, why),
+        Setting(("defaults", "gpus"), gpus, "" if gpus else "no GPU was found: one process on each host"),
+    ]
+
+
+def _workdir(
+    known: Mapping[str, HostFacts], surveys: Mapping[str, Survey], shared: Sequence[str]
+) -> tuple[str, str]:
+    """Where the releases go, and why: to shared storage, if the user can write to it on every host."""
+    homes = {survey.home.point for survey in surveys.values() if survey.home is not None}
+    if len(homes) == 1 and homes <= {*shared}:
+        return "~/mnt", f"the home directory is on {homes.pop()}, which all hosts share"
+    names = {facts.login.user for facts in known.values() if facts.login is not None and facts.login.user}
+    room = {point: _room([survey.paths[point] for survey in surveys.values()]) for point in shared}
+    point = max(room, key=room.__getitem__, default="")
+    if len(names) == 1 and room.get(point):
+        return f"{point.rstrip('/')}/{names.pop()}/mnt", f"all hosts share {point}: a push copies to it once"
+    return "~/mnt", "each host has its own: what is pushed is copied to every host"
+
+
+def _room(states: Sequence[PathFacts]) -> int:
+    """Bytes that the user can write to a place on every host; 0: not on all of them."""
+    return min(state.space.free if state.write == "ok" and state.space else 0 for state in states)
+
+
+def _network(network: Training) -> list[Setting]:
+    if network.subnet is None:
+        return []
+    return [Setting(("network", "subnet"), network.subnet, network.reason)]
+
+
+def _storage(surveys: Mapping[str, Survey], shared: Sequence[str]) -> list[Setting]:
+    mounts = [_mount(point, [_at(survey, point) for survey in surveys.values()]) for point in shared]
+    return [Setting(("storage",), mounts, "what one host writes here, all others see")] if mounts else []
+
+
+def _at(survey: Survey, point: str) -> Mounted:
+    return next(mount for mount in survey.storage if mount.point == point)
+
+
+def _mount(point: str, mounts: Sequence[Mounted]) -> dict[str, Any]:
+    entry: dict[str, Any] = {"path": point, "type": mounts[0].type}
+    sources = {mount.source for mount in mounts}
+    if len(sources) == 1 and (mounts[0].type in _NAMED_SOURCES or mounts[0].type.startswith("fuse.")):
+        entry["source"] = sources.pop()
+    return entry
+
+
+def _require(environment: Choice) -> list[Setting]:
+    pins = {
+        name: f"=={_public(version)}" for name, version in environment.packages.items() if _public(version)
+    }
+    return [Setting(("require",), pins, "what all hosts have now")] if pins else []
+
+
+def _public(version: str) -> str | None:
+    """The version without the part after `+`, which the builds of one release differ in."""
+    try:
+        return Version(version[:100]).public
+    except InvalidVersion:
+        return None
+
+
+def _notes(known: Mapping[str, HostFacts], environment: Choice, network: Training) -> list[str]:
+    notes = []
+    if known and environment.python == environments.USUAL:
+        notes.append(f"python: {environment.reason}")
+    if len(known) > 1 and network.subnet is None:
+        notes.append(f"training network: {network.reason}")
+    lost = [
+        host for host, facts in known.items() if facts.gpus and facts.gpus.on_bus and not facts.gpus.usable
+    ]
+    if lost:
+        notes.append(f"{brief(lost)}: GPUs are on the bus, and nvidia-smi shows none: install the driver")
+    return notes

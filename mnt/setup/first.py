@@ -1,0 +1,102 @@
+"""The file of `mnt init`: what it says before, which hosts it is about, and how it is written."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mnt import ui
+from mnt.errors import InventoryError, MntError, UsageError
+from mnt.inventory import find, hostlist, loader
+from mnt.inventory.model import Host, Inventory, Ssh
+from mnt.paths import expanded
+from mnt.remote.common.files import read_bytes, strerror
+
+_MOST_BYTES = 8 * 1024 * 1024  # as the loader
+
+
+def read(file: str, *, by_path: bool) -> str | None:
+    """The text of the file; None: there is none.
+
+    Args:
+        by_path: whether the user has named it; else it must be nobody else's (`find.own`).
+
+    Raises UsageError if it cannot be read or another user could have written it.
+    """
+    if not os.path.lexists(file):
+        return None
+    try:
+        return read_bytes(file if by_path else find.own(file), _MOST_BYTES).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        problem = strerror(error) if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise UsageError(f"{file}: cannot be read: {problem}") from None
+
+
+def login(user: str | None, identity: str | None, config: str | None) -> dict[str, str]:
+    """The `ssh` section for these options. Raises UsageError if a file does not exist."""
+    files = {"identity": identity, "config": config}
+    found = {} if user is None else {"user": user}
+    for key, path in files.items():
+        if path is None:
+            continue
+        try:
+            place = expanded(path)
+        except OSError as error:
+            raise UsageError(f"{path}: {strerror(error)}") from None
+        if not os.path.isfile(place):
+            raise UsageError(f"{path}: there is no such file")
+        found[key] = path if path.startswith("~") else os.path.abspath(place)
+    return found
+
+
+def planned(
+    known: Inventory | None, file: str, names: Sequence[str], settings: Mapping[str, Any]
+) -> Inventory:
+    """The inventory with the hosts to ask.
+
+    Args:
+        known: what the file says; None: there is none.
+        names: the hosts, besides those of the file.
+        settings: of `login`; they hold for all hosts.
+    """
+    there = {host.name: host for host in known.hosts} if known else {}
+    usual = replace(known.hosts[0].ssh, named_at=None) if known else Ssh()
+    new = {name: Host(name, name, usual) for name in names if name not in there}
+    hosts = (there | new).values()
+    asked = tuple(replace(host, ssh=replace(host.ssh, **settings)) for host in hosts)
+    if known is None:
+        return Inventory(Path(file).stem, file, asked)
+    return replace(known, hosts=asked)
+
+
+def names(text: str) -> list[str]:
+    """The hosts of a hostlist. Raises UsageError for `@group`: there may be no inventory that has groups."""
+    if "@" in text:
+        raise UsageError(
+            f"hostlist {text!r}: mnt init takes hosts, and no groups or users",
+            fix="use names as ssh knows them, like node[1-4]; the user is -u NAME",
+        )
+    return hostlist.expand(text)
+
+
+def save(file: str, text: str) -> None:
+    """Write the file, completely or not at all. Raises MntError if it cannot be, or is no valid inventory."""
+    with tempfile.TemporaryDirectory(prefix="mnt-init-") as directory:
+        trial = Path(directory) / "inventory.yaml"
+        trial.write_text(text, encoding="utf-8")
+        try:
+            loader.load(trial)
+        except InventoryError as error:
+            problem = error.message.replace(str(trial), file)
+            raise MntError(f"not written: it would be no valid inventory: {problem}", fix=error.fix) from None
+    directory = os.path.dirname(file)
+    try:
+        if directory:
+            os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{directory}: cannot be made: {strerror(error)}") from None
+    ui.write_file(file, text)

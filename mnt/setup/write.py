@@ -1,0 +1,211 @@
+"""A draft as the text of an inventory file, new or added to an existing one. Pure.
+
+What is in a file stays, with its comments and its order: only keys that it lacks are added. ruamel.yaml may
+change blanks.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from typing import Any
+
+import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString
+
+from mnt.inventory import hostlist
+from mnt.setup.draft import Draft, HostEntry, Setting
+
+_TITLE = "The hosts of this cluster, as `mnt init` found them. Every key: docs/inventory.md"
+_NOT_KNOWN = "not known: "  # the beginning of the comment at a host that did not answer
+# (mapping, sequence, offset of the dash): the layouts that people and editors write
+_LAYOUTS = ((2, 2, 0), (2, 4, 2), (4, 4, 0), (4, 4, 2), (4, 6, 4))
+
+
+@dataclass
+class Written:
+    """The text of the file. `kept`: where the file says something else than was found, which stays."""
+
+    text: str
+    kept: list[str] = field(default_factory=list)
+
+
+def render(draft: Draft, login: Mapping[str, Any], existing: str | None = None) -> Written:
+    """The inventory file.
+
+    Args:
+        login: for its `ssh` section.
+        existing: the text of a valid inventory, to which the draft is added; None: there is no file.
+    """
+    layout = _layout(existing or "")
+    document: CommentedMap = (layout.load(existing) if existing else None) or CommentedMap()
+    if not document:
+        document.yaml_set_start_comment(_TITLE)
+    written = Written("")
+    settings = [Setting(("ssh", key), value) for key, value in login.items()]
+    settings += draft.settings
+    above = [setting for setting in settings if setting.key[0] in ("ssh", "defaults")]
+    for setting in above:
+        _add(document, setting, written)
+    _add_hosts(document, draft.hosts, written)
+    for setting in settings:
+        if setting not in above:
+            _add(document, setting, written)
+    stream = io.StringIO()
+    layout.dump(document, stream)
+    written.text = stream.getvalue()
+    return written
+
+
+def _layout(text: str) -> YAML:
+    """A reader and writer that changes the layout of the text as little as possible."""
+    best: tuple[float, YAML] | None = None
+    for mapping, sequence, offset in _LAYOUTS:
+        yaml_ = YAML()
+        yaml_.width, yaml_.preserve_quotes = 1 << 20, True
+        yaml_.indent(mapping=mapping, sequence=sequence, offset=offset)
+        stream = io.StringIO()
+        if text:
+            yaml_.dump(yaml_.load(text), stream)
+        alike = SequenceMatcher(None, text.splitlines(), stream.getvalue().splitlines(), False).ratio()
+        if best is None or alike > best[0]:
+            best = alike, yaml_
+        if alike == 1:
+            break
+    assert best is not None  # noqa: S101 - there are layouts
+    return best[1]
+
+
+def _add(document: CommentedMap, setting: Setting, written: Written) -> None:
+    """Set a key, unless the file has it."""
+    section, *below = setting.key
+    place = document
+    if below:
+        place = document.get(section)
+        if place is None:
+            place = document[section] = CommentedMap()
+            _blank_line(document, section)
+    key = setting.key[-1]
+    if place.get(key) is None:
+        place[key] = _value(setting.value)
+        if not below:
+            _blank_line(document, section, _comment(setting.reason))
+        elif setting.reason:
+            place.yaml_set_comment_before_after_key(key, before=_comment(setting.reason), indent=2)
+    elif _plain(place[key]) != _plain(setting.value):
+        written.kept.append(
+            f"{'.'.join(setting.key)} is {_plain(place[key])}, found: {_plain(setting.value)}"
+        )
+
+
+def _blank_line(document: CommentedMap, section: str, comment: str = "") -> None:
+    if len(document) > 1:
+        document.yaml_set_comment_before_after_key(section, before=f"\n{comment}")
+
+
+def _add_hosts(document: CommentedMap, entries: Sequence[HostEntry], written: Written) -> None:
+    """Add the hosts that the file lacks, and what it lacks of those that have a key of their own."""
+    hosts = document.get("hosts")
+    if hosts is None:
+        hosts = document["hosts"] = CommentedMap()
+        _blank_line(document, "hosts")
+    known = set(_named(hosts))
+    for entry in entries:
+        if isinstance(hosts, CommentedSeq):
+            if entry.name not in known:
+                hosts.append(_text(entry.name))
+        elif entry.name in hosts:
+            _complete(hosts, entry, written)
+        elif entry.name not in known:
+            _append(hosts, entry)
+
+
+def _named(hosts: CommentedMap | CommentedSeq) -> Iterator[str]:
+    for text in hosts:
+        yield from hostlist.names(str(text))
+
+
+def _complete(hosts: CommentedMap, entry: HostEntry, written: Written) -> None:
+    """Add what a host's own key lacks."""
+    if hosts[entry.name] is None:
+        hosts[entry.name] = _flow(entry.settings)
+    else:
+        for key, value in entry.settings.items():
+            if hosts[entry.name].get(key) is None:
+                hosts[entry.name][key] = _value(value)
+            elif (there := _plain(hosts[entry.name][key])) != _plain(value):
+                written.kept.append(f"hosts.{entry.name}.{key} is {there}, found: {_plain(value)}")
+    token = _comment_at(hosts, entry.name)
+    if token is not None and token.value.startswith(f"# {_NOT_KNOWN}"):
+        token.value = f"# {_remark(entry)}\n" + token.value.partition("\n")[2]
+
+
+def _append(hosts: CommentedMap, entry: HostEntry) -> None:
+    """Add a host with its comment; what stands between the last host and the next section stays there."""
+    last = _comment_at(hosts, next(reversed(hosts), ""))
+    own, newline, below = last.value.partition("\n") if last is not None else ("", "", "")
+    hosts[_text(entry.name)] = _flow(entry.settings)
+    hosts.yaml_add_eol_comment(_remark(entry) or " ", entry.name)
+    if last is not None:
+        last.value = own + newline
+        _comment_at(hosts, entry.name).value += f"\n{below}"
+
+
+def _remark(entry: HostEntry) -> str:
+    return _comment(entry.note if entry.problem is None else _NOT_KNOWN + entry.problem)
+
+
+def _comment_at(hosts: CommentedMap, name: str) -> Any:
+    """The token of the comment at a host's line, with the lines below it; None: there is none."""
+    _, _, token, *_ = hosts.ca.items.get(name) or [None, None, None]
+    return token
+
+
+def _flow(settings: Mapping[str, Any]) -> CommentedMap | None:
+    """Settings as `{address: .., nic: ..}`; None, which is written as nothing, if there are none."""
+    if not settings:
+        return None
+    mapping = CommentedMap({key: _value(value) for key, value in settings.items()})
+    mapping.fa.set_flow_style()
+    return mapping
+
+
+def _value(value: Any) -> Any:
+    """A value as ruamel.yaml writes it: texts so that every reader of YAML takes them as texts."""
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, Mapping):
+        return CommentedMap({key: _value(each) for key, each in value.items()})
+    if isinstance(value, (list, tuple)):
+        sequence = CommentedSeq(_flow(each) if isinstance(each, Mapping) else _value(each) for each in value)
+        if not any(isinstance(each, Mapping) for each in value):
+            sequence.fa.set_flow_style()
+        return sequence
+    return value
+
+
+def _text(text: str) -> str:
+    """A text, in quotes if PyYAML (YAML 1.1) takes it for something else: `no`, `0123`, `1:30`."""
+    try:
+        same = yaml.safe_load(text) == text
+    except yaml.YAMLError:
+        same = False
+    return text if same and text.isprintable() and "=" not in text else DoubleQuotedScalarString(text)
+
+
+def _plain(value: Any) -> Any:
+    """A value without ruamel.yaml's types, to compare and to show."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return str(value) if isinstance(value, str) else value
+
+
+def _comment(text: str) -> str:
+    """A text of any origin as one line of a comment."""
+    return "".join(character for character in text if character.isprintable())[:200]

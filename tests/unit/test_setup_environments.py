@@ -1,0 +1,74 @@
+"""Which interpreter `mnt init` proposes."""
+
+from __future__ import annotations
+
+from mnt.facts.host import HostFacts, Interpreter
+from mnt.facts.survey import Environment, Survey
+from mnt.setup.environments import Choice, choose
+
+TORCH = {"torch": "2.13.0"}
+FULL = {"torch": "2.13.0", "deepspeed": "0.19.8", "transformers": "5.0"}
+SYSTEM = Interpreter(("python3",), True, "3.11.2", "/usr/bin/python3")
+
+
+def of(**hosts: dict[str, dict[str, str]]) -> Choice:
+    """The choice for hosts with environments: path -> packages."""
+    surveys = {
+        host: Survey(tuple(Environment(path, "venv", "3.11.2", packages) for path, packages in found.items()))
+        for host, found in hosts.items()
+    }
+    return choose({host: HostFacts(host, python=SYSTEM) for host in hosts}, surveys)
+
+
+def test_the_one_that_all_have_and_that_has_most() -> None:
+    found = of(
+        a={"/shared/env/bin/python": FULL, "/opt/old/bin/python": TORCH, "/home/a/bin/python": FULL},
+        b={"/shared/env/bin/python": FULL, "/opt/old/bin/python": TORCH},
+    )
+    assert found.python == "/shared/env/bin/python"
+    assert found.packages == FULL
+    assert found.reason.startswith(
+        "a venv with Python 3.11.2, torch 2.13.0, deepspeed 0.19.8, transformers 5.0"
+    )
+    assert found.reason.endswith("; 2 more interpreters are on all hosts")
+
+
+def test_one_version_on_all_hosts_counts_more_than_more_packages() -> None:
+    found = of(
+        a={"/x/bin/python": FULL, "/y/bin/python": TORCH},
+        b={"/x/bin/python": {**FULL, "torch": "2.12.0"}, "/y/bin/python": TORCH},
+    )
+    assert (found.python, found.packages) == ("/y/bin/python", TORCH)
+
+
+def test_a_newer_torch() -> None:
+    older = {"torch": "2.9.1"}
+    found = of(
+        a={"/x/bin/python": older, "/y/bin/python": TORCH}, b={"/x/bin/python": older, "/y/bin/python": TORCH}
+    )
+    assert found.python == "/y/bin/python"
+
+
+def test_what_one_host_has_the_others_do_not_run() -> None:
+    found = of(a={"/evil/bin/python": FULL}, b={}, c={})
+    assert (found.python, found.packages) == ("python3", {})
+    assert found.reason == (
+        "no environment with one version of torch is on all hosts: a has /evil/bin/python"
+    )
+
+
+def test_versions_that_are_none_and_no_torch_at_all() -> None:
+    assert (
+        of(a={"/x/bin/python": {}}, b={"/x/bin/python": {}}).reason == "no environment with torch was found"
+    )
+    assert of(a={"/x/bin/python": {"torch": "odd" * 999}}).python == "/x/bin/python"
+    assert of().python == "python3"
+
+
+def test_the_systems_own() -> None:
+    python = HostFacts("a", python=SYSTEM, packages=TORCH)
+    found = choose({"a": python}, {"a": Survey()})
+    assert (found.python, found.reason) == (
+        "/usr/bin/python3",
+        "the system's Python 3.11.2, torch 2.13.0",
+    )
