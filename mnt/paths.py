@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 
 def expanded(path: str) -> str:
@@ -22,3 +23,12 @@ def expanded(path: str) -> str:
     if found.startswith("~"):
         raise OSError(errno.EINVAL, f"no home directory of {path.split('/')[0]} is known", path)
     return found
+
+
+def state_directory() -> Path:
+    """Where `mnt` keeps what it remembers, by the XDG Base Directory Specification, 0.8.
+
+    Raises OSError if no home directory is known.
+    """
+    home = os.environ.get("XDG_STATE_HOME", "")
+    return Path(home if os.path.isabs(home) else expanded("~/.local/state")) / "mnt"

@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "inventory": ("inventory", "List the inventories, or show the hosts of one."),
     "trust": ("trust", "Check the fingerprints of the hosts, and record their host keys."),
     "ssh-setup": ("ssh_setup", "Set up logins by key, to the hosts and between them."),
+    "setup": ("setup", "Bring the hosts to where preflight wants them, by Ansible."),
     "preflight": ("preflight", "Check that the hosts can train together."),
     "net": ("net", "Show each node's training NIC and network environment, with reasons."),
     "hostfile": ("hostfile", "Write the hostfile that DeepSpeed reads."),

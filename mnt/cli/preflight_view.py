@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 
 from mnt import ui
@@ -97,3 +98,5 @@ def _show_finding(finding: Finding) -> None:
     ui.plain(f"    found     {finding.found}")
     ui.plain(f"    expected  {finding.expected}")
     ui.plain(f"    fix       {finding.fix}")
+    if finding.playbook is not None:
+        ui.plain(f"    or        mnt setup {finding.playbook} -n {shlex.quote(fold(finding.hosts))}")

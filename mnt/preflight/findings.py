@@ -40,3 +40,4 @@ class Finding:
     expected: str
     message: str
     fix: str
+    playbook: str | None = None  # of `mnt setup`, which mends it; None: there is none

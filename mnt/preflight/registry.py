@@ -68,6 +68,7 @@ class Check:
     family: str  # the name of its module
     summary: str  # the first paragraph of the docstring
     details: str  # the other paragraphs; may be empty
+    playbook: str | None = None  # of `mnt setup`, which mends what the check finds
 
     def judges(self, fleet: FleetFacts) -> frozenset[str]:
         """The hosts that the check can judge."""
@@ -93,6 +94,7 @@ class Check:
                 expected=problem.expected,
                 message=problem.message,
                 fix=problem.fix,
+                playbook=self.playbook,
             )
             for problem, names in hosts.items()
         ]
@@ -105,7 +107,11 @@ _ALWAYS = ("ssh", "host-key")
 
 
 def check(
-    id: str, *, severity: Severity = Severity.FAIL, needs: Needs = Needs.PROBE
+    id: str,
+    *,
+    severity: Severity = Severity.FAIL,
+    needs: Needs = Needs.PROBE,
+    playbook: str | None = None,
 ) -> Callable[[Judge], Judge]:
     """Register a function over the facts of all hosts as a check.
 
@@ -113,12 +119,17 @@ def check(
         id: the stable name of the check, `torch-version`.
         severity: of its findings, unless a problem has its own.
         needs: what must be known of a host; the function gets the facts of such hosts only.
+        playbook: the one of `mnt setup` that mends what it finds; None: there is none.
     """
-    return _register(id, severity, needs, lambda judge: lambda fleet, network: judge(fleet))
+    return _register(id, severity, needs, playbook, lambda judge: lambda fleet, network: judge(fleet))
 
 
 def host_check(
-    id: str, *, severity: Severity = Severity.FAIL, needs: Needs = Needs.PROBE
+    id: str,
+    *,
+    severity: Severity = Severity.FAIL,
+    needs: Needs = Needs.PROBE,
+    playbook: str | None = None,
 ) -> Callable[[HostJudge], HostJudge]:
     """Register a function over one host as a check; arguments as for `check`.
 
@@ -132,18 +143,26 @@ def host_check(
             for problem in judge(host, facts)
         )
 
-    return _register(id, severity, needs, adapt)
+    return _register(id, severity, needs, playbook, adapt)
 
 
 def network_check(
-    id: str, *, severity: Severity = Severity.FAIL, needs: Needs = Needs.PROBE
+    id: str,
+    *,
+    severity: Severity = Severity.FAIL,
+    needs: Needs = Needs.PROBE,
+    playbook: str | None = None,
 ) -> Callable[[NetworkJudge], NetworkJudge]:
     """Register a function over facts and the network decision as a check; arguments as for `check`."""
-    return _register(id, severity, needs, lambda judge: judge)
+    return _register(id, severity, needs, playbook, lambda judge: judge)
 
 
 def _register(
-    id: str, severity: Severity, needs: Needs, adapt: Callable[[AnyJudge], NetworkJudge]
+    id: str,
+    severity: Severity,
+    needs: Needs,
+    playbook: str | None,
+    adapt: Callable[[AnyJudge], NetworkJudge],
 ) -> Callable[[AnyJudge], AnyJudge]:
     def register(judge: AnyJudge) -> AnyJudge:
         if id in _REGISTERED:
@@ -151,7 +170,7 @@ def _register(
         family = judge.__module__.removeprefix(f"{families.__name__}.")
         summary, _, details = inspect.cleandoc(judge.__doc__ or "").partition("\n\n")
         summary = " ".join(summary.split())
-        _REGISTERED[id] = Check(id, severity, needs, adapt(judge), family, summary, details.strip())
+        _REGISTERED[id] = Check(id, severity, needs, adapt(judge), family, summary, details.strip(), playbook)
         return judge
 
     return register

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mnt.errors import OutputError, UsageError
 from mnt.inventory.hostlist import MAX_HOSTS
-from mnt.paths import expanded
+from mnt.paths import state_directory
 from mnt.remote.common.files import make_directories, parse_json, read_bytes, replace_file, strerror
 from mnt.remote.common.owners import check_owners
 from mnt.remote.common.refusal import Refused
@@ -22,17 +22,16 @@ _MOST_VALUES = MAX_HOSTS + 5000  # a comma is before each, and may be in the inv
 
 
 def state_file(inventory: str) -> Path:
-    """The file with an inventory's failed hosts, located by the XDG Base Directory Specification, 0.8.
+    """The file with an inventory's failed hosts.
 
     Raises UsageError if no home directory is known.
     """
-    home = os.environ.get("XDG_STATE_HOME", "")
     try:
-        state = Path(home if os.path.isabs(home) else expanded("~/.local/state"))
+        state = state_directory()
     except OSError as error:
         raise UsageError(f"@failed: {strerror(error)}", fix="set HOME, or XDG_STATE_HOME") from None
     digest = hashlib.sha256(os.fsencode(os.path.realpath(inventory))).hexdigest()
-    return state / "mnt" / "failed" / f"{digest[:32]}.json"
+    return state / "failed" / f"{digest[:32]}.json"
 
 
 def remember(inventory: str, hosts: Sequence[str]) -> None:

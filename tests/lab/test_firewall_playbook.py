@@ -1,4 +1,4 @@
-"""playbooks/training-firewall.yml, applied over SSH and sudo to hosts where a store listens everywhere."""
+"""playbooks/firewall.yml, applied over SSH and sudo to hosts where a store listens everywhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mnt.lab.lab import Lab, LabHost
 Mnt = Callable[..., subprocess.CompletedProcess[str]]
 Play = Callable[..., tuple[str, int]]
 
-PLAYBOOK = Path(__file__).parents[2] / "playbooks" / "training-firewall.yml"
+PLAYBOOK = Path(__file__).parents[2] / "playbooks" / "firewall.yml"
 # A store as torch makes it by itself, on every address.
 STORE = """
 import sys

@@ -82,7 +82,12 @@ def ssh_argv(
     own = {**_SESSION, **(_SESSION_8_7 if newer else {}), "ControlMaster": "no"}
     if terminal:
         own["RequestTTY"] = "force"
-    words = ["ssh", "-tt" if terminal else "-T", *_login(host.ssh, timeouts, strict=strict), *_options(own)]
+    words = [
+        "ssh",
+        "-tt" if terminal else "-T",
+        *login_words(host.ssh, timeouts, strict=strict),
+        *_options(own),
+    ]
     if proxy is not None:
         words += ["-o", f"ProxyCommand={proxy}"]
     elif host.ssh.gateway is not None:
@@ -105,7 +110,7 @@ def master_argv(
     """
     own = {**_SESSION, **({**_SESSION_8_7, "SessionType": "none"} if newer else {}), **_MASTER}
     options = own if proxy is None else {**own, "ProxyCommand": proxy}
-    login = _login(host.ssh, timeouts, strict=strict)
+    login = login_words(host.ssh, timeouts, strict=strict)
     words = ["ssh", "-N", "-T", *login, *_options(options), "-S", socket]
     return [*words, "--", host.address.strip("[]")]
 
@@ -121,7 +126,8 @@ def proxy_command(socket: str, hostname: str, port: int) -> str:
     return f"ssh -F none -S {socket} -o BatchMode=yes -o ProxyCommand=false -W {where} gateway"
 
 
-def _login(ssh: Ssh, timeouts: Timeouts, *, strict: bool) -> list[str]:
+def login_words(ssh: Ssh, timeouts: Timeouts, *, strict: bool = False) -> list[str]:
+    """The options of ssh that say how to log in; `strict` as for `ssh_argv`."""
     options = {
         "BatchMode": "yes",
         "ConnectTimeout": str(math.ceil(timeouts.connect)),

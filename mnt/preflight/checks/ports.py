@@ -26,7 +26,7 @@ def store_address(host: Host, facts: HostFacts) -> Iterator[Problem]:
             message="the store of a job with this master listens on every address",
             found=f"torch {facts.packages['torch']}, started by {words}",
             expected="torch 2.5 or newer, and an interpreter that reads PYTHONPATH",
-            fix="install a newer torch, or close the port: playbooks/training-firewall.yml",
+            fix="install a newer torch, or close the port: playbooks/firewall.yml",
         )
 
 

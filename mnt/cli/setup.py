@@ -1,0 +1,181 @@
+"""`mnt setup`: bring hosts to where preflight wants them, by Ansible."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mnt import ui
+from mnt.cli.options import Selection, json_option, selection_options
+from mnt.errors import UsageError
+from mnt.fleet import Fleet
+from mnt.fleet.login.terminal import ask, ask_secret, has_terminal
+from mnt.inventory.hostlist import fold
+from mnt.preflight.look import first_look, look
+from mnt.preflight.registry import select as select_checks
+from mnt.setup import playbooks
+from mnt.setup.plan import Step, advice, steps
+from mnt.setup.play import HostResult, Played
+from mnt.setup.run import Options, run_steps, users
+
+_COLOURS = {"ok": "green", "changed": "yellow", "failed": "red", "unreachable": "red"}
+
+
+def _show_list(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    """Print the list and exit; it needs no inventory."""
+    if wanted and not context.resilient_parsing:
+        ui.table(["PLAYBOOK", "WHAT IT BRINGS"], [[each.name, each.summary] for each in playbooks.PLAYBOOKS])
+        context.exit()
+
+
+@click.command()
+@selection_options
+@json_option
+@click.argument("names", metavar="[PLAYBOOK]...", nargs=-1)
+@click.option("--check", is_flag=True, help="Change nothing; show what would be changed.")
+@click.option("-K", "--ask-become-pass", is_flag=True, help="Ask for your password for sudo on the hosts.")
+@click.option(
+    "-e", "--extra-var", "extra", metavar="KEY=VALUE", multiple=True, help="Set a variable of the playbooks."
+)
+@click.option("--debs", metavar="DIR", help="Debian packages for hosts without a way to a mirror.")
+@click.option("--wheelhouse", metavar="DIR", help="Python packages for hosts without a way to an index.")
+@click.option("-y", "--yes", is_flag=True, help="Run what preflight asks for without a question.")
+@click.option(
+    "--list", is_flag=True, is_eager=True, expose_value=False, callback=_show_list, help="List the playbooks."
+)
+def setup(
+    selection: Selection,
+    as_json: bool,
+    names: tuple[str, ...],
+    check: bool,
+    ask_become_pass: bool,
+    extra: tuple[str, ...],
+    debs: str | None,
+    wheelhouse: str | None,
+    yes: bool,
+) -> int:
+    """Run Ansible playbooks on the hosts, with the inventory as it is; default: what preflight asks for.
+
+    They need root on the hosts, by sudo. A second run changes nothing. Ansible's whole output is kept in a
+    file. The exit code is 1 if a host failed, 2 if nothing was agreed to.
+    """
+    variables = _variables(extra, debs=debs, wheelhouse=wheelhouse)
+    chosen = playbooks.select(names)
+    with Fleet(selection.hosts) as fleet, ui.StatusLine() as status:
+        if chosen:
+            facts, network = first_look(fleet, selection.inventory, selection.hosts, status.show)
+            plan = [Step(each.name, tuple(host.name for host in selection.hosts), ()) for each in chosen]
+        else:
+            report = look(fleet, selection.inventory, selection.hosts, select_checks(), status.show)
+            facts, network, plan = report.fleet, report.network, steps(report)
+    if not chosen and not plan:
+        ui.success("preflight asks for nothing that a playbook brings")
+        return 0
+    if not chosen:
+        _agree(plan, yes or check)
+    options = Options(variables, check, _password() if ask_become_pass else None)
+    done: dict[str, Played] = {}
+
+    def show(step: Step, played: Played, log: Path) -> None:
+        done[step.playbook] = played
+        status.show("")
+        if not as_json:
+            _show(step.playbook, played, users(facts), check=check)
+            ui.info(f"Ansible's output: {log}")
+
+    with ui.StatusLine() as status:
+        ok = run_steps(plan, facts, network, options, on_task=status.show, on_done=show)
+    if as_json:
+        ui.document(_document(ok, done))
+    return 0 if ok else 1
+
+
+def _variables(extra: Sequence[str], **directories: str | None) -> dict[str, Any]:
+    """Raises UsageError for what is no variable, and for a directory that does not exist."""
+    found: dict[str, Any] = {}
+    for text in extra:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise UsageError(f"-e {shlex.quote(text)}: expected KEY=VALUE")
+        found[name] = value
+    for name, place in directories.items():
+        if place is not None:
+            if not os.path.isdir(place):
+                raise UsageError(f"--{name} {shlex.quote(place)}: there is no such directory")
+            found[name] = os.path.abspath(place)
+    return found
+
+
+def _agree(plan: Sequence[Step], agreed: bool) -> None:
+    """Show the plan; raises UsageError if it may not be run."""
+    ui.table(
+        ["PLAYBOOK", "HOSTS", "BECAUSE OF"],
+        [[step.playbook, fold(step.hosts), ", ".join(step.checks)] for step in plan],
+    )
+    if agreed:
+        return
+    if not has_terminal():
+        raise UsageError("nothing is run: there is no terminal to ask at", fix="add --yes")
+    if ask("Run these? [y/N]: ").lower() not in ("y", "yes"):
+        raise UsageError("nothing is run")
+
+
+def _password() -> str:
+    """Raises UsageError if there is no terminal."""
+    given = ask_secret("Password for sudo on the hosts: ")
+    if given is None:
+        raise UsageError("--ask-become-pass: no password was given", fix="type it at a terminal")
+    return given
+
+
+def _show(name: str, played: Played, accounts: Mapping[str, str], *, check: bool) -> None:
+    words = {"changed": "would change"} if check else {}
+    rows: list[list[str | ui.Cell]] = [
+        [
+            name,
+            host,
+            ui.Cell(words.get(result.status, result.status), _COLOURS[result.status]),
+            str(result.ok),
+            str(result.changed),
+            str(result.skipped),
+        ]
+        for host, result in played.hosts.items()
+    ]
+    ui.table(["PLAYBOOK", "HOST", "STATUS", "TASKS", "CHANGED", "SKIPPED"], rows)
+    if played.error is not None:
+        ui.failure(f"{name}: {played.error}")
+    for host, result in _failed(played):
+        text = result.problem or "no reason given"
+        ui.failure(f"{host}: {text}", advice(text, host=host, user=accounts.get(host, "the user")))
+
+
+def _failed(played: Played) -> list[tuple[str, HostResult]]:
+    return [(host, result) for host, result in played.hosts.items() if result.problem is not None]
+
+
+def _document(ok: bool, done: Mapping[str, Played]) -> dict[str, Any]:
+    return {
+        "ok": ok,
+        "playbooks": {
+            name: {
+                "ok": played.ok,
+                "error": played.error,
+                "hosts": {
+                    host: {
+                        "status": result.status,
+                        "ok": result.ok,
+                        "changed": result.changed,
+                        "skipped": result.skipped,
+                        "problem": result.problem,
+                    }
+                    for host, result in played.hosts.items()
+                },
+            }
+            for name, played in done.items()
+        },
+    }

@@ -1,0 +1,106 @@
+"""The inventory as Ansible reads it: the same hosts and logins, and what the playbooks need to know. Pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from mnt.fleet.wire.sshwords import login_words
+from mnt.fleet.wire.timeouts import Timeouts
+from mnt.inventory.model import Host, Inventory
+from mnt.network.nic import NicChoice
+
+
+def ansible_inventory(
+    inventory: Inventory,
+    hosts: Sequence[Host],
+    nics: Mapping[str, NicChoice],
+    accounts: Mapping[str, str],
+    timeouts: Timeouts,
+) -> dict[str, Any]:
+    """The document that Ansible's `yaml` inventory plugin reads.
+
+    Args:
+        hosts: the selected ones, in rank order.
+        nics: the training NIC of each host that has one.
+        accounts: the user who logs in, by host, where it is known.
+    """
+    master = inventory.hosts[0]
+    return {
+        "all": {
+            "hosts": {
+                host.name: _of_host(host, rank, nics.get(host.name), accounts.get(host.name), timeouts)
+                for rank, host in enumerate(hosts)
+            },
+            "vars": {
+                "mnt_cluster": inventory.cluster,
+                "mnt_hosts": [host.name for host in hosts],
+                "mnt_master": master.name,
+                "mnt_master_port": inventory.network.master_port,
+                "mnt_training_subnet": _subnet(inventory, nics),
+                "mnt_storage": [_without_none(mount) for mount in inventory.storage],
+                "mnt_require": dict(inventory.require),
+            },
+            "children": _groups(inventory, hosts),
+        }
+    }
+
+
+def _of_host(
+    host: Host, rank: int, nic: NicChoice | None, account: str | None, timeouts: Timeouts
+) -> dict[str, Any]:
+    variables: dict[str, Any] = {
+        "ansible_host": host.address,
+        "ansible_ssh_common_args": shlex.join(_words(host, timeouts)),
+        "mnt_rank": rank,
+        "mnt_address": host.address,
+        "mnt_python": list(host.python),
+        "mnt_workdir": host.workdir,
+        "mnt_gpus": host.gpus,
+        "mnt_env": dict(host.env),
+    }
+    if host.ssh.user is not None:
+        variables["ansible_user"] = host.ssh.user
+    if host.ssh.port is not None:
+        variables["ansible_port"] = host.ssh.port
+    if account is not None:
+        variables["mnt_user"] = account
+    if nic is not None:
+        variables |= {"mnt_nic": nic.interface.name, "mnt_training_address": nic.address}
+    return variables
+
+
+def _words(host: Host, timeouts: Timeouts) -> list[str]:
+    """Options for ssh, as `mnt` itself logs in, with the inventory's gateway."""
+    words = login_words(replace(host.ssh, user=None, port=None), timeouts)  # Ansible gives these itself
+    if host.ssh.gateway is not None:
+        *before, last = host.ssh.gateway.split(",")
+        jump = ["-J", ",".join(before)] if before else []
+        proxy = ["ssh", *words, *jump, "-W", "[%h]:%p", "--", last]
+        words += ["-o", f"ProxyCommand={shlex.join(proxy)}"]
+    return words
+
+
+def _subnet(inventory: Inventory, nics: Mapping[str, NicChoice]) -> str:
+    """The training network; the networks of the NICs, with commas, if the inventory names none."""
+    if inventory.network.subnet is not None:
+        return inventory.network.subnet
+    return ",".join(dict.fromkeys(str(nic.network) for nic in nics.values()))
+
+
+def _groups(inventory: Inventory, hosts: Sequence[Host]) -> dict[str, Any]:
+    """The groups, by names that Ansible accepts."""
+    selected = {host.name for host in hosts}
+    return {
+        re.sub(r"\W", "_", f"group_{name}"): {"hosts": {host: None for host in members if host in selected}}
+        for name, members in inventory.groups.items()
+    }
+
+
+def _without_none(mount: Any) -> dict[str, Any]:
+    return {key: value for key, value in msgspec.to_builtins(mount).items() if value not in (None, ())}

@@ -1,0 +1,66 @@
+"""What to run on which hosts, from the findings of preflight; and the way out of what fails. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from mnt.preflight.findings import Severity
+from mnt.preflight.report import Report
+from mnt.setup.playbooks import PLAYBOOKS
+
+
+@dataclass(frozen=True)
+class Step:
+    """A playbook, the hosts to run it on, and the checks that ask for it."""
+
+    playbook: str
+    hosts: tuple[str, ...]  # in rank order
+    checks: tuple[str, ...]
+
+
+def steps(report: Report) -> list[Step]:
+    """What the findings ask for, in the order of PLAYBOOKS; a finding of severity `info` asks for nothing."""
+    found = [
+        finding
+        for finding in report.findings
+        if finding.playbook is not None and finding.severity is not Severity.INFO
+    ]
+    planned = []
+    for playbook in PLAYBOOKS:
+        mine = [finding for finding in found if finding.playbook == playbook.name]
+        hosts = {name for finding in mine for name in finding.hosts}
+        if mine:
+            order = tuple(host.name for host in report.fleet.hosts if host.name in hosts)
+            planned.append(Step(playbook.name, order, tuple(dict.fromkeys(each.check for each in mine))))
+    return planned
+
+
+# What Ansible and the modules say (ansible-core 2.19, sudo 1.9, apt 2.6), and the way out.
+_ADVICE = (
+    ("missing sudo password|a password is required|password is required", "add --ask-become-pass"),
+    ("incorrect (sudo )?password|sorry, try again", "type the password of {user} for sudo again"),
+    ("not in the sudoers|not allowed to (execute|run)|sudo:? .*not found", "let {user} use sudo on {host}"),
+    (
+        "could not get lock|unable to (acquire|lock)|dpkg.*lock|cache lock",
+        "wait until apt on {host} has ended, and run this again",
+    ),
+    (
+        "no space left|not enough free space|disk quota",
+        "free space on {host}, and run this again: it goes on where it stopped",
+    ),
+    (
+        "temporary failure (in name resolution|resolving)|failed to fetch|could not connect|unable to fetch"
+        "|network is unreachable|no route to host|establish a new connection|connection (timed out|refused)",
+        "give {host} a way to its package mirror, or bring the packages: --debs DIR, --wheelhouse DIR",
+    ),
+    ("python.*(not found|no such file)|interpreter", "install Python on {host}: mnt setup system"),
+)
+
+
+def advice(problem: str, *, host: str, user: str) -> str | None:
+    """The way out of a failed task; None: the message must do."""
+    for pattern, way in _ADVICE:
+        if re.search(pattern, problem, re.IGNORECASE):
+            return way.format(host=host, user=user)
+    return None

@@ -1,0 +1,56 @@
+"""The playbooks of `mnt setup`, in the order in which they build on each other."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import mnt
+from mnt.errors import UsageError
+from mnt.inventory.spelling import did_you_mean
+
+
+@dataclass(frozen=True)
+class Playbook:
+    """`playbooks/NAME.yml`."""
+
+    name: str
+    summary: str
+
+
+PLAYBOOKS = (
+    Playbook("system", "packages of the system: Python, build tools, pdsh, rsync, libaio, the NFS client"),
+    Playbook("ssh", "logins between the nodes, with the keys of mnt ssh-setup"),
+    Playbook("tuning", "limits (memlock, nofile), /dev/shm, GPU persistence, lingering"),
+    Playbook("nfs", "an NFS server on one host, and its clients"),
+    Playbook("rdma", "libraries and tools for RDMA"),
+    Playbook("environment", "one Python environment for training, the same on all hosts"),
+    Playbook("container", "Apptainer or podman, and one image on every host"),
+    Playbook("firewall", "ports of jobs open to the training network only"),
+    Playbook("slurm", "a small Slurm, for those who outgrow plain SSH"),
+)
+_BY_NAME = {playbook.name: playbook for playbook in PLAYBOOKS}
+
+
+def select(names: Sequence[str]) -> list[Playbook]:
+    """The named playbooks, in the order of PLAYBOOKS. Raises UsageError if there is none of a name."""
+    for name in names:
+        if name not in _BY_NAME:
+            hint = did_you_mean(name, _BY_NAME)
+            raise UsageError(f"there is no playbook {name!r}{hint}", fix=f"one of {', '.join(_BY_NAME)}")
+    return [playbook for playbook in PLAYBOOKS if playbook.name in names]
+
+
+def directory() -> Path:
+    """Where the playbooks are: in the tree of `mnt`, or where pip has put them. Raises UsageError."""
+    places = (Path(mnt.__file__).parents[1] / "playbooks", Path(sys.prefix) / "share" / "mnt" / "playbooks")
+    for place in places:
+        if any(place.glob("*.yml")):
+            return place
+    raise UsageError(
+        f"the playbooks are not there: neither {' nor '.join(map(os.fspath, places))}",
+        fix="install mnt again: pip install 'mnt-cluster[setup]'",
+    )

@@ -1,0 +1,88 @@
+"""Runs the steps of a setup one after the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mnt.errors import MntError
+from mnt.facts.fleet import FleetFacts
+from mnt.fleet import Timeouts
+from mnt.network.decision import NetworkDecision
+from mnt.paths import state_directory
+from mnt.remote.common.files import strerror
+from mnt.setup import playbooks
+from mnt.setup.hosts import ansible_inventory
+from mnt.setup.plan import Step
+from mnt.setup.play import Played, play
+
+
+@dataclass(frozen=True)
+class Options:
+    """How playbooks run; see `play.play`."""
+
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    check: bool = False
+    become_password: str | None = field(default=None, repr=False)
+
+
+def run_steps(
+    plan: Sequence[Step],
+    facts: FleetFacts,
+    network: NetworkDecision,
+    options: Options,
+    *,
+    on_task: Callable[[str], None],
+    on_done: Callable[[Step, Played, Path], None],
+) -> bool:
+    """Run the playbooks in order, until one fails: the next ones build on it. Whether all of them succeeded.
+
+    Args:
+        on_task: is called with `playbook: task` as a task begins.
+        on_done: is called after each playbook, with its result and the file with Ansible's output.
+
+    Raises MntError if that file cannot be made; and as `play.play`.
+    """
+    directory = playbooks.directory()
+    for step in plan:
+        hosts = [host for host in facts.hosts if host.name in step.hosts]
+        log = _log(step.playbook)
+
+        def tell(task: str, name: str = step.playbook) -> None:
+            on_task(f"{name}: {task}")
+
+        played = play(
+            directory / f"{step.playbook}.yml",
+            ansible_inventory(facts.inventory, hosts, network.working(), users(facts), Timeouts()),
+            log,
+            variables=options.variables,
+            check=options.check,
+            become_password=options.become_password,
+            tell=tell,
+        )
+        on_done(step, played, log)
+        if not played.ok:
+            return False
+    return True
+
+
+def users(facts: FleetFacts) -> dict[str, str]:
+    """Who logs in, by host, where it is known."""
+    return {name: said.login.user for name, said in facts.facts.items() if said.login and said.login.user}
+
+
+def _log(playbook: str) -> Path:
+    """A new file for Ansible's output."""
+    try:
+        directory = state_directory() / "setup"
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        log = directory / f"{time.strftime('%Y%m%d-%H%M%S')}-{playbook}.log"
+        log.touch(mode=0o600)
+    except OSError as error:
+        raise MntError(
+            f"{error.filename}: Ansible's output cannot be kept: {strerror(error)}", fix="set XDG_STATE_HOME"
+        ) from None
+    return log
