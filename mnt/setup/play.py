@@ -91,20 +91,17 @@ def play(
     def hear(event: dict[str, Any]) -> None:
         _take(event, results, tell)
 
+    words = ["--become"]
+    words += ["--ask-become-pass"] if become_password is not None else []
+    words += ["--check", "--diff"] if check else []
     with tempfile.TemporaryDirectory(prefix="mnt-setup-") as private:  # mode 0700: it gets the password
         done = ansible_runner.run(
             private_data_dir=private,
             playbook=os.fspath(playbook),
             inventory=dict(inventory),
             extravars=dict(variables),
-            cmdline=" ".join(
-                [
-                    "--become",
-                    *(["--ask-become-pass"] if become_password else []),
-                    *(["--check", "--diff"] if check else []),
-                ]
-            ),
-            passwords={r"^BECOME password.*:\s*?$": become_password} if become_password else None,
+            cmdline=" ".join(words),
+            passwords={r"^BECOME password.*:\s*?$": become_password or ""},
             envvars=_environment(Path(private)),
             event_handler=hear,
             quiet=True,

@@ -1,0 +1,185 @@
+"""`mnt setup`: what the findings ask for, what Ansible is told, and what its events mean."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from network_facts import host, nic
+
+from mnt.errors import UsageError
+from mnt.facts.fleet import FleetFacts
+from mnt.fleet import Timeouts
+from mnt.inventory.model import Host, Inventory, Mount, Network, Ssh
+from mnt.network.decision import NetworkDecision
+from mnt.network.nic import NicChoice
+from mnt.preflight.findings import Finding, Severity
+from mnt.preflight.registry import all_checks
+from mnt.preflight.report import Report
+from mnt.setup import playbooks
+from mnt.setup.hosts import ansible_inventory
+from mnt.setup.plan import Step, advice, steps
+from mnt.setup.play import HostResult, Played, _last_words, _take
+
+HOSTS = tuple(Host(f"node{number}", f"10.0.0.{number}") for number in (1, 2, 3))
+INVENTORY = Inventory("c", "c.yaml", HOSTS)
+
+
+def report(*findings: tuple[str, str, str | None, Severity]) -> Report:
+    """Of findings as (check, hosts, playbook, severity)."""
+    found = [
+        Finding(check, severity, tuple(hosts.split()), "", "", "", "", playbook)
+        for check, hosts, playbook, severity in findings
+    ]
+    fleet = FleetFacts(INVENTORY, HOSTS, {each.name: host() for each in HOSTS})
+    return Report(fleet, NetworkDecision("tcp", "", {}), (), tuple(found))
+
+
+def test_the_plan_is_in_the_order_of_the_playbooks() -> None:
+    found = report(
+        ("torch-version", "node3", "environment", Severity.FAIL),
+        ("nofile", "node3 node1", "tuning", Severity.WARN),
+        ("memlock", "node2", "tuning", Severity.FAIL),
+        ("gpu-ecc", "node1", None, Severity.FAIL),
+        ("nccl-conf", "node1", "rdma", Severity.INFO),
+    )
+    assert steps(found) == [
+        Step("tuning", ("node1", "node2", "node3"), ("nofile", "memlock")),
+        Step("environment", ("node3",), ("torch-version",)),
+    ]
+    assert steps(report()) == []
+
+
+def test_each_check_names_a_playbook_that_there_is() -> None:
+    named = {check.playbook for check in all_checks()} - {None}
+    assert named <= {playbook.name for playbook in playbooks.PLAYBOOKS}
+
+
+def test_the_names_of_playbooks() -> None:
+    assert [each.name for each in playbooks.select(["slurm", "system"])] == ["system", "slurm"]
+    with pytest.raises(UsageError, match=r"no playbook .sytem.; did you mean .system."):
+        playbooks.select(["sytem"])
+
+
+def test_ansible_logs_in_as_mnt_does() -> None:
+    ssh = Ssh(
+        user="ubuntu",
+        port=2222,
+        identity="/keys/my key%",
+        known_hosts="/known",
+        config=None,
+        gateway="first,admin@bastion:22",
+        host_keys="strict",
+    )
+    hosts = (replace(HOSTS[0], ssh=ssh, gpus=8, python=("/env/bin/python",)), HOSTS[1])
+    inventory = replace(
+        INVENTORY,
+        hosts=hosts,
+        groups={"big one": ("node1",), "train": ("node1", "node2")},
+        storage=(Mount("/shared", "nfs4", "head:/x", ("rw",)),),
+        require={"torch": "==2.13.*"},
+        network=Network(subnet="10.1.0.0/24"),
+    )
+    training = NicChoice(nic("ens1", "10.1.0.1/24"), "10.1.0.1", "")
+    found = ansible_inventory(inventory, hosts, {"node1": training}, {"node1": "ubuntu"}, Timeouts())["all"]
+    one = found["hosts"]["node1"]
+    assert (one["ansible_host"], one["ansible_user"], one["ansible_port"]) == ("10.0.0.1", "ubuntu", 2222)
+    words = shlex.split(one["ansible_ssh_common_args"])
+    shown = subprocess.run(
+        ["ssh", "-G", *words, "10.0.0.1"], capture_output=True, text=True, check=True
+    ).stdout
+    lines = shown.splitlines()
+    assert "identityfile /keys/my key%%" in lines  # `ssh -G` expands no %
+    assert "userknownhostsfile /known" in lines
+    assert "stricthostkeychecking true" in lines
+    assert "forwardagent no" in lines
+    proxy = next(line for line in lines if line.startswith("proxycommand "))
+    assert shlex.split(proxy)[-6:] == ["-J", "first", "-W", "[%h]:%p", "--", "admin@bastion:22"]
+    assert (one["mnt_nic"], one["mnt_training_address"], one["mnt_gpus"]) == ("ens1", "10.1.0.1", 8)
+    assert one["mnt_user"] == "ubuntu"
+    assert "ansible_user" not in found["hosts"]["node2"]
+    assert found["children"] == {
+        "group_big_one": {"hosts": {"node1": None}},
+        "group_train": {"hosts": {"node1": None, "node2": None}},
+    }
+    assert found["vars"]["mnt_storage"] == [
+        {"path": "/shared", "type": "nfs4", "source": "head:/x", "options": ["rw"]}
+    ]
+    assert found["vars"]["mnt_training_subnet"] == "10.1.0.0/24"
+
+
+def test_without_a_subnet_the_networks_of_the_nics() -> None:
+    nics = {
+        each.name: NicChoice(nic("e", f"10.{number}.0.1/24"), f"10.{number}.0.1", "")
+        for number, each in enumerate(HOSTS)
+    }
+    found = ansible_inventory(INVENTORY, HOSTS, nics, {}, Timeouts())
+    assert found["all"]["vars"]["mnt_training_subnet"] == "10.0.0.0/24,10.1.0.0/24,10.2.0.0/24"
+    assert found["all"]["vars"]["mnt_master"] == "node1"
+
+
+def heard(*events: tuple[str, dict[str, Any]]) -> dict[str, HostResult]:
+    results = {"node1": HostResult(), "node2": HostResult()}
+    for kind, data in events:
+        _take({"event": kind, "event_data": data}, results, lambda task: None)
+    return results
+
+
+def test_events() -> None:
+    found = heard(
+        ("playbook_on_start", {}),
+        ("runner_on_ok", {"host": "node1", "res": {"changed": True}}),
+        ("runner_on_ok", {"host": "node1", "res": {"changed": False}}),
+        ("runner_on_skipped", {"host": "node1"}),
+        ("runner_on_failed", {"host": "node1", "task": "x", "res": {"msg": "no"}, "ignore_errors": True}),
+        ("runner_on_ok", {"host": "unknown", "res": {}}),
+        ("runner_on_unreachable", {"host": "node2", "res": {"msg": "Failed to\nconnect"}}),
+    )
+    assert found["node1"] == HostResult(ok=2, changed=1, skipped=1)
+    assert (found["node2"].status, found["node2"].problem) == ("unreachable", "Failed to connect")
+    assert not Played(found).ok
+    assert Played({"node1": HostResult(ok=1, changed=1)}).ok
+    assert not Played({}, "it ran on none").ok
+
+
+@pytest.mark.parametrize(
+    ("result", "problem"),
+    [
+        ({"msg": "Task failed: Missing sudo password"}, "Missing sudo password"),
+        ({"msg": "non-zero return code", "stderr": "a\nlast words\n"}, "last words"),
+        ({"msg": "MODULE FAILURE: see stderr", "module_stderr": "sh: no python"}, "sh: no python"),
+        ({"msg": "All items completed", "results": [{"failed": True, "msg": "x"}, {"msg": "y"}]}, "x"),
+        ({}, "no reason given"),
+    ],
+)
+def test_what_failed(result: dict[str, Any], problem: str) -> None:
+    found = heard(("runner_on_failed", {"host": "node1", "task": "Install", "res": result}))
+    assert found["node1"].problem == f"Install: {problem}"
+    assert found["node1"].status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("problem", "way"),
+    [
+        ("Missing sudo password", "add --ask-become-pass"),
+        ("Incorrect sudo password", "type the password of mnt for sudo again"),
+        ("mnt is not in the sudoers file.", "let mnt use sudo on node1"),
+        ("E: Could not get lock /var/lib/dpkg/lock-frontend", "wait until apt on node1 has ended"),
+        ("[Errno 28] No space left on device", "free space on node1"),
+        ("Err:1 Temporary failure resolving 'deb.debian.org'", "--debs DIR, --wheelhouse DIR"),
+        ("/bin/sh: 1: /usr/bin/python3: not found", "mnt setup system"),
+        ("something else", None),
+    ],
+)
+def test_the_way_out(problem: str, way: str | None) -> None:
+    found = advice(problem, host="node1", user="mnt")
+    assert found == way if way is None else way in (found or "")
+
+
+def test_what_ansible_says_when_it_runs_on_no_host() -> None:
+    assert _last_words("\nERROR! no such file\nmore\n") == "ERROR! no such file"
+    assert _last_words("a\nb\n\n") == "b"
+    assert _last_words("") == "Ansible said nothing"
