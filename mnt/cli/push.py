@@ -85,7 +85,7 @@ def push_tree(
     Raises as `transfer.push`.
     """
     show_notices(code.notices)
-    with Fleet(hosts, fanout=len(hosts)) as fleet, progress_shown() as progress:
+    with Fleet(hosts) as fleet, progress_shown() as progress:
         result = transfer.push(
             fleet,
             code.root,

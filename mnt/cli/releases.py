@@ -34,7 +34,7 @@ def releases(context: click.Context, selection: Selection, as_json: bool) -> int
         if selection.options or as_json:
             raise UsageError("options come after the subcommand", fix="mnt releases prune OPTIONS")
         return 0
-    with Fleet(selection.hosts, fanout=len(selection.hosts)) as fleet:
+    with Fleet(selection.hosts) as fleet:
         found = fleet.run(list_releases)
     listed, errors = found.values_by_host(), found.errors()
     if as_json:
@@ -115,7 +115,7 @@ def prune(
     """
     for release in ids:
         check_id(release)
-    with Fleet(selection.hosts, fanout=len(selection.hosts)) as fleet, progress_shown() as progress:
+    with Fleet(selection.hosts) as fleet, progress_shown() as progress:
         result = pruning.prune(
             fleet, ids, keep=keep, with_results=with_results, dry_run=dry_run, progress=progress
         )

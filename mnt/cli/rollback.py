@@ -28,7 +28,7 @@ def rollback(selection: Selection, as_json: bool, release: str | None) -> int:
     """
     if release is not None:
         check_id(release)
-    with Fleet(selection.hosts, fanout=len(selection.hosts)) as fleet, progress_shown() as progress:
+    with Fleet(selection.hosts) as fleet, progress_shown() as progress:
         result = back.rollback(fleet, release, progress=progress)
         settle()
     if as_json:

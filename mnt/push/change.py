@@ -29,7 +29,6 @@ class Change:
     """Base of a push, a rollback and a pruning, which have steps of their own between survey and commit.
 
     Args:
-        fleet: its fan-out must be at least the number of its hosts.
         progress: receives the progress.
         entries: of the manifest, if there is one.
     """

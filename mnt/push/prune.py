@@ -40,7 +40,7 @@ def prune(
     """Remove releases from all hosts of the fleet; the current and the previous one, and those in use, stay.
 
     Args:
-        fleet: its fan-out must be at least the number of its hosts. What one of them uses stays on all.
+        fleet: what one of its hosts uses stays on all.
         releases: their ids; none: all but the `keep` newest.
         with_results: also remove releases that contain files that no push has brought.
         dry_run: only tell what would be removed.

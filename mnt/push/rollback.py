@@ -15,7 +15,6 @@ def rollback(fleet: Fleet, release: str | None = None, *, progress: Progress | N
     """Switch `current` to an earlier release on all hosts of the fleet; nothing is sent or removed.
 
     Args:
-        fleet: its fan-out must be at least the number of its hosts.
         release: its id; None: the release that was current before.
         progress: receives the progress.
 

@@ -106,7 +106,6 @@ class Session:
     """A push in progress.
 
     Args:
-        fleet: its fan-out must be at least the number of hosts, because the hosts wait for each other.
         beacons: host -> the name of its beacon (see `mnt.tasks.push.converse`), for all hosts of the push.
         who: the user who pushes, for people.
         progress: receives the progress.
@@ -163,7 +162,10 @@ class Session:
             for host, beacon in self._beacons.items()
         }
         self._fleet.run_each(
-            converse, tasks, on_result=lambda outcome: self._events.put((outcome.host, outcome))
+            converse,
+            tasks,
+            on_result=lambda outcome: self._events.put((outcome.host, outcome)),
+            fanout=len(tasks),  # the hosts wait for each other
         )
 
     def _take(self, host: str, frame: Frame) -> None:

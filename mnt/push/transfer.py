@@ -35,7 +35,6 @@ def push(
     """Send the tree at `root` to all hosts of the fleet, then switch `current` to it on all hosts.
 
     Args:
-        fleet: its fan-out must be at least the number of its hosts.
         manifest: of that tree, as it is now.
         keep_releases: how many of the newest releases stay on a host.
         allow_secrets: send private keys too.

@@ -56,7 +56,7 @@ class Site:
         """A push in this process, which tells `progress` of its steps."""
         tree = walk(source)
         hosts = loader.load(str(self.inventory)).hosts
-        with Fleet(hosts, fanout=len(hosts)) as fleet:
+        with Fleet(hosts) as fleet:
             return transfer.push(fleet, tree.root, manifests.build(tree), progress=progress)
 
     def sh(self, host: LabHost, script: str) -> str:

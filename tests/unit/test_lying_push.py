@@ -52,15 +52,16 @@ class Site:
         *names: str,
         liars: dict[str, Script] | None = None,
         progress: Progress | None = None,
+        fanout: int = 64,
     ) -> PushResult:
         tree = self._directory / "tree"
         tree.mkdir(exist_ok=True)
         (tree / "train.py").write_text(text)
 
-        with self.fleet(*names, liars=liars) as fleet:
+        with self.fleet(*names, liars=liars, fanout=fanout) as fleet:
             return push(fleet, tree, build(walk(tree)), progress=progress)
 
-    def fleet(self, *names: str, liars: dict[str, Script] | None = None) -> Fleet:
+    def fleet(self, *names: str, liars: dict[str, Script] | None = None, fanout: int = 64) -> Fleet:
         def connect(host: Host, shared: Shared) -> HostConnection:
             script = (liars or {}).get(host.name)
             if script is None:
@@ -69,7 +70,7 @@ class Site:
 
         here = Host("here", "192.0.2.1", Ssh(config=None), python=(sys.executable,))
         hosts = [replace(here, name=name, workdir=str(self._workdir(name))) for name in names]
-        return Fleet(hosts, connect=connect)
+        return Fleet(hosts, fanout=fanout, connect=connect)
 
     def releases(self, host: str) -> Path:
         return self._workdir(host) / "releases"

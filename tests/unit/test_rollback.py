@@ -134,6 +134,14 @@ def test_releases_are_removed_from_all_hosts(site: Site) -> None:
     assert sorted(path.name for path in site.releases("node2").glob("*-????????")) == [third, fourth]
 
 
+def test_hosts_wait_for_each_other_whatever_the_fan_out(site: Site) -> None:
+    first, _ = pushed(site, "1", "2")
+    assert site.push("3", *NAMES, fanout=1).ok
+    with site.fleet(*NAMES, fanout=1) as fleet:
+        assert rollback(fleet, first).release == first
+        assert len(prune(fleet, keep=1)["node2"].removed) == 1
+
+
 def test_nothing_is_removed_if_a_host_fails(site: Site) -> None:
     pushed(site, "1", "2", "3")
     before = sorted(site.releases("node1").iterdir())
