@@ -10,6 +10,20 @@ lower case (names and commands keep theirs), has no full stop at the end, and `;
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
+
+# Of a HostError, in their order in time. `connect` is TCP; `answer`: the answer is not valid.
+Phase = Literal[
+    "resolve",
+    "connect",
+    "banner",
+    "key exchange",
+    "host key",
+    "authentication",
+    "channel",
+    "command",
+    "answer",
+]
 
 _LONGEST = 4000  # characters of a message; a name or value of a file can have millions
 
@@ -100,20 +114,26 @@ class OutputError(MntError):
 
 
 class HostError(MntError):
-    """One host failed, in a named phase.
-
-    Phases, in their order in time: `resolve`, `connect` (TCP), `banner`, `key exchange`, `host key`,
-    `authentication`, `channel`, `command`, `answer` (the answer is not valid).
-    """
+    """One host failed, in a named phase."""
 
     def __init__(
-        self, host: str, phase: str, message: str, *, fix: str | None = None, said: bool = False
+        self, host: str, phase: Phase, message: str, *, fix: str | None = None, said: bool = False
     ) -> None:
         super().__init__(f"{host}: {phase}: {message}", fix=fix)
         self.said = said
         self.host = host
         self.phase = phase
         self.reason = message
+
+    @property
+    def logged_in(self) -> bool:
+        """Whether the login to the host had succeeded."""
+        return self.phase in ("channel", "command", "answer")
+
+    @property
+    def connection_lost(self) -> bool:
+        """Whether there is no connection to the host, or none any more; else what runs on it has failed."""
+        return self.phase not in ("command", "answer")
 
     @property
     def advice(self) -> str | None:

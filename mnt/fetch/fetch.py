@@ -183,7 +183,7 @@ def _failed(error: HostError, result: Fetched) -> Fetched:
     result.error, result.fix = f"{error.phase}: {error.reason}", error.advice
     if error.phase == "channel" and result.fix is None:
         result.fix = "run it again to go on"
-    result.reached = error.phase in ("command", "answer", "channel")
+    result.reached = error.logged_in
     return result
 
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_AFTER_LOGIN = ("command", "answer", "channel")  # phases of a HostError
-
 _MOST_UNENDED = 64  # jobs of a host that run, are staged or are lost
 
 
@@ -77,7 +75,7 @@ class JobHosts(ExitStack):
         targets = {host.name: args(host) for host in fleet.hosts if host.name not in self._dead}
         results = fleet.run_each(task, targets)
         for name, error in results.errors().items():
-            if error.phase not in _AFTER_LOGIN:
+            if not error.logged_in:
                 self._dead[name] = error
         dead = {name: Outcome[T](name, None, error, 0.0) for name, error in self._dead.items()}
         return Results({host.name: results.get(host.name) or dead[host.name] for host in fleet.hosts})

@@ -144,7 +144,7 @@ class Watch:
                 if last["state"] in ACTIVE or last["state"] == "pending":
                     raise HostError(host, "answer", f"its log ends, but its part is {last['state']}")
             except HostError as error:
-                if error.phase in ("command", "answer"):
+                if not error.connection_lost:
                     self._await_end(connection, error)
                     return
                 self._reach_again(connection, error)
@@ -175,7 +175,7 @@ class Watch:
             try:
                 entry = self._entry(connection)
             except HostError as lost:
-                if lost.phase not in ("command", "answer"):
+                if lost.connection_lost:
                     self._reach_again(connection, lost)
                     continue
                 entry = None

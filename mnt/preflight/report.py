@@ -15,9 +15,6 @@ from mnt.network.decision import NetworkDecision
 from mnt.preflight.findings import Finding, Severity
 from mnt.preflight.registry import Check
 
-# Phases of HostError after a successful login: the host was reached, and the probe failed.
-_AFTER_LOGIN = ("command", "answer")
-
 
 @dataclass(frozen=True)
 class Report:
@@ -38,7 +35,7 @@ class Report:
     def status(self, host: str) -> str:
         """ok, warn, fail or unreachable."""
         error = self.fleet.errors.get(host)
-        if error is not None and error.phase not in _AFTER_LOGIN:
+        if error is not None and error.connection_lost:
             return "unreachable"
         worst = next(iter(self.by_host.get(host, ())), None)
         return worst.severity.value if worst and worst.severity is not Severity.INFO else "ok"

@@ -10,8 +10,6 @@ from typing import Any
 from mnt.errors import HostError
 from mnt.run.outputs import Capture, Stored
 
-_UNREACHED = ("resolve", "connect", "banner", "key exchange", "host key", "authentication", "channel")
-
 NO_EXIT_CODE = 255  # for a host that did not run the command to its end; the same code as ssh
 INTERRUPTED = 130
 
@@ -30,7 +28,7 @@ class HostRun:
     def status(self) -> str:
         """`ok`; `failed`: exit code not 0; `unreachable`; `error`: ended too early; `missing`: cancelled."""
         if self.error is not None:
-            return "unreachable" if self.error.phase in _UNREACHED else "error"
+            return "unreachable" if self.error.connection_lost else "error"
         if self.exit_code is None:
             return "missing"
         return "failed" if self.exit_code else "ok"

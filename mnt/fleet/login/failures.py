@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from mnt.errors import HostError
+from mnt.errors import HostError, Phase
 
 
 class LoginFailure(Exception):
     """A login failed, in a phase of mnt.errors.HostError."""
 
-    def __init__(self, phase: str, message: str, *, fix: str | None = None, again: bool = False) -> None:
+    def __init__(self, phase: Phase, message: str, *, fix: str | None = None, again: bool = False) -> None:
         super().__init__(message)
         self.phase = phase
         self.message = message
@@ -27,5 +27,5 @@ class LoginFailure(Exception):
 class LoginCancelled(LoginFailure):
     """The connection was closed while it was being opened."""
 
-    def __init__(self, phase: str) -> None:
+    def __init__(self, phase: Phase) -> None:
         super().__init__(phase, "given up: the connection was closed")

@@ -13,7 +13,7 @@ from typing import TypeVar
 import paramiko
 from paramiko.ssh_exception import IncompatiblePeer
 
-from mnt.errors import OutputError, UsageError
+from mnt.errors import OutputError, Phase, UsageError
 from mnt.fleet.login import tcp
 from mnt.fleet.login.advice import way_in, with_agent
 from mnt.fleet.login.destination import Destination
@@ -54,7 +54,7 @@ class Login:
         self._timeouts = timeouts
         self._known_hosts = known_hosts
         self._identities = identities
-        self.phase = "resolve"
+        self.phase: Phase = "resolve"
         self._cancelled = threading.Event()
         self._socket: socket.socket | None = None
         self._transport: HostTransport | None = None
@@ -139,7 +139,7 @@ class Login:
             connected.close()
             raise
 
-    def _enter(self, phase: str) -> None:
+    def _enter(self, phase: Phase) -> None:
         if self._cancelled.is_set():
             raise LoginCancelled(self.phase)
         self.phase = phase

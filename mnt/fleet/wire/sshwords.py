@@ -8,14 +8,15 @@ import re
 import subprocess
 from functools import cache
 
+from mnt.errors import Phase
 from mnt.fleet.wire.timeouts import Timeouts
 from mnt.inventory.model import Host, Ssh
 
 NO_SSH_FIX = "install OpenSSH's client, or leave --worker ssh out"
 
-# Messages of ssh 9, in lower case, in this order: pattern, phase of HostError.
+# Messages of ssh 9, in lower case, in this order: pattern, phase.
 _NOT_FORWARDED = "stdio forwarding request failed"
-_PHASES = (
+_PHASES: tuple[tuple[str, Phase], ...] = (
     ("could not resolve", "resolve"),
     (_NOT_FORWARDED, "connect"),
     ("host key verification failed|host identification has changed", "host key"),
@@ -163,10 +164,10 @@ def _file(path: str) -> str:
     return '"' + os.path.expanduser(path).replace("%", "%%") + '"'
 
 
-def failure_of(stderr: str) -> tuple[str, str]:
+def failure_of(stderr: str) -> tuple[Phase, str]:
     """The phase in which ssh failed, and a message, from its standard error."""
     lower = stderr.lower()
-    phase = next((phase for pattern, phase in _PHASES if re.search(pattern, lower)), "channel")
+    phase: Phase = next((phase for pattern, phase in _PHASES if re.search(pattern, lower)), "channel")
     if _NOT_FORWARDED in lower:
         return phase, "the gateway cannot reach it, or forwards nothing"
     lines = stderr.strip().splitlines()
