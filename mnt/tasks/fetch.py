@@ -12,12 +12,14 @@ from msgspec import Meta
 
 from mnt.fleet import HostConnection
 from mnt.remote.common.forms import FETCH_FILES, FETCH_LIST
+from mnt.tasks.bounds import Bound, bound_of
 from mnt.tasks.program import run_program
 from mnt.tasks.shape import Count, Short, granted, shaped, wrong_answer
 
 T = TypeVar("T")
 
 _LOOK_SECONDS = 300.0  # for a survey, and for a list: both only look at names and times
+_PART = 4096  # bytes of JSON about one part in an answer
 
 _NAME = Annotated[str, Meta(max_length=2 * 4096)]  # PATH_MAX, and a name in a directory as deep as that
 _INT64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -46,6 +48,11 @@ class Wanted:
     def parts(self) -> int:
         """The number of its parts."""
         return len(self.paths) if self.job is None else 3
+
+    @property
+    def bound(self) -> Bound:
+        """Of the answer to a survey, and of a list."""
+        return bound_of("fetch.fetch", _PART * self.parts)
 
     def args(self, connection: HostConnection) -> dict[str, Any]:
         host = connection.target
@@ -79,7 +86,9 @@ def survey(connection: HostConnection, wanted: Wanted) -> list[SurveyedPart]:
         raise wrong_answer(host, "survey: a frame that is no answer")
 
     args = {"action": "survey", **wanted.args(connection)}
-    answer = run_program(connection, "fetch.fetch", args, timeout=_LOOK_SECONDS, on_frame=refuse)
+    answer = run_program(
+        connection, "fetch.fetch", args, timeout=_LOOK_SECONDS, on_frame=refuse, bound=wanted.bound
+    )
     return _all(host, shaped(host, granted(host, answer), _Survey)["parts"], wanted)
 
 
@@ -123,7 +132,9 @@ def list_files(connection: HostConnection, wanted: Wanted) -> tuple[list[Entry],
             raise wrong_answer(host, "list: more files than a host may list")
 
     args = {"action": "list", **wanted.args(connection)}
-    answer = run_program(connection, "fetch.fetch", args, timeout=_LOOK_SECONDS, on_frame=take)
+    answer = run_program(
+        connection, "fetch.fetch", args, timeout=_LOOK_SECONDS, on_frame=take, bound=wanted.bound
+    )
     tops = _all(host, shaped(host, granted(host, answer), _Listed)["tops"], wanted)
     if any(entry.part >= len(tops) for entry in found):
         raise wrong_answer(host, "list: a file of no part")

@@ -1,13 +1,19 @@
-"""`mnt fetch` of jobs on this machine: no SSH, no root, no inventory."""
+"""`mnt fetch` on this machine: no SSH, no root, no inventory."""
 
 from __future__ import annotations
 
 import json
 import os
 import socket
+import sys
 from pathlib import Path
 
 from local_jobs import LocalMnt
+
+from mnt.fleet import Fleet
+from mnt.fleet.processes import LocalConnection
+from mnt.inventory.model import Host
+from mnt.tasks.fetch import Pattern, Wanted, list_files, survey
 
 HERE = socket.gethostname()
 WRITE = """
@@ -62,3 +68,19 @@ def test_fetched_is_a_file(mnt: LocalMnt) -> None:
     assert done.returncode == 1
     assert "fetched: it cannot be made: File exists" in done.stderr
     assert "--to DIR" in done.stderr
+
+
+def test_many_paths(tmp_path: Path) -> None:
+    """As a shell makes them of `logs/*`."""
+    (tmp_path / "x").touch()
+    wanted = Wanted(
+        None, tuple(Pattern(f"{tmp_path}/{'x' if number else 'y' * 200}") for number in range(1200))
+    )
+    here = Host("here", "192.0.2.1", python=(sys.executable,))
+    with Fleet([here], connect=LocalConnection) as fleet:
+        (found,) = fleet.run(survey, wanted).values()
+        (listed,) = fleet.run(list_files, wanted).values()
+    assert found.value is not None, found.error
+    assert sum(part["files"] for part in found.value) == 1199
+    assert listed.value is not None, listed.error
+    assert len(listed.value[0]) == 1199
