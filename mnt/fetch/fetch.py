@@ -16,8 +16,6 @@ from mnt.fetch.space import Reservation, Space
 from mnt.fetch.store import IN_THE_WAY, Store, Unfit, opened
 from mnt.fleet import Fleet, HostConnection
 from mnt.inventory.hostlist import fold
-from mnt.remote.fetch.parts import ABSENT
-from mnt.remote.fetch.send import GONE
 from mnt.tasks.fetch import Entry, Request, SurveyedPart, Wanted, list_files, receive, survey
 
 _AT_A_TIME = 8  # hosts: the head is the bottleneck, and keeps the lists of so many
@@ -161,12 +159,15 @@ def _surveyed(parts: Sequence[SurveyedPart], shared: Mapping[int, str], names: S
     result = Fetched(
         later=sum(part["later"] for part in parts), shared_with=list(dict.fromkeys(shared.values()))
     )
+    problems: dict[str, None] = {}  # each once: those of a job's parts may be the same
     for part, name in zip(parts, names, strict=True):
-        problem = part["problem"]
-        if problem is not None and problem.startswith(ABSENT):
+        if part["problem"] is None:
+            continue
+        if part["absent"]:
             result.absent.append(name)
-        elif problem is not None:
-            result.error = problem
+        else:
+            problems[part["problem"]] = None
+    result.error = "; ".join(problems) if problems else None
     return result
 
 
@@ -360,14 +361,14 @@ class _Taking:
         if self._unfit is None:
             self._try(self._store.finish, place, request.entry)
         if self._unfit is not None:
-            self.problem(request, self._unfit)
+            self.problem(request, self._unfit, gone=False)
             return
         self._result.files += 1
         if changed:
             self._result.changed.add(place)
 
-    def problem(self, request: Request, problem: str) -> None:
-        names = self._result.left_out if problem == GONE else self._result.failed
+    def problem(self, request: Request, problem: str, *, gone: bool) -> None:
+        names = self._result.left_out if gone else self._result.failed
         names.add(self._named(request), problem)
         self._unfit = None
 

@@ -64,7 +64,7 @@ class Wanted:
 
 
 class SurveyedPart(TypedDict):
-    """One part; with a `problem` there is nothing of it."""
+    """One part; with a `problem` there is nothing of it, and if it is `absent`, it is not there."""
 
     files: Count  # and links
     bytes: Size
@@ -72,6 +72,7 @@ class SurveyedPart(TypedDict):
     later: Count  # files that were written only after the job's end
     digest: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]  # the same on hosts that see the same files
     problem: Short | None
+    absent: bool
 
 
 class _Survey(TypedDict):
@@ -164,8 +165,8 @@ class Receiver(Protocol):
     def end(self, request: Request, changed: bool) -> None:
         """The file is complete; `changed`: it was written to while it was read."""
 
-    def problem(self, request: Request, problem: str) -> None:
-        """The host cannot send the file, or the rest of it."""
+    def problem(self, request: Request, problem: str, *, gone: bool) -> None:
+        """The host cannot send the file, or the rest of it; `gone`: it was removed there meanwhile."""
 
 
 class _Piece(TypedDict):
@@ -182,6 +183,7 @@ class _End(TypedDict, total=False):
 class _Problem(TypedDict):
     file: Count
     problem: Short
+    gone: bool
 
 
 def receive(
@@ -190,7 +192,8 @@ def receive(
     """Receive files of a host. What `receiver` raises ends it.
 
     Sends a line for each file: `[part, path, size, mtime, offset, digest]`, and gets frames for each in this
-    order: `{"file", "at", "data": base64, "end"}`, the last one with `changed`, or `{"file", "problem"}`.
+    order: `{"file", "at", "data": base64, "end"}`, the last one with `changed`, or one
+    `{"file", "problem", "gone"}`.
 
     Raises HostError: phase `answer` if the host sends anything else, so never more than the sizes it listed.
     """
@@ -205,7 +208,8 @@ def receive(
             raise wrong_answer(host, "a file that is not the next one")
         if "problem" in frame:
             open_file = None
-            receiver.problem(request, shaped(host, frame, _Problem, "file")["problem"])
+            said = shaped(host, frame, _Problem, "file")
+            receiver.problem(request, said["problem"], gone=said["gone"])
             return
         piece = shaped(host, frame, _Piece, "file")
         try:

@@ -30,8 +30,8 @@ def row(part: int, path: str, size: int, kind: str = "file", target: str | None 
 
 
 def surveyed(digest: str, files: int = 1, size: int = 1, **changes: Any) -> dict[str, Any]:
-    part = {"files": files, "bytes": size, "others": 0, "later": 0, "digest": digest, "problem": None}
-    return {**part, **changes}
+    counts = {"files": files, "bytes": size, "others": 0, "later": 0}
+    return {**counts, "digest": digest, "problem": None, "absent": False, **changes}
 
 
 def pieces(number: int, data: bytes, at: int = 0) -> Iterator[dict[str, Any]]:
@@ -44,6 +44,11 @@ def pieces(number: int, data: bytes, at: int = 0) -> Iterator[dict[str, Any]]:
         if end:
             return
         at += len(piece)
+
+
+def problem(number: int, text: Any, *, gone: bool = False) -> tuple[str, Any]:
+    """The frame of a file that the host cannot send."""
+    return "frame", {"file": number, "problem": text, "gone": gone}
 
 
 def honest(host: str, name: str, args: dict[str, Any], stdin: IO[bytes]) -> Frames:

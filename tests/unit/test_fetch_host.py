@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from pythons import interpreter
 
-from mnt.remote.fetch import fetch, parts, send
+from mnt.remote.fetch import fetch, send
 from mnt.tasks.bounds import bound_of, problem_of
 from mnt.tasks.bundle import program_modules
 
@@ -300,12 +300,12 @@ def test_paths_that_are_not_there(site: Site) -> None:
     (site.release / "file").touch()
     (site.release / "loop").symlink_to("loop")
     (site.release / "dangling").symlink_to("nothing")
-    problems = site.problems(
-        site.of_paths(
-            "nothing", "file/x", "file/", "dangling", ("runs", "*"), (".", "*.pt"), "loop", "x" * 300
-        )
+    wanted = site.of_paths(
+        "nothing", "file/x", "file/", "dangling", ("runs", "*"), (".", "*.pt"), "loop", "x" * 300, "file"
     )
-    assert all((problem or "").startswith(parts.ABSENT) for problem in problems[:6])
+    assert [part["absent"] for part in site.survey(wanted)] == [True] * 6 + [False] * 3
+    problems = site.problems(wanted)
+    assert all((problem or "").startswith("it has no ") for problem in problems[:6])
     assert "Too many levels of symbolic links" in (problems[6] or "")
     assert "too long" in (problems[7] or "")
     assert (problems[5] or "").endswith("/current/./*.pt") or "*.pt" in (problems[5] or "")
@@ -465,7 +465,7 @@ def test_another_users_files() -> None:
     assert "Permission denied" in second["problem"]
     rows = {row[1]: row[2] for frame in listed[1] for row in frame["entries"]}
     assert rows == {"private": "unreadable", "secret": "file", "open": "file"}
-    assert frames[0] == {"file": 0, "problem": "Permission denied"}
+    assert frames[0] == {"file": 0, "problem": "Permission denied", "gone": False}
     assert data_of(frames[1:]) == b"open"
 
 
@@ -549,7 +549,7 @@ def test_a_file_that_becomes_shorter(big: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text("other")
     frames = sent(tmp_path, whole(big), whole(other), during=lambda: os.truncate(big, 300 * 1024))
-    assert frames[-2] == {"file": 0, "problem": "it became shorter while it was read"}
+    assert frames[-2] == {"file": 0, "problem": "it became shorter while it was read", "gone": False}
     assert data_of(frames[-1:]) == b"other"
 
 
@@ -583,7 +583,7 @@ def test_a_file_that_is_replaced_keeps_its_bytes(big: Path, tmp_path: Path) -> N
 
 def test_a_file_that_vanishes(big: Path, tmp_path: Path) -> None:
     (frame,) = sent(tmp_path, ("gone", 1, 1, 0, ""))
-    assert frame == {"file": 0, "problem": send.GONE}
+    assert frame == {"file": 0, "problem": "it was removed there meanwhile", "gone": True}
     assert data_of(sent(tmp_path, whole(big), during=big.unlink)) == BIG
 
 
@@ -608,6 +608,7 @@ def test_a_request_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("real")
     (frame,) = sent(tmp_path, ("link", 1, 1, 0, ""))
     assert "was replaced meanwhile" in frame["problem"]
+    assert not frame["gone"]
 
 
 # Stands in for boot.py, without its SSH side.
@@ -658,4 +659,5 @@ def test_a_directory_that_became_a_link_after_it_was_listed(tmp_path: Path, wher
     line = json.dumps([0, f"{where}/id", 6, found.st_mtime_ns, 0, ""]).encode() + b"\n"
     frames: list[dict[str, Any]] = []
     send.send([str(top.resolve())], frames.append, io.BytesIO(line))
-    assert frames == [{"file": 0, "problem": "it, or a directory on the way to it, was replaced meanwhile"}]
+    replaced = "it, or a directory on the way to it, was replaced meanwhile"
+    assert frames == [{"file": 0, "problem": replaced, "gone": False}]

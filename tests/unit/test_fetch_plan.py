@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -203,7 +204,8 @@ def test_what_to_do_about_a_file(
 
 
 def part(digest: str, files: int = 1, problem: str | None = None) -> SurveyedPart:
-    return {"files": files, "bytes": 1, "others": 0, "later": 0, "digest": digest, "problem": problem}
+    counts: Any = {"files": files, "bytes": 1, "others": 0, "later": 0}
+    return {**counts, "digest": digest, "problem": problem, "absent": False}
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
-from fetch_hosts import FILES, LIAR, MTIME, NAMES, Frames, fetched, honest, pieces, row, surveyed
+from fetch_hosts import FILES, LIAR, MTIME, NAMES, Frames, fetched, honest, pieces, problem, row, surveyed
 from lying_hosts import Script
 from waiting import at_most
 
 from mnt.errors import OutputError
 from mnt.fetch.fetch import Fetched
-from mnt.remote.fetch.send import GONE
 
 FIRST, Y, EMPTY = FILES.values()
 Answer = Iterator[tuple[str, Any]]
@@ -245,6 +244,20 @@ def test_a_problem_is_a_hosts_own_text(to: Path) -> None:
     assert results[LIAR].status == "failed"
 
 
+def test_what_is_absent_is_no_problem_and_every_problem_is_named(to: Path) -> None:
+    def says(*parts: dict[str, Any]) -> Fetched:
+        results, _ = fetched(to, lying("survey", lambda said: [("answer", {"parts": list(parts)})]))
+        others_are_whole(results, to)
+        return results[LIAR]
+
+    quota, tired = (surveyed("0" * 64, problem=text) for text in ("it has no quota left", "it is tired"))
+    absent = surveyed("0" * 64, problem="no such file", absent=True)
+    assert (says(absent, absent).ok, says(absent, absent).absent) == (True, ["a", "b"])
+    assert (says(quota, absent).error, says(quota, absent).absent) == ("it has no quota left", ["b"])
+    assert says(quota, tired).error == "it has no quota left; it is tired"
+    assert says(tired, tired).error == "it is tired"
+
+
 @pytest.mark.parametrize(
     "entry",
     [
@@ -344,9 +357,10 @@ REST = piece(at=100, data=encoded(b"x" * 100))
         [piece(file=True)],
         [piece(file="0")],
         [piece(file=2**62)],
-        [("frame", {"file": 3, "problem": "x"})],
-        [("frame", {"file": 0, "problem": 7})],
-        [("frame", {"file": 0, "problem": "x" * 1025})],
+        [problem(3, "x")],
+        [problem(0, 7)],
+        [problem(0, "x" * 1025)],
+        [("frame", {"file": 0, "problem": "x"})],
         [piece(at=1)],
         [piece(at=-1)],
         [piece(at=2**63)],
@@ -432,8 +446,8 @@ def pieces_of(number: int) -> list[tuple[str, Any]]:
 def test_problems_of_files(to: Path) -> None:
     def problems(said: list[tuple[str, Any]]) -> Frames:
         yield said[0]
-        yield "frame", {"file": 0, "problem": "boom\nnode1: forged"}
-        yield "frame", {"file": 1, "problem": ""}
+        yield problem(0, "boom\nnode1: forged")
+        yield problem(1, "")
         yield from said[3:]
 
     results, _ = fetched(to, lying("send", problems))
@@ -446,12 +460,12 @@ def test_a_file_that_has_vanished_is_no_failure(to: Path) -> None:
     """What a job removes is not there, and so it is not missing here."""
 
     def gone(said: list[tuple[str, Any]]) -> Frames:
-        yield "frame", {"file": 0, "problem": GONE}
+        yield problem(0, "removed", gone=True)
         yield from said[2:]
 
     results, _ = fetched(to, lying("send", gone))
     others_are_whole(results, to)
-    assert (results[LIAR].ok, results[LIAR].left_out) == (True, {"a/x": GONE})
+    assert (results[LIAR].ok, results[LIAR].left_out) == (True, {"a/x": "removed"})
 
 
 def test_a_rest_that_does_not_fit(to: Path) -> None:
@@ -508,7 +522,7 @@ def test_what_a_host_says_about_very_many_files_is_counted_and_not_kept(to: Path
     listed = [[0, f"{number}", "file", 1, MTIME, 0o644, None] for number in range(20_000)]
     frames = [("frame", {"entries": listed[first : first + 100]}) for first in range(0, len(listed), 100)]
     why = "\U0001f4a9" * 1000
-    problems = [("frame", {"file": number, "problem": why}) for number in range(len(listed))]
+    problems = [problem(number, why) for number in range(len(listed))]
 
     def lie(host: str, name: str, args: dict[str, Any], stdin: IO[bytes]) -> Frames:
         if args["action"] == "survey":

@@ -73,6 +73,7 @@ def _survey(part: Part) -> dict[str, Any]:
         "later": later,
         "digest": f"{total % (1 << 256):064x}",
         "problem": part.problem,
+        "absent": part.absent,
     }
 
 

@@ -42,13 +42,14 @@ class Span(NamedTuple):
 class Part(NamedTuple):
     """Files in one directory, or one file.
 
-    A part with a `problem` has no files. `names` are paths relative to `top`, each with all that is below;
-    b"" is `top` itself.
+    A part with a `problem` has no files; if it is `absent`, it is not there. `names` are paths relative to
+    `top`, each with all that is below; b"" is `top` itself.
     """
 
     top: bytes = b""
     names: Sequence[bytes] = (b"",)
     problem: str | None = None
+    absent: bool = False
     span: Span | None = None  # only what a job wrote
     shared: bytes | None = None  # without byte code, and the links to this directory that mnt made
     without: bytes | None = None  # a directory, relative to `top`, whose files are no part of it
@@ -117,7 +118,7 @@ def job_parts(paths: JobPaths, without: str | None) -> list[Part]:
         if entry["started"] is None:
             return Part(problem="the job has never run here")
         if not os.path.isdir(directory):
-            return Part(problem=absent(directory))
+            return _absent(directory)
         ahead = _clock_ahead(directory)
         ended = None if entry["ended"] is None else entry["ended"] + ahead
         return Part(directory, span=Span(entry["started"] + ahead, ended), **rest)
@@ -168,8 +169,9 @@ def _path_part(path: bytes, pattern: bytes, base: Callable[[bytes], bytes | None
     try:
         os.stat(place)
     except OSError as error:
-        missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
-        return Part(problem=absent(place) if missing else f"{_shown(place)}: {strerror(error)}")
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return _absent(place)
+        return Part(problem=f"{_shown(place)}: {strerror(error)}")
     top = os.path.realpath(place)
     if not pattern:
         return Part(top)
@@ -177,7 +179,7 @@ def _path_part(path: bytes, pattern: bytes, base: Callable[[bytes], bytes | None
         return Part(top, (pattern,))
     found = sorted(glob.glob(os.path.join(glob.escape(top), pattern)))
     if not found:
-        return Part(problem=absent(os.path.join(place, pattern)))
+        return _absent(os.path.join(place, pattern))
     return Part(top, [os.path.relpath(match, top) for match in found])
 
 
@@ -187,12 +189,9 @@ def _plain(path: bytes) -> bytes:
     return b"" if plain == b"." else plain
 
 
-def absent(path: bytes) -> str:
-    return f"{ABSENT} {_shown(path)}"
+def _absent(path: bytes) -> Part:
+    return Part(problem=f"it has no {_shown(path)}", absent=True)
 
 
 def _shown(path: bytes) -> str:
     return path.decode("utf-8", "backslashreplace")[:_LONGEST]
-
-
-ABSENT = "it has no"  # how the problem of a part begins that is not there

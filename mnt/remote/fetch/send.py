@@ -12,7 +12,7 @@ from mnt.remote.common.files import encode, open_regular, open_without_links, pa
 from mnt.remote.common.forms import FETCH_PIECE
 
 Emit = Callable[[Dict[str, Any]], None]
-GONE = "it was removed there meanwhile"
+_GONE = "it was removed there meanwhile"
 _REPLACED = "it, or a directory on the way to it, was replaced meanwhile"
 _SHORTER = "it became shorter while it was read"
 _NO_SIZE = "its size is not what it tells, as in /proc and /sys: mnt run -- cat FILE"
@@ -32,10 +32,11 @@ def send(tops: Sequence[str], emit: Emit, stdin: IO[bytes]) -> dict[str, Any]:
                     emit({"file": number, **frame})
             sent += 1
         except FileNotFoundError:
-            emit({"file": number, "problem": GONE})
+            emit({"file": number, "problem": _GONE, "gone": True})
         except OSError as error:
             replaced = error.errno in (errno.ENOTDIR, errno.ELOOP)
-            emit({"file": number, "problem": _REPLACED if replaced else strerror(error)})
+            problem = _REPLACED if replaced else strerror(error)
+            emit({"file": number, "problem": problem, "gone": False})
     return {"sent": sent}
 
 
