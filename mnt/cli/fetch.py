@@ -24,7 +24,7 @@ from mnt.tasks.fetch import Pattern, Wanted
 
 _DIRECTORY = "fetched"
 _SHOWN = 5  # files of a host that are named
-_COLOURS = {"fetched": "green", "shared": "green", "nothing": "yellow"}
+_COLOURS = {"fetched": "green", "there": "green", "shared": "green", "nothing": "yellow"}
 
 
 @click.command()

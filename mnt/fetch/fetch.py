@@ -74,6 +74,7 @@ class Fetched:
     error: str | None = None
     fix: str | None = None
     reached: bool = True
+    planned: bool = False  # a dry run: `files` and `bytes` are what there is, and nothing has arrived
 
     @property
     def ok(self) -> bool:
@@ -86,7 +87,7 @@ class Fetched:
         if self.failed:
             return "incomplete"
         if self.files or self.already:
-            return "fetched"
+            return "there" if self.planned else "fetched"
         return "shared" if self.shared_with else "nothing"
 
     def document(self) -> dict[str, Any]:
@@ -146,6 +147,7 @@ def fetch(
         for host, of_host in work.items():
             results[host].files = sum(part["files"] for part in of_host.values())
             results[host].bytes = sum(part["bytes"] for part in of_host.values())
+            results[host].planned = True
     elif work:
         with opened(directory) as descriptor:
             job = _Job(prefixes, descriptor, options, progress, Space(descriptor))

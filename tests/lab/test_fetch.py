@@ -133,6 +133,10 @@ def test_a_dry_run_writes_nothing(pushed: Run, lab: Lab, tmp_path: Path) -> None
     done = pushed("fetch", "--dry-run", "~/project/shared/outputs", "-n", "node[1-2]", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "1 file, 5.0 kB, would go to fetched" in done.stderr
+    assert [line.split()[:3] for line in done.stdout.splitlines()[1:]] == [
+        ["node1", "there", "1"],
+        ["node2", "nothing", "0"],
+    ]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -71,12 +71,17 @@ def honest(host: str, name: str, args: dict[str, Any], stdin: IO[bytes]) -> Fram
 
 
 def fetched(
-    directory: Path, liar: Script | None = None, *, force: bool = False, scripts: Mapping[str, Script] = {}
+    directory: Path,
+    liar: Script | None = None,
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    scripts: Mapping[str, Script] = {},
 ) -> tuple[dict[str, Fetched], WatchedFleet]:
     """A fetch from all hosts, of which one may lie."""
     all_scripts = {**dict.fromkeys(NAMES, honest), **({LIAR: liar} if liar else {}), **scripts}
     fleet = WatchedFleet(HOSTS, all_scripts)
     with fleet:
         wanted = dict.fromkeys(NAMES, WANTED)
-        results = fetch(fleet, wanted, PREFIXES, PREFIXES, str(directory), Options(force=force))
+        results = fetch(fleet, wanted, PREFIXES, PREFIXES, str(directory), Options(force, dry_run))
     return results, fleet

@@ -229,6 +229,17 @@ def test_a_survey_that_cannot_be(to: Path, parts: Any, says: str) -> None:
     assert any(each in error for each in says.split("|"))
 
 
+def test_a_dry_run_fetches_nothing_and_says_so(to: Path) -> None:
+    empty = [surveyed("0" * 64, files=0, size=0)] * 2
+    results, _ = fetched(to, lying("survey", lambda said: [("answer", {"parts": empty})]), dry_run=True)
+    assert {host: (each.status, each.files) for host, each in results.items()} == {
+        "node1": ("there", 2),
+        LIAR: ("nothing", 0),
+        "node3": ("there", 2),
+    }
+    assert not to.exists()
+
+
 def test_a_survey_that_says_much(to: Path) -> None:
     """What is announced is not what decides."""
     huge = surveyed("0" * 64, files=2**62, size=2**63 - 1, later=2**60)
