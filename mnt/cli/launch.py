@@ -176,14 +176,10 @@ def launch(
 
 def _push(hosts: Sequence[Host]) -> None:
     """Push this directory to the hosts. Raises NeverStarted if that fails."""
-    from mnt.cli.push import push_tree, read_tree, refusal_of
+    from mnt.cli.push import push_tree, read_tree
 
     try:
-        code = read_tree(".")
-        refusal = refusal_of(code, hosts)
-        if refusal is not None:
-            raise refusal
-        result = push_tree(code, hosts)
+        result = push_tree(read_tree("."), hosts)
     except MntError as error:
         raise NeverStarted(error.message, fix=error.advice, details=error.details) from error
     if not result.ok:

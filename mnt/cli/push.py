@@ -10,13 +10,12 @@ from mnt import ui
 from mnt.cli import settle
 from mnt.cli.options import Selection, json_option, selection_options
 from mnt.cli.push_view import Code, note_large, progress_shown, show_notices, show_result, show_tree
-from mnt.errors import MntError
 from mnt.fleet import Fleet
 from mnt.inventory.model import Host
 from mnt.push import manifest as manifests
 from mnt.push import transfer
 from mnt.push.change import KEEP
-from mnt.push.notices import check_keys, notices
+from mnt.push.notices import notices
 from mnt.push.result import PushResult
 from mnt.push.tree import walk
 
@@ -49,13 +48,13 @@ def push(
     only with --allow-secrets.
     """
     code = read_tree(source)
-    refusal = refusal_of(code, selection.hosts, allow_secrets=allow_secrets)
     if dry_run:
-        show_tree(code, [host.name for host in selection.hosts], refusal, as_json)
-        return refusal.exit_code if refusal else 0
-    if refusal is not None:
-        raise refusal
-    result = push_tree(code, selection.hosts, keep_releases=keep_releases, on_done=settle)
+        refused = transfer.refusal(selection.hosts, code.root, code.manifest, allow_secrets=allow_secrets)
+        show_tree(code, [host.name for host in selection.hosts], refused, as_json)
+        return refused.exit_code if refused else 0
+    result = push_tree(
+        code, selection.hosts, keep_releases=keep_releases, allow_secrets=allow_secrets, on_done=settle
+    )
     if as_json:
         ui.document({**result.document(), "notices": [notice.document() for notice in code.notices]})
     else:
@@ -78,9 +77,10 @@ def push_tree(
     hosts: Sequence[Host],
     *,
     keep_releases: int = KEEP,
+    allow_secrets: bool = False,
     on_done: Callable[[], object] = lambda: None,
 ) -> PushResult:
-    """Push a tree that `refusal_of` accepts, and show each step; then call `on_done`.
+    """Push a tree, and show each step; then call `on_done`.
 
     Raises as `transfer.push`.
     """
@@ -91,19 +91,8 @@ def push_tree(
             code.root,
             code.manifest,
             keep_releases=keep_releases,
-            allow_secrets=True,  # `read_tree` has looked for keys
+            allow_secrets=allow_secrets,
             progress=progress,
         )
         on_done()
     return result
-
-
-def refusal_of(code: Code, hosts: Sequence[Host], *, allow_secrets: bool = False) -> MntError | None:
-    """Why the push would be refused before any host is asked."""
-    try:
-        transfer.check_kept(hosts, code.manifest)
-        if not allow_secrets:
-            check_keys(code.root, code.manifest.keys)
-    except MntError as error:
-        return error
-    return None

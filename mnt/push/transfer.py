@@ -40,16 +40,31 @@ def push(
         allow_secrets: send private keys too.
         progress: receives the progress.
 
-    Raises UsageError if the tree contains private keys, and MntError if it has changed meanwhile, or cannot
-    be linked to shared/. After these errors, and after a KeyboardInterrupt before the commit, all hosts are
-    unchanged.
+    Raises the `refusal`, and MntError if the tree has changed meanwhile. After these errors, and after a
+    KeyboardInterrupt before the commit, all hosts are unchanged.
     """
-    check_kept(fleet.hosts, manifest)
-    if not allow_secrets:
-        check_keys(root, manifest.keys)
+    refused = refusal(fleet.hosts, root, manifest, allow_secrets=allow_secrets)
+    if refused is not None:
+        raise refused
     change = _Push(fleet, root, manifest, keep_releases, progress or Progress())
     change.run()
     return change.result()
+
+
+def refusal(
+    hosts: Iterable[Host], root: Path, manifest: Manifest, *, allow_secrets: bool = False
+) -> MntError | None:
+    """Why the tree at `root` may not be pushed to these hosts; none of them is asked.
+
+    A UsageError: it contains private keys. Another MntError: it cannot be linked to shared/.
+    """
+    try:
+        check_kept(hosts, manifest)
+        if not allow_secrets:
+            check_keys(root, manifest.keys)
+    except MntError as error:
+        return error
+    return None
 
 
 def check_kept(hosts: Iterable[Host], manifest: Manifest) -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from waiting import cpu_at_most
 
+from mnt.cli.push import push_tree, read_tree
 from mnt.errors import UsageError
+from mnt.inventory.model import Host, Ssh
 from mnt.keys import generate
 from mnt.push.keys import SEARCHED, is_private_key
 from mnt.push.manifest import build
@@ -283,6 +285,15 @@ def test_a_dry_run_of_a_push_that_would_be_refused(tree: Path) -> None:
     shown = dry_run(tree)  # as the push, which exits with 1
     assert (shown.returncode, "train.py" in shown.stdout) == (1, True)
     assert "outputs/x" in shown.stderr
+
+
+def test_a_push_without_a_dry_run_refuses_the_same(tree: Path) -> None:
+    (tree / "id").write_text(generate().private)
+    nobody = Host("node1", "127.0.0.1", Ssh(port=1, config=None))
+    with pytest.raises(UsageError, match="a private key"):
+        push_tree(read_tree(str(tree)), [nobody])
+    sent = push_tree(read_tree(str(tree)), [nobody], allow_secrets=True)
+    assert str(sent.hosts["node1"].error).startswith("connect: ")  # it gets as far as that
 
 
 def test_large_files_are_named_before_they_are_read(tree: Path) -> None:
