@@ -149,10 +149,7 @@ class Watch:
                     return
                 self._reach_again(connection, error)
             else:
-                self._changed(host, last)
-                if last["state"] == "lost":
-                    self._end_lost(connection, last)
-                self._followed.add(host)
+                self._ended(connection, last)
                 return
 
     def _show(self, host: str, text: str) -> None:
@@ -186,11 +183,10 @@ class Watch:
             if not told:
                 self._tell(f"{error.message}; its further output is not shown")
                 told = True
-            self._changed(connection.target.name, entry)
             if entry["state"] not in ACTIVE:
-                if entry["state"] == "lost":
-                    self._end_lost(connection, entry)
+                self._ended(connection, entry)
                 return
+            self._changed(connection.target.name, entry)
             if self._over.wait(RETRY_EVERY):
                 raise error
 
@@ -228,11 +224,15 @@ class Watch:
         for ender in enders.values():
             ender.join()
 
-    def _end_lost(self, connection: HostConnection, entry: JobEntry) -> None:
-        """End what is left of a node's part of which nobody there takes care."""
-        self._end(connection, entry)
-        with contextlib.suppress(HostError):  # it stays lost
-            self._changed(connection.target.name, self._entry(connection) or entry)
+    def _ended(self, connection: HostConnection, entry: JobEntry) -> None:
+        """A node's part has ended. End what is left of it, if nobody there takes care of that."""
+        host = connection.target.name
+        self._changed(host, entry)
+        if entry["state"] == "lost":
+            self._end(connection, entry)
+            with contextlib.suppress(HostError):  # it stays lost
+                self._changed(host, self._entry(connection) or entry)
+        self._followed.add(host)
 
     def _end(self, connection: HostConnection, entry: JobEntry) -> None:
         """End one node's part, or what is left of it."""

@@ -74,6 +74,7 @@ def watched(
     following = watch.Watch(PLAN, output=lambda host, text: shown.append(text), tell=told.append)
     with WatchedFleet(HOSTS, dict.fromkeys(("node1", "node2"), speak)) as fleet:
         job = following.follow(fleet, {})
+    assert following.running() == [node.host for node in job.nodes if node.state == "unreachable"]
     return job, told, shown
 
 
