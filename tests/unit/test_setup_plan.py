@@ -106,7 +106,7 @@ def test_ansible_logs_in_as_mnt_does() -> None:
         "group_train": {"hosts": {"node1": None, "node2": None}},
     }
     assert found["vars"]["mnt_storage"] == [
-        {"path": "/shared", "type": "nfs4", "source": "head:/x", "options": ["rw"]}
+        {"path": "/shared", "type": "nfs4", "source": "head:/x", "options": ("rw",)}
     ]
     assert found["vars"]["mnt_training_subnet"] == "10.1.0.0/24"
 
