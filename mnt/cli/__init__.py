@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "fetch": ("fetch", "Bring back what a job wrote, or any files of the hosts."),
     "stop": ("stop", "Stop jobs on all their hosts, and verify that no process is left."),
     "shell": ("shell", "Open a shell on one host, in the current release."),
+    "completion": ("completion", "Print what makes a shell complete these commands."),
     "lab": ("lab", "Run throw-away hosts on this machine, for trials and tests."),
 }
 
@@ -103,7 +104,7 @@ def main() -> None:
     _use_streams()
     try:
         _check_directory()
-        result = cli.main(standalone_mode=False)
+        result = cli.main(prog_name="mnt", standalone_mode=False)
         code = result if isinstance(result, int) else 0
     except click.exceptions.Exit as stop:
         code = stop.exit_code

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from mnt.cli import completing
 from mnt.inventory import find, hostlist, loader
 from mnt.inventory.model import Host, Inventory
 from mnt.run import failed
@@ -55,12 +56,26 @@ def selection_options(command: F) -> F:
     """Add -i, -n and -x; the command receives `selection: Selection`."""
 
     @click.option(
-        "-i", "--inventory", metavar="NAME|PATH", help="Inventory: NAME in inventories/, PATH, or lab[:NAME]."
+        "-i",
+        "--inventory",
+        metavar="NAME|PATH",
+        shell_complete=completing.inventories,
+        help="Inventory: NAME in inventories/, PATH, or lab[:NAME].",
     )
     @click.option(
-        "-n", "--nodes", metavar="HOSTLIST", help="Only these hosts, in this order: node[1-4], @group."
+        "-n",
+        "--nodes",
+        metavar="HOSTLIST",
+        shell_complete=completing.hostlists,
+        help="Only these hosts, in this order: node[1-4], @group.",
     )
-    @click.option("-x", "--exclude", metavar="HOSTLIST", help="Exclude these hosts.")
+    @click.option(
+        "-x",
+        "--exclude",
+        metavar="HOSTLIST",
+        shell_complete=completing.hostlists,
+        help="Exclude these hosts.",
+    )
     @functools.wraps(command)
     def wrapper(
         *args: Any, inventory: str | None, nodes: str | None, exclude: str | None, **kwargs: Any

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import click
 
 from mnt import ui
+from mnt.cli import completing
 from mnt.cli.options import Selection, json_option, mode_option, selection_options
 from mnt.cli.preflight_view import show_changes, show_report
 from mnt.fleet import Fleet
@@ -34,8 +35,16 @@ def _show_list(context: click.Context, parameter: click.Parameter, form: str | N
 @selection_options
 @mode_option
 @json_option
-@click.option("--only", metavar="ID,ID", default="", help="Run only these checks, and those of the login.")
-@click.option("--skip", metavar="ID,ID", default="", help="Leave out these checks.")
+@click.option(
+    "--only",
+    metavar="ID,ID",
+    default="",
+    shell_complete=completing.checks,
+    help="Run only these checks, and those of the login.",
+)
+@click.option(
+    "--skip", metavar="ID,ID", default="", shell_complete=completing.checks, help="Leave out these checks."
+)
 @click.option("--deep", is_flag=True, help="Also launch a short job: import torch, all-reduce, bandwidth.")
 @click.option(
     "--list",

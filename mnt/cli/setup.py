@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from mnt import ui
+from mnt.cli import completing
 from mnt.cli.options import Selection, json_option, selection_options
 from mnt.errors import UsageError
 from mnt.fleet import Fleet
@@ -36,7 +37,7 @@ def _show_list(context: click.Context, parameter: click.Parameter, wanted: bool)
 @click.command()
 @selection_options
 @json_option
-@click.argument("names", metavar="[PLAYBOOK]...", nargs=-1)
+@click.argument("names", metavar="[PLAYBOOK]...", nargs=-1, shell_complete=completing.playbooks)
 @click.option("--check", is_flag=True, help="Change nothing; show what would be changed.")
 @click.option("-K", "--ask-become-pass", is_flag=True, help="Ask for your password for sudo on the hosts.")
 @click.option(

@@ -9,6 +9,7 @@ import sys
 import click
 
 from mnt import ui
+from mnt.cli import completing
 from mnt.cli.options import Selection, selection_options
 from mnt.errors import HostError, UsageError
 from mnt.fleet import Fleet
@@ -26,7 +27,7 @@ from mnt.launch.shell import shell_of, shell_without_plan
 
 @click.command()
 @selection_options
-@click.argument("host", required=False)
+@click.argument("host", required=False, shell_complete=completing.hosts)
 def shell(selection: Selection, host: str | None) -> int:
     """Open a shell on HOST (default: the first host), in the current release.
 

@@ -8,6 +8,7 @@ from functools import partial
 import click
 
 from mnt import ui
+from mnt.cli import completing
 from mnt.cli.options import Selection, json_option, selection_options
 from mnt.errors import UsageError
 from mnt.fleet.login.terminal import ask
@@ -22,7 +23,7 @@ _COLOURS = {"known": "green", "recorded": "green", "replaced": "green", "new": "
 @click.command()
 @selection_options
 @json_option
-@click.argument("hostlist", required=False)
+@click.argument("hostlist", required=False, shell_complete=completing.hostlists)
 @click.option(
     "--yes", is_flag=True, help="Accept unknown keys without asking; this never accepts a changed key."
 )
