@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import click
 
 from mnt import ui
 from mnt.cli.job_view import show_end
-from mnt.cli.jobs import found_jobs
+from mnt.cli.jobs import FoundJobs, found_jobs
 from mnt.cli.options import Selection, selection_options
-from mnt.errors import UsageError
+from mnt.errors import HostError, MntError, UsageError
 from mnt.fleet import HostConnection, raise_output_error
 from mnt.inventory.hostlist import fold
+from mnt.launch import follow as following
 from mnt.launch.bars import Bars
-from mnt.launch.jobs import host_of_rank, named_job
+from mnt.launch.jobs import host_of_rank
 from mnt.launch.watch import skipped
 from mnt.tasks.job import JobEntry, read_logs
 
@@ -63,28 +66,41 @@ def logs(
                 elif "skipped" in frame:
                     ui.note(skipped(host.name, wanted.job, frame["skipped"]))
 
-            return read_logs(
-                connection,
-                host.jobs_dir,
-                wanted.job,
-                host.name,
-                rank=rank,
-                follow=follow,
-                tail=tail,
-                on_frame=show,
+            if not follow:
+                return read_logs(
+                    connection, host.jobs_dir, wanted.job, host.name, rank=rank, tail=tail, on_frame=show
+                )
+            retry = partial(following.reach_again, tell=ui.note)
+            return following.follow(
+                connection, host.jobs_dir, wanted.job, show, retry=retry, rank=rank, tail=tail
             )
 
         results = fleet.run_each(read, dict.fromkeys(hosts, ()), on_result=raise_output_error)
         bars.close()
         lines.close()
-        ended = named_job(found.hosts.jobs(wanted.job)[0], wanted.job) if follow else None
-    for error in results.errors().values():
-        ui.error(error)
-    if results.errors():
-        return 1
-    code = 0
-    if ended is not None and ended.active:
-        ui.note(f"job {ended.job} still runs on other nodes")
-    elif ended is not None:
-        code = show_end(ended)
-    return code or (0 if found.complete else 1)
+        for error in results.errors().values():
+            ui.error(error)
+        code = _end(found, wanted.job, results.errors()) if follow else 0
+    return code or (1 if results.errors() or not found.complete else 0)
+
+
+def _end(found: FoundJobs, job: str, lost: Mapping[str, HostError]) -> int:
+    """Ask all hosts again, and show how the job has ended; returns its exit code, 0 if it still runs.
+
+    Args:
+        lost: the hosts that could not be followed, of which this was said.
+
+    Raises MntError if no host that answers has the job any more.
+    """
+    jobs, errors = found.hosts.jobs(job)
+    for host, error in errors.items():
+        if host not in lost and host not in found.unasked:
+            ui.warn(error.message)
+    ended = next((each for each in jobs if each.job == job), None)
+    if ended is None:
+        fix = f"its processes may still run: mnt stop {job} ends them"
+        raise MntError(f"job {job}: no host that answers has it any more", fix=fix)
+    if ended.active:
+        ui.note(f"job {job} still runs" + ("" if lost else " on other nodes"))
+        return 0
+    return show_end(ended)

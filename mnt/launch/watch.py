@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from mnt.errors import HostError
 from mnt.launch.culprit import why_lost
+from mnt.launch.follow import RETRY_EVERY, follow
 from mnt.launch.jobs import ACTIVE, Job, merge_job
-from mnt.tasks.job import list_jobs, read_logs, stop_node
+from mnt.tasks.job import list_jobs, stop_node
 
 if TYPE_CHECKING:
     from mnt.fleet import Fleet, HostConnection, Outcome
     from mnt.launch.plan import LaunchPlan
     from mnt.tasks.job import JobEntry, Why
 
-RETRY_EVERY = 2.0  # seconds between attempts to reach a node again
 GIVE_UP_AFTER = 10.0  # seconds that a node may be unreachable after all others have ended
 GIVE_UP_ALONE = 600.0  # the same if no other node can be reached: the head's network may be down
 # The same for a node that no other node's supervisor has heard, while others run: none of them can lose it.
@@ -115,42 +115,25 @@ class Watch:
 
     def _follow_node(self, connection: HostConnection) -> None:
         host = connection.target.name
-        position = 0
 
         def on_frame(frame: dict[str, Any]) -> None:
-            nonlocal position
             if self._over.is_set():
                 raise HostError(host, "channel", "it was not waited for any longer")
             if "state" in frame:
                 self._changed(host, frame["state"])
-                return
-            position = frame["offset"]
-            if "skipped" in frame:
+            elif "skipped" in frame:
                 self._tell(skipped(host, self._job, frame["skipped"]))
             else:
                 self._show(host, frame["data"])
 
-        while True:
-            try:
-                last = read_logs(
-                    connection,
-                    self._jobs_dirs[host],
-                    self._job,
-                    host,
-                    follow=True,
-                    offset=position,
-                    on_frame=on_frame,
-                )
-                if last["state"] in ACTIVE or last["state"] == "pending":
-                    raise HostError(host, "answer", f"its log ends, but its part is {last['state']}")
-            except HostError as error:
-                if not error.connection_lost:
-                    self._await_end(connection, error)
-                    return
-                self._reach_again(connection, error)
-            else:
-                self._ended(connection, last)
-                return
+        try:
+            last = follow(connection, self._jobs_dirs[host], self._job, on_frame, retry=self._reach_again)
+        except HostError as error:
+            if error.connection_lost:
+                raise
+            self._await_end(connection, error)
+        else:
+            self._ended(connection, last)
 
     def _show(self, host: str, text: str) -> None:
         try:

@@ -374,21 +374,22 @@ def read_logs(
     *,
     rank: int | None = None,
     follow: bool = False,
-    offset: int = 0,
+    offsets: Mapping[str, int] | None = None,
     tail: int | None = None,
     on_frame: OnFrame,
 ) -> JobEntry:
-    """Read a node's output, or one global rank's, from byte `offset`; with `follow` until the job is over.
+    """Read a node's output, or one global rank's; with `follow` until the job is over.
 
     Frames, in order: `{"state": JobEntry}` first and at every change, and
     `{"data": str, "offset": int, "stream": "output" | "stdout" | "stderr"}`. `data` is at most 256 KiB of the
     log (UTF-8, other bytes as surrogate escapes, no character cut); `offset` is the byte of its stream at
-    which it ends: pass it to continue after a dropped connection (only without `rank`: a rank has two
-    streams). If the job is stopped while it is followed, and much output has not been sent yet, only its end
-    is, after `{"skipped": bytes, "offset": int, "stream": ..}`.
+    which it ends: pass it in `offsets` to continue after a dropped connection. If the job is stopped while it
+    is followed, and much output has not been sent yet, only its end is, after
+    `{"skipped": bytes, "offset": int, "stream": ..}`.
 
     Args:
-        tail: only so many of the last lines that each stream has now, and what comes after them.
+        offsets: by stream, the byte at which to begin; 0 if it is not named.
+        tail: of each stream that is not in `offsets`, only so many of its last lines, and what comes after.
 
     Returns the node's entry after everything was sent. Raises HostError if the host has no such job or rank.
     """
@@ -399,7 +400,7 @@ def read_logs(
         "host": host,
         "rank": rank,
         "follow": follow,
-        "offset": offset,
+        "offsets": dict(offsets or {}),
         "tail": tail,
     }
     name = connection.target.name

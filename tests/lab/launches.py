@@ -36,8 +36,12 @@ def processes_of_jobs(lab: Lab, host: str) -> list[str]:
 
 
 def start_attached(lab: Lab, *args: str, **options: Any) -> subprocess.Popen[str]:
+    return start_mnt(lab, "launch", *args, **options)
+
+
+def start_mnt(lab: Lab, *args: str, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "mnt", "launch", *args],
+        [sys.executable, "-m", "mnt", *args],
         env={**os.environ, "MNT_INVENTORY": str(lab.inventory_path)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

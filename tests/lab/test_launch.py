@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from faults import port_taken, power_off, write_file
-from launches import SLEEP, nothing_is_left, processes_of_jobs, start_attached
+from launches import SLEEP, nothing_is_left, processes_of_jobs, start_attached, start_mnt
 from terminals import on_a_terminal
 from waiting import PATIENCE, read_until, rest_of, wait_for
 
@@ -394,6 +394,20 @@ def test_a_dropped_connection_does_not_end_an_attached_job(pushed: Mnt, lab: Lab
     assert launch.returncode == 0, rest
     ticks = [line.split("tick ")[1] for line in rest.splitlines() if "tick " in line]
     assert ticks == [str(i) for i in range(4, 40)]
+
+
+def test_a_dropped_connection_does_not_end_the_following_of_a_job(pushed: Mnt, lab: Lab) -> None:
+    job = pushed("launch", "-n", "node[1-2]", "--detach", "count.py").stdout.strip()
+    logs = start_mnt(lab, "logs", "-f", job)
+    read_until(logs, "tick 3", 2)
+    lab.host("node2").exec(["sh", "-c", "pkill -KILL -f '^sshd: mnt'"])
+    rest = rest_of(logs)
+    assert logs.returncode == 0, rest
+    assert "node2: channel: connection lost" in rest
+    assert f"job {job} finished on 2 nodes" in rest
+    for host in ("node1", "node2"):
+        ticks = [line.split("tick ")[1] for line in rest.splitlines() if line.startswith(f"{host} | ")]
+        assert ticks == [str(i) for i in range(40 - len(ticks), 40)]
 
 
 def test_launch_from_a_tree_that_was_never_pushed(run_mnt: Mnt, make_lab: Callable[..., Lab]) -> None:

@@ -204,7 +204,7 @@ def test_a_dropped_connection_costs_nothing_but_the_view(cluster: Cluster) -> No
         cluster.jobs_dir,
         cluster.job,
         master.name,
-        offset=offset,
+        offsets={"output": offset},
         on_frame=again.append,
     )
     text = "".join(frame.get("data", "") for frame in [*seen, *again])

@@ -172,9 +172,9 @@ def test_fuzz_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signalled: 
         jobs = shaped(HOST, sent(listed), Jobs)
         assert "good" in {each["job"] for each in jobs["jobs"]}
         for action in (
-            {"action": "logs", "rank": rng.choice((None, 0, 1)), "offset": 0, "follow": False},
+            {"action": "logs", "rank": rng.choice((None, 0, 1)), "offsets": {}, "follow": False},
             {"action": "stop", "grace": 0.0},
-            {"action": "logs", "rank": None, "offset": 3, "follow": False},
+            {"action": "logs", "rank": None, "offsets": {"output": 3}, "follow": False},
         ):
             answer = jobctl.main({**names, **action}, lambda frame: sent(frame), None)  # type: ignore[arg-type]
             if "refused" not in answer:

@@ -133,12 +133,12 @@ def test_status_logs_and_stop_survive_each_file(
     try:
         if not (name == "output" and place.lstat().st_size == 1 << 30):  # it is sent as it is
             answers.append(
-                read_logs({**arguments, "rank": None, "offset": 0, "follow": False}, answers.append)
+                read_logs({**arguments, "rank": None, "offsets": {}, "follow": False}, answers.append)
             )
     except Refused:
         assert name in ("about", "output")
     with contextlib.suppress(Refused):  # it needs a spec with ranks
-        answers.append(read_logs({**arguments, "rank": 0, "offset": 0, "follow": False}, answers.append))
+        answers.append(read_logs({**arguments, "rank": 0, "offsets": {}, "follow": False}, answers.append))
     answers.append(stop_node({**arguments, "grace": 0.0}))
     json.dumps(answers, allow_nan=False)
 

@@ -402,7 +402,7 @@ def test_a_job_of_an_older_mnt_has_a_spec_alone(host: JobHost) -> None:
     (directory / "about.json").unlink()
     (directory / "spec.json").write_text(json.dumps(spec))
     assert host.entry(spec["job"]) == entry
-    assert host.call("logs", job=spec["job"], rank=0, follow=False, offset=0)["node"] == entry
+    assert host.call("logs", job=spec["job"], rank=0, follow=False, offsets={})["node"] == entry
     assert host.stop(spec["job"])["status"] == "none"
 
 
@@ -568,7 +568,7 @@ def data(frames: list[dict[str, Any]], stream: str = "output") -> str:
 
 
 def logs(host: JobHost, job: str, **changes: Any) -> dict[str, Any]:
-    return host.call("logs", job=job, **{"rank": None, "follow": False, "offset": 0, **changes})
+    return host.call("logs", job=job, **{"rank": None, "follow": False, "offsets": {}, **changes})
 
 
 def test_logs_come_in_bounded_frames_and_no_character_is_cut(host: JobHost) -> None:
@@ -586,7 +586,7 @@ def test_logs_come_in_bounded_frames_and_no_character_is_cut(host: JobHost) -> N
     assert not any("\udc80" <= character <= "\udcfe" for character in data(frames))
     assert frames[-1]["offset"] == 3 * len(text) + 2
     # Going on where a connection broke off.
-    again = logs(host, spec["job"], offset=frames[0]["offset"])
+    again = logs(host, spec["job"], offsets={"output": frames[0]["offset"]})
     assert data(answer["frames"]) == frames[0]["data"] + data(again["frames"])
     assert answer["node"]["state"] == "finished"
 
@@ -606,7 +606,7 @@ def test_logs_follow_to_the_end(host: JobHost) -> None:
     )
     spec = host.spec()
     host.start(spec)
-    call = host.begin("logs", job=spec["job"], rank=None, follow=True, offset=0)
+    call = host.begin("logs", job=spec["job"], rank=None, follow=True, offsets={})
     seen = [call.frame()]
     while data(seen) != "first\n":
         seen.append(call.frame())
@@ -625,7 +625,7 @@ def test_logs_end_when_the_supervisor_is_killed(host: JobHost) -> None:
     spec = host.spec()
     answer = host.start(spec)
     wait_for(lambda: host.output(spec["job"]))
-    call = host.begin("logs", job=spec["job"], rank=None, follow=True, offset=0)
+    call = host.begin("logs", job=spec["job"], rank=None, follow=True, offsets={})
     os.kill(answer["pid"], signal.SIGKILL)
     followed = call.answer()
     assert followed["node"]["state"] == "lost"

@@ -384,6 +384,18 @@ def test_following_ends_with_a_ctrl_c_and_the_job_goes_on(mnt: LocalMnt) -> None
     assert [job["state"] for job in mnt.jobs()] == ["running"]
 
 
+def test_following_a_job_whose_files_vanish(mnt: LocalMnt) -> None:
+    mnt.script(WAIT)
+    job = mnt.launch("--detach", "train.py").stdout.strip()
+    follow = mnt.popen("logs", "-f", job)
+    read_until(follow, "waiting")
+    shutil.rmtree(mnt.home / ".mnt" / "jobs" / job)
+    rest = rest_of(follow)
+    (mnt.cwd / "go").touch()
+    assert follow.returncode == 1
+    assert f"job {job}: no host that answers has it any more" in rest
+
+
 def test_with_an_inventory_the_local_jobs_are_merged_in(mnt: LocalMnt, tmp_path: Path) -> None:
     mnt.script(SHOW)
     assert mnt.launch("train.py").returncode == 0

@@ -29,10 +29,11 @@ def read_logs(args: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> d
     paths, follow = JobPaths(args["jobs_dir"], args["job"], args["host"]), args["follow"]
     entry = require(paths)
     emit({"state": entry})
-    streams = _streams(paths, entry, args["rank"], int(args["offset"]))
+    streams = _streams(paths, entry, args["rank"], args["offsets"])
     if args.get("tail") is not None:
         for stream in streams:
-            stream.skip_to_last_lines(int(args["tail"]))
+            if stream.name not in args["offsets"]:
+                stream.skip_to_last_lines(int(args["tail"]))
     while True:
         # The state is read before the logs, so that everything written before the end is sent.
         now = require(paths)
@@ -50,10 +51,12 @@ def read_logs(args: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> d
             time.sleep(LOOK_EVERY)
 
 
-def _streams(paths: JobPaths, entry: dict[str, Any], rank: int | None, offset: int) -> list[_Stream]:
-    """The log files to send. Raises Refused if the rank is not on this node."""
+def _streams(
+    paths: JobPaths, entry: dict[str, Any], rank: int | None, offsets: dict[str, int]
+) -> list[_Stream]:
+    """The log files to send, each from its offset on. Raises Refused if the rank is not on this node."""
     if rank is None:
-        return [_Stream("output", lambda: paths.output, offset)]
+        return [_Stream("output", lambda: paths.output, offsets)]
     first, count = first_rank(entry), rank_count(entry)
     if not first <= rank < first + count:
         raise Refused(f"rank {rank} is not on {paths.host}: it has {first} to {first + count - 1}")
@@ -61,7 +64,7 @@ def _streams(paths: JobPaths, entry: dict[str, Any], rank: int | None, offset: i
     remains, local_rank = remains_of(read_about(paths)), rank - first
 
     def stream(name: str) -> _Stream:
-        return _Stream(name, lambda: remains.rank_log(paths.ranks, local_rank, name))
+        return _Stream(name, lambda: remains.rank_log(paths.ranks, local_rank, name), offsets)
 
     return [stream("stdout"), stream("stderr")]
 
@@ -69,10 +72,10 @@ def _streams(paths: JobPaths, entry: dict[str, Any], rank: int | None, offset: i
 class _Stream:
     """One log file, sent from an offset. It may not exist yet."""
 
-    def __init__(self, name: str, find_path: Callable[[], str | None], offset: int = 0) -> None:
-        self._name = name
+    def __init__(self, name: str, find_path: Callable[[], str | None], offsets: dict[str, int]) -> None:
+        self.name = name
         self._find_path = find_path
-        self._offset = offset
+        self._offset = int(offsets.get(name, 0))
         # Holds back the first bytes of a character until the others are there.
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
 
@@ -111,7 +114,7 @@ class _Stream:
             file.seek(size - most)
             newline = file.read(most).find(b"\n")
         begin = size - most + newline + 1
-        emit({"skipped": begin - self._offset, "offset": begin, "stream": self._name})
+        emit({"skipped": begin - self._offset, "offset": begin, "stream": self.name})
         self._decoder.reset()
         self._offset = begin
 
@@ -135,7 +138,7 @@ class _Stream:
         if text:
             kept_back = len(self._decoder.getstate()[0])
             for part, offset in parts(text, self._offset - kept_back):
-                emit({"data": part, "offset": offset, "stream": self._name})
+                emit({"data": part, "offset": offset, "stream": self.name})
 
 
 def _start_of_lines(file: BinaryIO, size: int, count: int) -> int:
