@@ -131,7 +131,7 @@ def show_result(result: PushResult) -> None:
 def show_left(left: Mapping[str, Sequence[Left]]) -> None:
     """Name the releases that stay because of what jobs have written there."""
     found = sentences(
-        (host, f"release {each.release} stays: jobs have written {told(each.foreign)}")
+        (host, f"release {each.release} stays: jobs have written {foreign_files(each.foreign)}")
         for host, of_host in left.items()
         for each in of_host
         if each.foreign is not None
@@ -142,7 +142,7 @@ def show_left(left: Mapping[str, Sequence[Left]]) -> None:
         ui.info("  keep what you need of them; then: mnt releases prune ID --with-results")
 
 
-def told(foreign: Mapping[str, Any]) -> str:
+def foreign_files(foreign: Mapping[str, Any]) -> str:
     """The files that no push has brought, for people: their number, bytes and first names."""
     count, names = foreign["files"], ", ".join(foreign["names"])
     more = ", .." if count > len(foreign["names"]) else ""

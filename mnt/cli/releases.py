@@ -11,14 +11,14 @@ from rich import filesize
 from mnt import ui
 from mnt.cli import settle
 from mnt.cli.options import Selection, json_option, selection_options
-from mnt.cli.push_view import progress_shown, told
+from mnt.cli.push_view import foreign_files, progress_shown
 from mnt.cli.rollback import check_id
 from mnt.errors import HostError, UsageError
 from mnt.fleet import Fleet
 from mnt.inventory.hostlist import fold, sentences
 from mnt.push import prune as pruning
 from mnt.push.change import KEEP
-from mnt.push.origin import told as told_of
+from mnt.push.origin import pushed_by
 from mnt.push.prune import Pruned
 from mnt.push.result import WHY_LEFT
 from mnt.tasks.push import Listed, ListedRelease, list_releases
@@ -61,7 +61,7 @@ def _show(listed: Mapping[str, Listed]) -> None:
             host,
             release["release"],
             filesize.decimal(release["bytes"]),
-            told_of(release["pushed"]) if release["pushed"] else "-",
+            pushed_by(release["pushed"]) if release["pushed"] else "-",
             _state(release, found),
             _foreign(release),
         ]
@@ -84,7 +84,7 @@ def _state(release: ListedRelease, found: Listed) -> str:
 
 
 def _foreign(release: ListedRelease) -> str:
-    return told(release["foreign"]) if release["foreign"]["files"] else "-"
+    return foreign_files(release["foreign"]) if release["foreign"]["files"] else "-"
 
 
 @releases.command()
@@ -152,7 +152,7 @@ def _outcome(pruned: Pruned, dry_run: bool) -> Iterator[str]:
     for release in pruned.removed:
         yield f"{release}: {'would be removed' if dry_run else 'removed'}"
     for left in pruned.left:
-        what = f" ({told(left.foreign)}); --with-results removes it" if left.foreign else ""
+        what = f" ({foreign_files(left.foreign)}); --with-results removes it" if left.foreign else ""
         yield f"{left.release}: stays, because it {WHY_LEFT[left.why]}{what}"
     if pruned.shares_with:
         yield f"shares the workdir of {pruned.shares_with}"

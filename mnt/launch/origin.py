@@ -8,7 +8,7 @@ from pathlib import Path
 from mnt.errors import MntError
 from mnt.launch.plan import CodeTree
 from mnt.push.manifest import build
-from mnt.push.origin import here, is_mine, told
+from mnt.push.origin import here, is_mine, pushed_by
 from mnt.push.tree import Tree, printable, walk
 from mnt.tasks.push import Pushed
 
@@ -29,10 +29,12 @@ def remarks(tree: CodeTree, directory: str) -> list[str]:
     pushed, place = tree.pushed, Path(directory).resolve()
     own = here(place)
     if not is_mine(pushed, own):
-        return [f"release {tree.release} is not yours: it was pushed by {told(pushed)}"]
+        return [f"release {tree.release} is not yours: it was pushed by {pushed_by(pushed)}"]
     source = Path(pushed["source"])
     if place != source and source not in place.parents:
-        return [f"release {tree.release} does not come from this directory: it was pushed by {told(pushed)}"]
+        return [
+            f"release {tree.release} does not come from this directory: it was pushed by {pushed_by(pushed)}"
+        ]
     change = _change(source, tree, pushed)
     return [] if change is None else [f"{change}; mnt launch --push sends this tree first"]
 

@@ -12,6 +12,7 @@ from mnt.errors import HostError
 from mnt.launch.culprit import why_lost
 from mnt.launch.follow import RETRY_EVERY, follow
 from mnt.launch.jobs import ACTIVE, Job, merge_job
+from mnt.remote.common.forms import CONNECTED
 from mnt.tasks.job import list_jobs, stop_node
 
 if TYPE_CHECKING:
@@ -290,7 +291,7 @@ class Watch:
         """Whether the supervisors hear each other, so that they notice if this node is lost."""
         master, *others = self._jobs_dirs
         asked = others if host == master else [host]
-        return any(entry["peer"] == "connected" for each in asked if (entry := self._entries.get(each)))
+        return any(entry["peer"] == CONNECTED for each in asked if (entry := self._entries.get(each)))
 
     def _runs(self, host: str) -> bool:
         entry = self._entries.get(host)

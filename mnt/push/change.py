@@ -17,7 +17,7 @@ from mnt.push.origin import user
 from mnt.push.plan import Survey, leaders, likely_shared, seen_by_one
 from mnt.push.result import DONE, HostResult, Left, PushResult
 from mnt.push.session import Frame, HostStep, Progress, Session, StepFailed
-from mnt.remote.push.receive import ignored
+from mnt.remote.common.signals import ignored
 from mnt.tasks.push import Pushed
 
 KEEP = 5  # releases, unless something else is asked for

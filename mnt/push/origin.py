@@ -95,7 +95,7 @@ def is_this_tree(pushed: Pushed, own: Origin) -> bool:
     return (pushed["head"], pushed["source"]) == (own.head, own.source)
 
 
-def told(pushed: Pushed) -> str:
+def pushed_by(pushed: Pushed) -> str:
     """`ann@head from /tree (main, 1a2b3c4), 2026-01-02 03:04`: pure, in local time."""
     git = [pushed["branch"] or "", (pushed["commit"] or "")[:7]]
     about = ", ".join(filter(None, git))

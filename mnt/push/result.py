@@ -32,9 +32,7 @@ class Left:
 
     release: str
     why: str  # a key of WHY_LEFT
-    foreign: dict[str, Any] | None = (
-        None  # for "foreign": {"files", "bytes", "names"}, of which the first few
-    )
+    foreign: dict[str, Any] | None = None  # for "foreign": {"files", "bytes", "names"}: the first few names
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from mnt.inventory.model import Host
 from mnt.push.change import KEEP, Change
 from mnt.push.manifest import Manifest
 from mnt.push.notices import check_keys, ignore_line
-from mnt.push.origin import here, is_mine, is_this_tree, told
+from mnt.push.origin import here, is_mine, is_this_tree, pushed_by
 from mnt.push.plan import choose_release, has, in_the_way, lacking
 from mnt.push.result import PushResult
 from mnt.push.session import HostStep, Progress
@@ -111,7 +111,7 @@ class _Push(Change):
     def _announce(self) -> None:
         """Say what is about to be replaced, if it is not of this user, or of another tree."""
         replaced = [
-            (host, f"current, {self._surveys[host].current}, was pushed by {told(pushed)}")
+            (host, f"current, {self._surveys[host].current}, was pushed by {pushed_by(pushed)}")
             for host in self._leaders
             if (pushed := self._pushed[host]) is not None
             and not self._was_current(host)

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from mnt.fleet import HostConnection
 from mnt.inventory.model import Host
+from mnt.remote.common.forms import MOST_USES
 from mnt.remote.push.releases import RELEASE_ID
 from mnt.tasks.bounds import RELEASES, bound_of
 from mnt.tasks.program import run_program
@@ -58,9 +59,6 @@ class Foreign(TypedDict):
     names: Annotated[list[Short], Meta(max_length=10)]  # the first of them
 
 
-_MOST_USES = 10  # of a release that are told
-
-
 class Use(TypedDict):
     """A process that uses a release, or a job (then `pid` is None)."""
 
@@ -74,7 +72,7 @@ class ListedRelease(TypedDict):
     files: Count
     bytes: Count
     foreign: Foreign
-    uses: Annotated[list[Use], Meta(max_length=_MOST_USES)]
+    uses: Annotated[list[Use], Meta(max_length=MOST_USES)]
     pushed: Pushed | None
 
 

@@ -18,7 +18,7 @@ from mnt.launch import origin as of_launch
 from mnt.launch.origin import remarks
 from mnt.launch.plan import CodeTree
 from mnt.push.manifest import build
-from mnt.push.origin import here, told
+from mnt.push.origin import here, pushed_by
 from mnt.push.rollback import rollback
 from mnt.push.session import Progress
 from mnt.push.transfer import push
@@ -114,7 +114,7 @@ def test_no_program_of_the_tree_is_run(tree: Path, tmp_path: Path) -> None:
     ],
 )
 def test_how_it_is_told(change: dict[str, Any], text: str) -> None:
-    assert told({**PUSHED, **change}).startswith(text)  # type: ignore[typeddict-item]
+    assert pushed_by({**PUSHED, **change}).startswith(text)  # type: ignore[typeddict-item]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from mnt.remote.common.files import strerror
+from mnt.remote.common.forms import CONNECTED
 from mnt.remote.job.channel import Broken, Channel, Event, node_secret, parse_line
 from mnt.remote.job.knock import Knock, begin_connection
 
@@ -254,7 +255,7 @@ class Spoke:
     @property
     def status(self) -> str:
         if self._welcome:
-            return "connected"
+            return CONNECTED
         if self._contact is not None:
             return f"interrupted: {self._reason}"
         if self._attempt - self._started < FIRST_CONTACT:

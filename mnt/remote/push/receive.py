@@ -36,14 +36,15 @@ import io
 import json
 import os
 import signal
-import threading
 import time
-from typing import IO, Any, Callable, Dict, Iterator, NamedTuple
+from typing import IO, Any, Callable, Dict, NamedTuple
 
 from mnt.remote.common import life
 from mnt.remote.common.files import strerror
+from mnt.remote.common.forms import MOST_USES
 from mnt.remote.common.life import LivelyInput, Silent
 from mnt.remote.common.refusal import Refused
+from mnt.remote.common.signals import ignored
 from mnt.remote.common.writing import try_to_write
 from mnt.remote.push.entries import Entry, parse_manifest, shown
 from mnt.remote.push.lock import Lock, holder_of, take
@@ -56,7 +57,6 @@ from mnt.remote.push.unpack import Window, assemble, check_space, check_tree, co
 _PATIENCE = 5.0  # seconds until changes by one host show on another; NFS caches attributes for 3 or more
 _LOOK_EVERY = 0.2  # seconds
 _BUFFER = 1 << 16  # bytes
-_MOST_USES = 10  # of a release that are listed
 Emit = Callable[[Dict[str, Any]], None]
 Answer = Dict[str, Any]
 
@@ -129,7 +129,7 @@ def _list(releases: Releases, emit: Emit) -> Answer:
                 "bytes": contents.bytes,
                 "foreign": contents.foreign(),
                 "pushed": releases.pushed(release),
-                "uses": [use.document() for use in used if use.release == release][:_MOST_USES],
+                "uses": [use.document() for use in used if use.release == release][:MOST_USES],
             }
         )
     return {"current": releases.current(), "previous": releases.previous()}
@@ -357,20 +357,6 @@ _AFTER_OPEN = (
 _STEPS: dict[str, Callable[..., Answer]] = {
     step.__name__: step for step in (*_AFTER_OPEN, Push.commit, Push.prune, Push.confirm)
 }
-
-
-@contextlib.contextmanager
-def ignored(*numbers: signal.Signals) -> Iterator[None]:
-    """Ignore these signals during the block. Only the main thread gets signals."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _wait_for(condition: Callable[[], bool], patience: float) -> bool:
