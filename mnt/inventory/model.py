@@ -150,6 +150,7 @@ class Inventory:
     paths: tuple[RequiredPath, ...] = ()
     require: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, SecretSource] = field(default_factory=dict)  # by variable, on every host
+    setup: Mapping[str, str] = field(default_factory=dict)  # variables for the playbooks of `mnt setup`
 
     def host(self, name: str) -> Host:
         """The host of that name. Raises KeyError."""

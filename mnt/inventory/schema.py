@@ -113,3 +113,4 @@ class InventoryFile(Section, frozen=True, kw_only=True):
     require: dict[PackageName, Versions] = field(default_factory=dict)
     secrets: dict[VariableName, SecretSection] = field(default_factory=dict)
     env: Env = field(default_factory=dict)
+    setup: dict[VariableName, AsWritten] = field(default_factory=dict)

@@ -95,13 +95,14 @@ def propose(found: Found, shared: Sequence[str]) -> Draft:
     """
     known = found.known()
     surveys = {host: found.surveys[host] for host in known}
-    environment = environments.choose(known, surveys)
+    workdir = _workdir(known, surveys, shared)
+    environment = environments.choose(known, surveys, f"{workdir.value}-env/bin/python")
     network = training.propose(
         known, found.numeric, {host: survey.routes for host, survey in surveys.items()}
     )
     gpus = {host: len(facts.gpus.usable) if facts.gpus else 0 for host, facts in known.items()}
     usual = Counter(gpus.values()).most_common(1)[0][0] if gpus else 0
-    settings = [*_defaults(known, surveys, shared, environment, usual), *_network(network)]
+    settings = [*(_defaults(environment, workdir, usual) if known else ()), *_network(network)]
     settings += [*_storage(surveys, shared), *_require(environment)]
     entries = [
         _entry(
@@ -152,36 +153,27 @@ def _described(facts: HostFacts) -> str:
     return ", ".join(filter(None, [system, *(f"{count} x {kind}" for kind, count in kinds.items())]))
 
 
-def _defaults(
-    known: Mapping[str, HostFacts],
-    surveys: Mapping[str, Survey],
-    shared: Sequence[str],
-    environment: Choice,
-    gpus: int,
-) -> list[Setting]:
-    if not known:
-        return []
-    place, why = _workdir(known, surveys, shared)
+def _defaults(environment: Choice, workdir: Setting, gpus: int) -> list[Setting]:
     return [
         Setting(("defaults", "python"), environment.python, environment.reason),
-        Setting(("defaults", "workdir"), place, why),
+        workdir,
         Setting(("defaults", "gpus"), gpus, "" if gpus else "no GPU was found: one process on each host"),
     ]
 
 
-def _workdir(
-    known: Mapping[str, HostFacts], surveys: Mapping[str, Survey], shared: Sequence[str]
-) -> tuple[str, str]:
-    """Where the releases go, and why: to shared storage, if the user can write to it on every host."""
+def _workdir(known: Mapping[str, HostFacts], surveys: Mapping[str, Survey], shared: Sequence[str]) -> Setting:
+    """Where the releases go: to shared storage, if the user can write to it on every host."""
+    key = ("defaults", "workdir")
     homes = {survey.home.point for survey in surveys.values() if survey.home is not None}
     if len(homes) == 1 and homes <= {*shared}:
-        return "~/mnt", f"the home directory is on {homes.pop()}, which all hosts share"
+        return Setting(key, "~/mnt", f"the home directory is on {homes.pop()}, which all hosts share")
     names = {facts.login.user for facts in known.values() if facts.login is not None and facts.login.user}
     room = {point: _room([survey.paths[point] for survey in surveys.values()]) for point in shared}
     point = max(room, key=room.__getitem__, default="")
     if len(names) == 1 and room.get(point):
-        return f"{point.rstrip('/')}/{names.pop()}/mnt", f"all hosts share {point}: a push copies to it once"
-    return "~/mnt", "each host has its own: what is pushed is copied to every host"
+        place = f"{point.rstrip('/')}/{names.pop()}/mnt"
+        return Setting(key, place, f"all hosts share {point}: a push copies to it once")
+    return Setting(key, "~/mnt", "each host has its own: what is pushed is copied to every host")
 
 
 def _room(states: Sequence[PathFacts]) -> int:
@@ -229,7 +221,7 @@ def _public(version: str) -> str | None:
 
 def _notes(known: Mapping[str, HostFacts], environment: Choice, network: Training) -> list[str]:
     notes = []
-    if known and environment.python == environments.USUAL:
+    if known and environment.missing:
         notes.append(f"python: {environment.reason}")
     if len(known) > 1 and network.subnet is None:
         notes.append(f"training network: {network.reason}")

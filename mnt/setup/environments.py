@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
@@ -13,7 +14,6 @@ from mnt.facts.survey import Survey
 from mnt.inventory.hostlist import brief
 
 TRAINS_WITH = ("torch", "deepspeed", "transformers")  # what is looked up, the most important first
-USUAL = "python3"
 _KINDS = {"venv": "a venv with", "conda": "a conda environment with", "system": "the system's"}
 
 
@@ -24,6 +24,7 @@ class Choice:
     python: str
     reason: str
     packages: Mapping[str, str] = field(default_factory=dict)
+    missing: bool = False  # no host has it yet
 
 
 @dataclass(frozen=True)
@@ -35,20 +36,21 @@ class _Found:
     packages: Mapping[str, str]
 
 
-def choose(facts: Mapping[str, HostFacts], surveys: Mapping[str, Survey]) -> Choice:
-    """The interpreter that all hosts have and that has most of what trains.
+def choose(facts: Mapping[str, HostFacts], surveys: Mapping[str, Survey], new: str) -> Choice:
+    """The interpreter that all hosts have and that has most of what trains; else `new`.
 
     What only some of the hosts have does not count: one host does not choose what the others run.
 
     Args:
         facts, surveys: of the hosts that answered.
+        new: an interpreter that is still to be made.
     """
     per_host = [_on(facts[host], surveys[host]) for host in surveys]
     common = set(per_host[0]).intersection(*per_host[1:]) if per_host else set()
     ranked = sorted(common, key=lambda path: (_rank([found[path] for found in per_host]), path), reverse=True)
     best = ranked[0] if ranked else None
     if best is None or not _same(best, per_host).get("torch"):
-        return Choice(USUAL, _without_torch(surveys))
+        return Choice(new, f"{_without_torch(surveys)}: `mnt setup environment` makes it", missing=True)
     packages = _same(best, per_host)
     what = f"{_KINDS[per_host[0][best].kind]} Python {per_host[0][best].version}"
     has = ", ".join(f"{name} {version}" for name, version in packages.items())
@@ -58,8 +60,12 @@ def choose(facts: Mapping[str, HostFacts], surveys: Mapping[str, Survey]) -> Cho
 
 
 def _on(facts: HostFacts, survey: Survey) -> dict[str, _Found]:
-    """The interpreters of a host by path."""
-    found = {each.path: _Found(each.kind, each.version, each.packages) for each in survey.environments}
+    """The interpreters of a host by path; `~` is the user's home, which may be another on each host."""
+    found = {}
+    for each in survey.environments:
+        inside = PurePosixPath(each.path).is_relative_to(facts.home)
+        path = f"~/{PurePosixPath(each.path).relative_to(facts.home)}" if inside else each.path
+        found[path] = _Found(each.kind, each.version, each.packages)
     if facts.python is not None and facts.python.executable not in found:
         found[facts.python.executable] = _Found("system", facts.python.version, facts.packages)
     return found

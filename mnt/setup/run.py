@@ -58,7 +58,7 @@ def run_steps(
             directory / f"{step.playbook}.yml",
             ansible_inventory(facts.inventory, hosts, network.working(), users(facts), Timeouts()),
             log,
-            variables=options.variables,
+            variables={**facts.inventory.setup, **options.variables},
             check=options.check,
             become_password=options.become_password,
             tell=tell,

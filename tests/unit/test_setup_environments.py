@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from mnt.facts.host import HostFacts, Interpreter
+from mnt.facts.host import Account, HostFacts, Interpreter
 from mnt.facts.survey import Environment, Survey
 from mnt.setup.environments import Choice, choose
 
 TORCH = {"torch": "2.13.0"}
 FULL = {"torch": "2.13.0", "deepspeed": "0.19.8", "transformers": "5.0"}
+NEW = "~/mnt-env/bin/python"
 SYSTEM = Interpreter(("python3",), True, "3.11.2", "/usr/bin/python3")
 
 
@@ -17,7 +18,7 @@ def of(**hosts: dict[str, dict[str, str]]) -> Choice:
         host: Survey(tuple(Environment(path, "venv", "3.11.2", packages) for path, packages in found.items()))
         for host, found in hosts.items()
     }
-    return choose({host: HostFacts(host, python=SYSTEM) for host in hosts}, surveys)
+    return choose({host: HostFacts(host, python=SYSTEM) for host in hosts}, surveys, NEW)
 
 
 def test_the_one_that_all_have_and_that_has_most() -> None:
@@ -51,24 +52,36 @@ def test_a_newer_torch() -> None:
 
 def test_what_one_host_has_the_others_do_not_run() -> None:
     found = of(a={"/evil/bin/python": FULL}, b={}, c={})
-    assert (found.python, found.packages) == ("python3", {})
+    assert (found.python, found.packages, found.missing) == (NEW, {}, True)
     assert found.reason == (
-        "no environment with one version of torch is on all hosts: a has /evil/bin/python"
+        "no environment with one version of torch is on all hosts: a has /evil/bin/python: "
+        "`mnt setup environment` makes it"
     )
 
 
 def test_versions_that_are_none_and_no_torch_at_all() -> None:
-    assert (
-        of(a={"/x/bin/python": {}}, b={"/x/bin/python": {}}).reason == "no environment with torch was found"
-    )
+    none = of(a={"/x/bin/python": {}}, b={"/x/bin/python": {}})
+    assert none.reason == "no environment with torch was found: `mnt setup environment` makes it"
     assert of(a={"/x/bin/python": {"torch": "odd" * 999}}).python == "/x/bin/python"
-    assert of().python == "python3"
+    assert of().python == NEW
 
 
 def test_the_systems_own() -> None:
     python = HostFacts("a", python=SYSTEM, packages=TORCH)
-    found = choose({"a": python}, {"a": Survey()})
+    found = choose({"a": python}, {"a": Survey()}, NEW)
     assert (found.python, found.reason) == (
         "/usr/bin/python3",
         "the system's Python 3.11.2, torch 2.13.0",
     )
+
+
+def test_a_home_may_be_another_on_each_host() -> None:
+    facts = {
+        name: HostFacts(name, login=Account(1000, "me", f"/home{number}/me"))
+        for number, name in enumerate("ab")
+    }
+    surveys = {
+        name: Survey((Environment(f"{facts[name].home}/env/bin/python", "venv", "3.11.2", TORCH),))
+        for name in facts
+    }
+    assert choose(facts, surveys, NEW).python == "~/env/bin/python"
