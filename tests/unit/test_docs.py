@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -16,6 +17,29 @@ def anchors(page: Path) -> set[str]:
     """The anchors of its headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def sentences() -> str:
+    """The texts in the code; what a text is filled with is `_`."""
+    found = []
+    for file in (ROOT / "mnt").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                parts = (part.value if isinstance(part, ast.Constant) else "_" for part in node.values)
+                found.append("".join(map(str, parts)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return "\n".join(found)
+
+
+def test_troubleshooting_quotes_what_mnt_says() -> None:
+    rows = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8").splitlines()
+    symptoms = [row.split("|")[1] for row in rows if row.startswith("| ")]
+    quoted = [text.removesuffix("..").strip() for row in symptoms for text in re.findall("`([^`]+)`", row)]
+    said = sentences().lower()
+    phrases = [re.sub(r"\b(bash|15|29500|host key)\b", "_", text) for text in quoted if " " in text]
+    assert len(phrases) > 5
+    assert [text for text in phrases if text.lower().removeprefix("_: ") not in said] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
