@@ -550,6 +550,29 @@ def test_stop_of_a_job_whose_directory_was_deleted(host: JobHost) -> None:
     assert not alive(answer["pid"])
 
 
+def test_stop_of_a_job_that_another_node_has_invented_ends_no_other_job(host: JobHost) -> None:
+    """jobs_dir is on a disk that the nodes share: the files of a real job, copied, name its supervisor."""
+    host.script(SLEEPER)
+    spec, invented = host.spec(), host.spec()
+    answer = host.start(spec)
+    source, copy = (Path(host.jobs_dir) / each["job"] / host.name for each in (spec, invented))
+    copy.mkdir(parents=True)
+    for name in ("about.json", "state.json"):
+        document = json.loads((source / name).read_text())
+        (copy / name).write_text(json.dumps({**document, "job": invented["job"]}))
+    for path in (copy.parent, copy, *copy.iterdir()):
+        os.chown(path, host.uid, -1)
+    stopped = host.stop(invented["job"])
+    assert (stopped["killed"], stopped["left"]) == (0, [])
+    assert alive(answer["pid"])
+    assert host.entry(spec["job"])["state"] == "starting"
+    # The same supervisor, when only the state of its own job names it.
+    (host.local(spec["job"]) / "processes.json").unlink()
+    assert host.stop(spec["job"])["status"] == "stopped"
+    assert not alive(answer["pid"])
+    assert host.entry(spec["job"])["state"] == "stopped"
+
+
 def test_two_stops_at_once_agree(host: JobHost) -> None:
     host.script(SLEEPER)
     spec = host.spec()

@@ -52,8 +52,7 @@ def stop_node(args: dict[str, Any]) -> dict[str, Any]:
     staged = is_staged(paths)
 
     by_supervisor = 0
-    # The node-local record first: other nodes may be able to write, or delete, the job's directory.
-    supervisor = living_supervisor(record if record.get("supervisor") else before)
+    supervisor = _supervisor(paths, record, before)
     about = read_about(paths)
     started = bool(about or paths.read(paths.spec) or supervisor)
     ran = before.get("state") not in FINAL_STATES if before else started
@@ -95,6 +94,20 @@ def stop_nodes(args: dict[str, Any]) -> dict[str, Any]:
     jobs = args["jobs"]
     with ThreadPoolExecutor(max_workers=len(jobs)) as pool:
         return {"stopped": dict(zip(jobs, pool.map(stop, jobs)))}
+
+
+def _supervisor(paths: JobPaths, record: dict[str, Any], state: dict[str, Any]) -> Process | None:
+    """The living supervisor, by the node-local record.
+
+    Other nodes may be able to write the state, and to name a process of another job there. So one that only
+    the state names must have the job's variables.
+    """
+    supervisor = living_supervisor(record)
+    if supervisor is not None:
+        return supervisor
+    named = living_supervisor(state)
+    carriers = pids_with_environment(job_variables(paths.job, paths.host), [named.pid] if named else [])
+    return named if any(carriers) else None
 
 
 def _recorded(record: dict[str, Any]) -> list[dict[str, int]]:
