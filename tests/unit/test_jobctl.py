@@ -459,6 +459,91 @@ def test_a_log_is_not_written_into_another_file(host: JobHost, name: str, exists
     assert (profile.read_text() if profile.exists() else "") == ("# mine\n" if exists else "")
 
 
+SECRET = "hf_only_this_node_has_it"
+FORGED = "ChildFailedError:\n[0]:\n  rank      : 0 (local_rank: 0)\n  exitcode  : 1 (pid: 9)\n"
+FAILS_WHEN_TOLD = """
+import os, sys, time
+for _ in range(15000):  # 300 s: a killed test leaves nothing that lives on
+    if os.path.exists("go"):
+        break
+    time.sleep(0.02)
+sys.exit(3)
+"""
+
+
+def instead_of_the_log(directory: Path, secret: Path) -> None:
+    """The log, once it is written, makes room for a link."""
+    (directory / "output.log").unlink()
+    (directory / "output.log").symlink_to(secret)
+
+
+def among_the_ranks(directory: Path, secret: Path) -> None:
+    """A forged summary in the log, and a link where the rank's standard error is looked for."""
+    (directory / "output.log").write_text(FORGED)
+    rank = directory / "ranks" / "run" / "attempt_0" / "0"
+    rank.mkdir(parents=True)
+    for name in ("stderr.log", "error.json"):
+        (rank / name).symlink_to(secret)
+
+
+def for_the_ranks(directory: Path, secret: Path) -> None:
+    """The same, with a link to a directory in which that has the name of a log."""
+    (directory / "output.log").write_text(FORGED)
+    attempt = directory / "ranks" / "run" / "attempt_0"
+    attempt.mkdir(parents=True)
+    (attempt / "0").symlink_to(secret.parent)
+
+
+@pytest.mark.parametrize("plant", [instead_of_the_log, among_the_ranks, for_the_ranks])
+def test_a_file_that_only_this_node_has_is_not_shown_as_a_log(
+    host: JobHost, plant: Callable[[Path, Path], None]
+) -> None:
+    """jobs_dir is on a disk that the nodes share, and another node makes links there while the job runs."""
+    secret = host.directory / "private" / "stderr.log"
+    secret.parent.mkdir()
+    secret.write_text(SECRET)
+    host.script(FAILS_WHEN_TOLD)
+    spec = host.spec()
+    host.start(spec)
+    directory = Path(host.jobs_dir) / spec["job"] / host.name
+    plant(directory, secret)
+    (host.directory / "go").touch()
+    state = host.ended(spec["job"])
+    assert state["state"] == "failed"
+    shown = [
+        json.dumps(state),
+        json.dumps(logs(host, spec["job"])),
+        json.dumps(logs(host, spec["job"], rank=0)),
+    ]
+    assert not [text for text in shown if SECRET in text]
+
+
+@pytest.mark.parametrize("name", ["about.json", "state.json"])
+def test_what_is_behind_a_link_is_no_job_file(host: JobHost, name: str) -> None:
+    host.script("raise SystemExit(3)")
+    spec = host.spec()
+    host.start(spec)
+    host.ended(spec["job"])
+    path = Path(host.jobs_dir) / spec["job"] / host.name / name
+    path.rename(host.directory / name)
+    path.symlink_to(host.directory / name)
+    assert [entry["state"] for entry in host.call("list")["jobs"]] == (
+        ["lost"] if name == "state.json" else []
+    )
+
+
+def test_a_jobs_dir_behind_a_link_is_read(host: JobHost) -> None:
+    """As in a home that has been moved."""
+    host.script("print('here')\nraise SystemExit(3)")
+    (host.directory / "link").symlink_to(host.directory)
+    host.jobs_dir = str(host.directory / "link" / "jobs")
+    spec = host.spec()
+    host.start(spec)
+    host.ended(spec["job"])
+    assert host.entry(spec["job"])["state"] == "failed"
+    assert data(logs(host, spec["job"])["frames"]) == "here\n"
+
+
 def test_no_secret_and_no_environment_leave_the_host_for_a_status(host: JobHost) -> None:
     host.script(SLEEPER)
     spec = host.spec(env={"TOKEN": "of the environment"})

@@ -34,7 +34,8 @@ SUMMARY = "ChildFailedError:\n[0]:\n  rank      : 5 (local_rank: 1)\n  exitcode 
 
 def sample(name: str) -> Failure:
     output, ranks = SAMPLES / name / "output.log", SAMPLES / name / "ranks"
-    return find_failure(tail(str(output)), read_ranks(str(ranks)), 0, 1)
+    with output.open("rb") as file:
+        return find_failure(tail(file), read_ranks(str(ranks)), 0, 1)
 
 
 @pytest.mark.parametrize(

@@ -45,9 +45,13 @@ def read_bytes(
     Raises OSError, also if it is no regular file or has more than `most` bytes.
     """
     with open(path, "rb") if any_kind else open_regular(path, follow=follow, dir_fd=dir_fd) as file:
-        data = _read(file, most + 1)
+        return _read_all(file, most, os.fsdecode(path))
+
+
+def _read_all(file: BinaryIO, most: int, path: str) -> bytes:
+    data = _read(file, most + 1)
     if len(data) > most:
-        raise OSError(errno.EFBIG, f"larger than {most:,} bytes", os.fsdecode(path))
+        raise OSError(errno.EFBIG, f"larger than {most:,} bytes", path)
     return data
 
 
@@ -103,10 +107,24 @@ def open_without_links(path: bytes, flags: int) -> int:
         os.close(place)
 
 
-def read_json(path: str) -> dict[str, Any] | None:
-    """The JSON object in a file; None if it does not exist, cannot be read, or holds something else."""
+def open_regular_without_links(path: bytes) -> BinaryIO:
+    """Open a file to read, as `open_regular` and `open_without_links` do. Raises OSError."""
+    above = open_without_links(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
     try:
-        document = parse_json(read_bytes(path, _MOST_JSON))
+        return open_regular(os.path.basename(path), follow=False, dir_fd=above)
+    finally:
+        os.close(above)
+
+
+def read_json(path: str, *, links: bool = True) -> dict[str, Any] | None:
+    """The JSON object in a file; None if it does not exist, cannot be read, or holds something else.
+
+    Args:
+        links: whether levels of the path, which is absolute without them, may be links.
+    """
+    try:
+        with open_regular(path) if links else open_regular_without_links(encode(path)) as file:
+            document = parse_json(_read_all(file, _MOST_JSON, path))
     except (OSError, ValueError):
         return None
     return document if isinstance(document, dict) else None

@@ -8,7 +8,7 @@ import hashlib
 import os
 from typing import IO, Any, BinaryIO, Callable, Dict, Iterator, Sequence
 
-from mnt.remote.common.files import encode, open_regular, open_without_links, parse_json, strerror
+from mnt.remote.common.files import encode, open_regular_without_links, parse_json, strerror
 from mnt.remote.common.forms import FETCH_PIECE
 
 Emit = Callable[[Dict[str, Any]], None]
@@ -27,7 +27,7 @@ def send(tops: Sequence[str], emit: Emit, stdin: IO[bytes]) -> dict[str, Any]:
         part, path, size, mtime, offset, digest = parse_json(line)
         place = os.path.join(encode(tops[part]), encode(path)) if path else encode(tops[part])
         try:
-            with _opened(place) as file:
+            with open_regular_without_links(place) as file:
                 for frame in _frames(file, size, mtime, offset, digest):
                     emit({"file": number, **frame})
             sent += 1
@@ -38,15 +38,6 @@ def send(tops: Sequence[str], emit: Emit, stdin: IO[bytes]) -> dict[str, Any]:
             problem = _REPLACED if replaced else strerror(error)
             emit({"file": number, "problem": problem, "gone": False})
     return {"sent": sent}
-
-
-def _opened(path: bytes) -> BinaryIO:
-    """A file on whose way, from the root directory on, there is no link. Raises OSError."""
-    above = open_without_links(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
-    try:
-        return open_regular(os.path.basename(path), follow=False, dir_fd=above)
-    finally:
-        os.close(above)
 
 
 def _frames(file: BinaryIO, size: int, mtime: int, offset: int, digest: str) -> Iterator[dict[str, Any]]:

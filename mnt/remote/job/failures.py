@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
-from typing import TypedDict
+from typing import BinaryIO, TypedDict
 
-from mnt.remote.common.files import open_regular
 from mnt.remote.common.forms import CALENDAR_END
 
 TRACEBACK_BYTES = 8 * 1024
@@ -162,11 +161,7 @@ def failure_of_program(output: str, code: int) -> Failure:
     return make_failure(message, code, traceback=exception[1] if exception else None)
 
 
-def tail(path: str, size: int = TAIL_BYTES) -> str:
-    """The last `size` bytes of a file as text; empty if there is no such file."""
-    try:
-        with open_regular(path) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
-            return file.read(size).decode("utf-8", "replace")
-    except OSError:
-        return ""
+def tail(file: BinaryIO, size: int = TAIL_BYTES) -> str:
+    """The last `size` bytes of a file as text. Raises OSError."""
+    file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+    return file.read(size).decode("utf-8", "replace")

@@ -12,10 +12,11 @@ import stat
 from collections.abc import Iterator
 from typing import Any
 
-from mnt.remote.common.files import entries, read_json, replace_file, strerror
+from mnt.remote.common.files import entries, open_regular, read_json, replace_file, strerror
 from mnt.remote.common.forms import HOST_NAME, JOB_NAME
 from mnt.remote.common.owners import check_owners
 from mnt.remote.common.refusal import Refused
+from mnt.remote.job.failures import tail
 
 FORMAT = 1
 FINAL_STATES = ("finished", "failed", "stopped")
@@ -100,9 +101,20 @@ class JobPaths(JobFiles):
         """Whether the directory exists. Raises Refused if another user can write to a level of it."""
         return check_owners(self.directory)
 
+    def real(self, path: str) -> str:
+        """The path of a file in the job's directory, on whose way to `jobs_dir` there is no link.
+
+        Another node may have made the links behind that, to files that only this one has. So these files are
+        read without following any.
+        """
+        jobs_dir = os.path.dirname(self.job_directory)
+        return os.path.join(os.path.realpath(jobs_dir), os.path.relpath(path, jobs_dir))
+
     def read(self, path: str) -> dict[str, Any] | None:
         """The JSON object in one of these files, as `read_json`. Raises Refused if others can replace it."""
-        return read_json(path) if self._has_directory_of(path) else None
+        if not self._has_directory_of(path):
+            return None
+        return read_json(path) if self._is_local(path) else read_json(self.real(path), links=False)
 
     def write(self, path: str, document: Any) -> None:
         """Replace one of these files.
@@ -134,7 +146,10 @@ class JobPaths(JobFiles):
                 os.rmdir(path)
 
     def _has_directory_of(self, path: str) -> bool:
-        return self.has_local() if path.startswith(self.local + "/") else self.has_directory()
+        return self.has_local() if self._is_local(path) else self.has_directory()
+
+    def _is_local(self, path: str) -> bool:
+        return path.startswith(self.local + "/")
 
 
 def specs_here() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -174,6 +189,15 @@ def open_log(path: str) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def log_end(descriptor: int) -> str:
+    """The end of a log that `open_log` has opened, whatever has its name by now; empty if it is no file."""
+    try:
+        with open_regular(f"/proc/self/fd/{descriptor}") as file:
+            return tail(file)
+    except OSError:
+        return ""
 
 
 def read_spec(paths: JobPaths) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
-from mnt.remote.common.files import open_regular, strerror
+from mnt.remote.common.files import encode, open_regular_without_links, strerror
 from mnt.remote.common.forms import LOG_JSON
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job.entry import require
@@ -56,7 +56,7 @@ def _streams(
 ) -> list[_Stream]:
     """The log files to send, each from its offset on. Raises Refused if the rank is not on this node."""
     if rank is None:
-        return [_Stream("output", lambda: paths.output, offsets)]
+        return [_Stream("output", lambda: paths.real(paths.output), offsets)]
     first, count = first_rank(entry), rank_count(entry)
     if not first <= rank < first + count:
         raise Refused(f"rank {rank} is not on {paths.host}: it has {first} to {first + count - 1}")
@@ -64,7 +64,7 @@ def _streams(
     remains, local_rank = remains_of(read_about(paths)), rank - first
 
     def stream(name: str) -> _Stream:
-        return _Stream(name, lambda: remains.rank_log(paths.ranks, local_rank, name), offsets)
+        return _Stream(name, lambda: remains.rank_log(paths.real(paths.ranks), local_rank, name), offsets)
 
     return [stream("stdout"), stream("stderr")]
 
@@ -125,7 +125,7 @@ class _Stream:
         file = None
         try:
             with contextlib.suppress(FileNotFoundError):
-                file = open_regular(path) if path else None
+                file = open_regular_without_links(encode(path)) if path else None
             if file is None:
                 yield None, 0
                 return

@@ -13,13 +13,14 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mnt.remote.common.files import make_directories, parse_json, read, replace_file, strerror
+from mnt.remote.common.files import make_directories, parse_json, replace_file, strerror
 from mnt.remote.common.owners import check_owners, find_group
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job.entry import about, describe, is_staged, living_supervisor, require
 from mnt.remote.job.files import (
     FINAL_STATES,
     JobPaths,
+    log_end,
     open_log,
     read_about,
     read_spec,
@@ -211,29 +212,31 @@ def _spawn(paths: JobPaths, jobs_dir: str, environment: dict[str, str]) -> dict[
     reading, writing = os.pipe()
     log = open_log(paths.supervisor_log)
     try:
-        supervisor = subprocess.Popen(
-            [sys.executable, "-I", "-X", "utf8", paths.program, paths.spec, str(writing)],
-            cwd="/",
-            # With the job's variables it can be found at once.
-            env={**environment, **job_variables(paths.job, paths.host)},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            pass_fds=[writing],
-            start_new_session=True,
-        )
-    finally:
-        os.close(log)
-        os.close(writing)
-    answer = _hear(reading)
-    if "pid" not in answer:
+        try:
+            supervisor = subprocess.Popen(
+                [sys.executable, "-I", "-X", "utf8", paths.program, paths.spec, str(writing)],
+                cwd="/",
+                # With the job's variables it can be found at once.
+                env={**environment, **job_variables(paths.job, paths.host)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[writing],
+                start_new_session=True,
+            )
+        finally:
+            os.close(writing)
+        answer = _hear(reading)
+        if "pid" in answer:
+            return {"pid": answer["pid"], "peer": answer["peer"]}
         stop_node({"jobs_dir": jobs_dir, "job": paths.job, "host": paths.host, "grace": 0.0})
         supervisor.wait()
         refused = answer.get("refused") or {}
-        last_line = read(paths.supervisor_log).strip().rpartition("\n")[2] or "it printed nothing"
+        last_line = log_end(log).strip().rpartition("\n")[2] or "it printed nothing"
         message = refused.get("message") or f"the supervisor did not start: {last_line}"
         raise Refused(message, refused.get("fix"))
-    return {"pid": answer["pid"], "peer": answer["peer"]}
+    finally:
+        os.close(log)
 
 
 def _hear(reading: int) -> dict[str, Any]:

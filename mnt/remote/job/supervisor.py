@@ -25,8 +25,8 @@ from mnt.remote.common.files import encode, read_json, strerror
 from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.channel import Event
-from mnt.remote.job.failures import Failure, make_failure, tail
-from mnt.remote.job.files import JobPaths, open_log
+from mnt.remote.job.failures import Failure, make_failure
+from mnt.remote.job.files import JobPaths, log_end, open_log
 from mnt.remote.job.peers import Hub, Spoke
 from mnt.remote.job.procs import (
     SWEEP,
@@ -72,6 +72,7 @@ class Supervisor:
         self._paths = JobPaths(spec["jobs_dir"], spec["job"], spec["host"])
         self._selector = selectors.DefaultSelector()
         self._link: Hub | Spoke | None = None
+        self._output = -1  # descriptor of the job's log
         self._child: subprocess.Popen[bytes] | None = None
         self._code: int | None = None  # of the child, once it has ended
         self._reason: dict[str, Any] | None = None
@@ -94,7 +95,7 @@ class Supervisor:
         spec = self._spec
         secrets = take_secrets(self._paths, spec)
         try:
-            output = open_log(self._paths.output)
+            self._output = open_log(self._paths.output)
         except OSError as error:
             raise Refused(f"cannot write {self._paths.output}: {strerror(error)}") from error
         try:
@@ -103,15 +104,13 @@ class Supervisor:
                 cwd=encode(spec["cwd"]),
                 env=job_environment(spec, os.environ, secrets),
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
+                stdout=self._output,
+                stderr=self._output,
                 start_new_session=True,
                 preexec_fn=_as_child,
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise Refused(f"cannot run {spec['argv'][0]}: {error}") from error
-        finally:
-            os.close(output)
         if not self._awaits_port:
             self._state.note(state="running")
         self._record(time.monotonic())
@@ -282,8 +281,8 @@ class Supervisor:
     def _examine(self, before: float | None) -> Failure:
         """What failed on this node, from what its processes left before that time."""
         failure = remains_of(self._spec).failure(
-            tail(self._paths.output),
-            self._paths.ranks,
+            log_end(self._output),
+            self._paths.real(self._paths.ranks),
             first_rank(self._spec),
             0 if self._code is None else self._code,
             before,

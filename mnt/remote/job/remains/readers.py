@@ -20,7 +20,7 @@ class Remains(Protocol):
 
         Args:
             output: the end of the engine's own output.
-            ranks: the directory that `JobPaths.ranks` names.
+            ranks: the directory that `JobPaths.ranks` names, as `JobPaths.real` has it.
             first_rank: the global rank of local rank 0.
             code: the engine's exit code, -N for signal N.
             before: when the job was told to end; what the ranks wrote later does not count.

@@ -13,7 +13,7 @@ import re
 import time
 from dataclasses import dataclass
 
-from mnt.remote.common.files import entries, parse_json, whole_number
+from mnt.remote.common.files import encode, entries, open_regular_without_links, parse_json, whole_number
 from mnt.remote.job.failures import (
     Failure,
     failure_of_program,
@@ -202,7 +202,7 @@ class TorchrunRemains:
 
 
 def read_ranks(directory: str) -> dict[int, RankFiles]:
-    """The files of the local ranks of the last attempt, in torchrun's `--log-dir`."""
+    """The files of the local ranks of the last attempt, in torchrun's `--log-dir`; none behind a link."""
     attempt = last_attempt(directory)
     if attempt is None:
         return {}
@@ -234,6 +234,7 @@ def _read_rank(directory: str) -> RankFiles:
 
 def _read(path: str) -> Written | None:
     try:
-        return Written(tail(path), os.stat(path).st_mtime)
+        with open_regular_without_links(encode(path)) as file:
+            return Written(tail(file), os.fstat(file.fileno()).st_mtime)
     except OSError:
         return None
