@@ -68,9 +68,8 @@ def fetch(
                     bar.advance(count)
 
             asked = dict.fromkeys(hosts, wanted)
-            results = fetching.fetch(
-                fleet, asked, prefixes, names, directory, Options(force, dry_run), Shown()
-            )
+            options = Options(force, dry_run, shared=to is not None)
+            results = fetching.fetch(fleet, asked, prefixes, names, directory, options, Shown())
     nowhere = [] if job else _nowhere(what, results)
     ok = complete and all(result.ok for result in results.values()) and not nowhere
     if as_json:

@@ -107,6 +107,7 @@ class Fetched:
 class Options:
     force: bool = False  # overwrite files that were changed here
     dry_run: bool = False
+    shared: bool = False  # a group may share the directory: the user has named it
 
 
 def fetch(
@@ -149,7 +150,7 @@ def fetch(
             results[host].bytes = sum(part["bytes"] for part in of_host.values())
             results[host].planned = True
     elif work:
-        with opened(directory) as descriptor:
+        with opened(directory, shared=options.shared) as descriptor:
             job = _Job(prefixes, descriptor, options, progress, Space(descriptor))
             short = _take_all(fleet, wanted, work, results, job)
         _require_shared(results, shared, short)

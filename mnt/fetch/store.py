@@ -15,7 +15,7 @@ from mnt.errors import OutputError, UsageError
 from mnt.fetch.places import PART_PREFIX
 from mnt.fetch.plan import Here
 from mnt.remote.common.files import encode, strerror, write_all
-from mnt.remote.common.owners import checked_directory, make_own_directory, shared_group
+from mnt.remote.common.owners import check_opened, checked_directory, make_own_directory, shared_group
 from mnt.remote.common.refusal import Refused
 from mnt.tasks.fetch import Entry
 
@@ -23,21 +23,23 @@ _BLOCK = 1 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 _MEDDLED = "something else here has changed its incomplete file: run it again"
 IN_THE_WAY = "something else is in its way here: move that away"
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
-def opened(directory: str) -> Iterator[int]:
+def opened(directory: str, *, shared: bool) -> Iterator[int]:
     """A descriptor of the directory for the hosts' files, which is made if need be.
 
-    Raises UsageError, also if another user could replace it, or files in it. The members of its own group
-    may, if this user is one of them.
+    Args:
+        shared: the members of its own group may own it and write to it, if this user is one of them.
+
+    Raises UsageError, also if another user could replace it, or files in it.
     """
     path = os.path.join(os.getcwd(), directory)
     with contextlib.ExitStack() as stack:
         try:
             make_own_directory(path, 0o700)
-            checked = checked_directory(path, shared_group(path), inside_closed=True)
+            checked = checked_directory(path, shared_group(path) if shared else None, inside_closed=True)
             descriptor = stack.enter_context(checked)
         except Refused as refusal:
             raise UsageError(f"--to {directory}: {refusal.message}", fix=refusal.fix) from None
@@ -51,7 +53,7 @@ class Unfit(Exception):
 
 
 class Store:
-    """The files of one host, in the directory with its name.
+    """The files of one host, in the directory with its name, to which no other user can write.
 
     Places are relative paths that `places.below` accepts. Every method raises Unfit if something else is in
     the way, and OutputError if the disk is full or fails. Only one process at a time has the store of a host.
@@ -67,18 +69,19 @@ class Store:
         self.shown = Path(os.readlink(f"/proc/self/fd/{directory}"), host)
         try:
             with self._failures(host):
-                self._top = _enter(directory, encode(host), make=True)
+                self._top = _enter(directory, host, make=True)
         except Unfit as unfit:
             raise OutputError(
                 f"{self.shown}: {unfit}", fix="move it away, or name another directory"
             ) from None
         self._last = ("", self._top)  # a directory that is open, by its place
+        self._locked = os.open(".", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._top)
         self._lock()
 
     def _lock(self) -> None:
         """Keep other processes out until the directory is closed. Raises OutputError if one is in."""
         try:
-            fcntl.flock(self._top, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.close()
             raise OutputError(
@@ -92,6 +95,7 @@ class Store:
         if self._last[1] != self._top:
             os.close(self._last[1])
         os.close(self._top)
+        os.close(self._locked)
 
     def here(self, place: str) -> Here | None:
         """What is at a place; None: nothing."""
@@ -169,10 +173,10 @@ class Store:
         directory, _, name = place.rpartition("/")
         if self._last[0] == directory:
             return self._last[1], encode(name)
-        here = os.dup(self._top)
-        for level in filter(None, directory.split("/")):
+        here, levels = os.dup(self._top), [*filter(None, directory.split("/"))]
+        for count in range(len(levels)):
             try:
-                inside = _enter(here, encode(level), make=make)
+                inside = _enter(here, "/".join(levels[: count + 1]), make=make)
             finally:
                 os.close(here)
             here = inside
@@ -213,15 +217,29 @@ def _open_part(above: int, place: str, flags: int) -> int:
             raise Unfit(_MEDDLED) from None
         raise
     found = os.fstat(descriptor)
-    if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:  # no link to a file elsewhere
-        return descriptor
+    with contextlib.suppress(Refused):
+        if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:  # no link to a file elsewhere
+            check_opened(descriptor, place)
+            return descriptor
     os.close(descriptor)
     raise Unfit(_MEDDLED)
 
 
-def _enter(above: int, name: bytes, *, make: bool) -> int:
-    """A descriptor of a directory, which is no link. Raises OSError."""
+def _enter(above: int, place: str, *, make: bool) -> int:
+    """A descriptor (O_PATH) of the directory at a place, of which `above` has the last level; it is no link.
+
+    Raises OSError, and Unfit if another user made it, or can write to it, and so exchange what is in it.
+    """
+    name = encode(place.rpartition("/")[2])
     if make:
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=above)
-    return os.open(name, _DIRECTORY, dir_fd=above)
+    descriptor = os.open(name, _DIRECTORY, dir_fd=above)
+    try:
+        check_opened(descriptor, place, above)
+    except BaseException as error:
+        os.close(descriptor)
+        if isinstance(error, Refused):
+            raise Unfit(error.message) from None
+        raise
+    return descriptor

@@ -19,6 +19,7 @@ from mnt.errors import OutputError, UsageError
 from mnt.fetch.places import PART_PREFIX
 from mnt.fetch.plan import Here
 from mnt.fetch.store import Store, Unfit, opened
+from mnt.remote.common import owners
 from mnt.tasks.fetch import Entry
 
 _NOBODY = 65534
@@ -40,7 +41,10 @@ def public() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def store_in(to: Path, host: str = "node1", umask: int = 0o022) -> Iterator[Store]:
-    with opened(str(to)) as directory, contextlib.closing(Store(directory, host, umask)) as store:
+    with (
+        opened(str(to), shared=True) as directory,
+        contextlib.closing(Store(directory, host, umask)) as store,
+    ):
         yield store
 
 
@@ -422,7 +426,10 @@ def test_a_link_that_cannot_be_made(store: Store, to: Path, target: str) -> None
 
 def test_relative_and_deep_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with opened("a/b/c") as directory, contextlib.closing(Store(directory, "node1", 0o022)) as store:
+    with (
+        opened("a/b/c", shared=True) as directory,
+        contextlib.closing(Store(directory, "node1", 0o022)) as store,
+    ):
         put(store, "x")
         assert store.shown == tmp_path / "a/b/c/node1"
     assert (tmp_path / "a/b/c/node1/x").exists()
@@ -441,7 +448,7 @@ def test_a_directory_that_cannot_be(tmp_path: Path, name: str, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
     Path("loop").symlink_to("loop")
-    with pytest.raises(UsageError, match="--to"), opened(name):
+    with pytest.raises(UsageError, match="--to"), opened(name, shared=True):
         raise AssertionError
 
 
@@ -450,10 +457,10 @@ def test_a_directory_that_all_users_can_write_to(public: Path) -> None:
     to.mkdir()
     for mode in (0o777, 0o1777):
         to.chmod(mode)
-        with pytest.raises(UsageError, match="can write to") as caught, opened(str(to)):
+        with pytest.raises(UsageError, match="can write to") as caught, opened(str(to), shared=True):
             raise AssertionError
         assert caught.value.fix
-    with opened(str(to / "mine")):  # in a directory like /tmp
+    with opened(str(to / "mine"), shared=True):  # in a directory like /tmp
         pass
 
 
@@ -463,7 +470,7 @@ def test_a_directory_of_another_user(public: Path) -> None:
     (to / "below").mkdir(parents=True)
     os.chown(to, _NOBODY, _NOBODY)
     for directory in (to, to / "below", to / "new"):
-        with pytest.raises(UsageError, match="belongs to nobody"), opened(str(directory)):
+        with pytest.raises(UsageError, match="belongs to nobody"), opened(str(directory), shared=True):
             raise AssertionError
 
 
@@ -474,7 +481,69 @@ def test_a_link_of_another_user(public: Path) -> None:
     (public / "real").mkdir()
     to.symlink_to("real")
     os.chown(to, _NOBODY, _NOBODY, follow_symlinks=False)
-    with pytest.raises(UsageError, match="belongs to nobody"), opened(str(to)):
+    with pytest.raises(UsageError, match="belongs to nobody"), opened(str(to), shared=True):
+        raise AssertionError
+
+
+@pytest.fixture
+def team(public: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory of this user's that a group shares, in which nobody is too."""
+    group = 64998
+    monkeypatch.setattr(owners, "_my_groups", lambda: (group,))
+    monkeypatch.setattr(owners, "_is_member", lambda uid, of: uid == _NOBODY and of.id == group)
+    to = public / "team"
+    to.mkdir()
+    os.chown(to, -1, group)
+    to.chmod(0o2775)
+    return to
+
+
+def of_nobody(path: Path) -> None:
+    os.chown(path, _NOBODY, -1)
+
+
+def for_all(path: Path) -> None:
+    path.chmod(0o777)
+
+
+@as_root
+@pytest.mark.parametrize("take", [of_nobody, for_all])
+@pytest.mark.parametrize("level", ["node1", "node1/a", "node1/a/b"])
+def test_a_directory_in_which_others_could_exchange_files(
+    team: Path, level: str, take: Callable[[Path], None]
+) -> None:
+    """Whoever owns or exchanges an incomplete file would read what is written to it."""
+    (team / "node1/a/b").mkdir(parents=True)
+    take(team / level)
+    with pytest.raises((Unfit, OutputError), match=r"belongs to nobody|all users can write"):  # noqa: SIM117
+        with store_in(team) as store:
+            put(store, "a/b/x")
+    assert not list(team.rglob("x"))
+    assert not list(team.rglob(f"{PART_PREFIX}*"))
+
+
+@as_root
+@pytest.mark.parametrize("take", [of_nobody, for_all])
+def test_an_incomplete_file_of_somebody_else_is_not_continued(
+    team: Path, take: Callable[[Path], None]
+) -> None:
+    with store_in(team) as store:
+        store.write("x", 0, b"abc")
+        take(part_of(team / "node1", "x"))
+        assert store.arrived("x", 6) == (0, "")
+        with pytest.raises(Unfit, match="has changed its incomplete file"):
+            store.write("x", 3, b"def")
+        assert part_of(team / "node1", "x").read_bytes() == b"abc"
+        put(store, "x")
+    assert (team / "node1/x").stat().st_uid == os.getuid()
+
+
+@as_root
+def test_a_group_shares_a_directory_only_if_the_user_has_named_it(team: Path) -> None:
+    of_nobody(team)
+    with store_in(team) as store:
+        put(store, "x")
+    with pytest.raises(UsageError, match="belongs to nobody"), opened(str(team), shared=False):
         raise AssertionError
 
 

@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 from mnt.remote.common.files import read, strerror, whole_number
 from mnt.remote.common.levels import Acl, Level, acl_of, levels
-from mnt.remote.common.mounts import mounted_by
+from mnt.remote.common.mounts import mount_id, mounted_by
 from mnt.remote.common.refusal import Refused
 
 _ALL = "all users"
@@ -223,6 +223,22 @@ def check_owner(path: str | bytes, group: Group | None = None) -> None:
     """Raises Refused if another user made what is at `path`, in a directory that was accepted."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         _judge_owner(os.fsdecode(path), os.lstat(path), group)
+
+
+def check_opened(descriptor: int, path: str, above: int | None = None) -> None:
+    """Judge what was opened in a directory that was accepted, by its descriptor, which may be an O_PATH one.
+
+    Args:
+        path: for people.
+        above: of a directory, which was opened without following a link: the descriptor of that directory.
+
+    Raises Refused if another user made it, can write to it, or has mounted it.
+    """
+    if above is not None and (mount := mount_id(descriptor)) != mount_id(above):
+        _judge_mount(path, mount)
+    found = os.fstat(descriptor)
+    _judge_owner(path, found, None)
+    _judge_mode(path, found, acl_of(f"/proc/self/fd/{descriptor}"), None, last=True)
 
 
 def is_closed(path: str | bytes, group: Group | None = None) -> bool:
