@@ -23,6 +23,7 @@ _BLOCK = 1 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 _MEDDLED = "something else here has changed its incomplete file: run it again"
 IN_THE_WAY = "something else is in its way here: move that away"
+_LOCK = f"{PART_PREFIX}lock"  # no file of a host has such a name
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -67,35 +68,33 @@ class Store:
     def __init__(self, directory: int, host: str, umask: int) -> None:
         self._umask = umask
         self.shown = Path(os.readlink(f"/proc/self/fd/{directory}"), host)
-        try:
-            with self._failures(host):
-                self._top = _enter(directory, host, make=True)
-        except Unfit as unfit:
-            raise OutputError(
-                f"{self.shown}: {unfit}", fix="move it away, or name another directory"
-            ) from None
+        with contextlib.ExitStack() as opened:
+            try:
+                with self._failures(""):
+                    self._top = _enter(directory, host, make=True)
+                    opened.callback(os.close, self._top)
+                    locked = _lock(self._top)
+            except Unfit as unfit:
+                raise OutputError(
+                    f"{self.shown}: {unfit}", fix="move it away, or name another directory"
+                ) from None
+            if locked is None:
+                raise OutputError(
+                    f"{self.shown}: another mnt fetch writes there",
+                    fix="wait until it has ended, or name another directory: --to DIR",
+                )
+            opened.pop_all()
+        self._locked = locked
         self._last = ("", self._top)  # a directory that is open, by its place
-        self._locked = os.open(".", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._top)
-        self._lock()
-
-    def _lock(self) -> None:
-        """Keep other processes out until the directory is closed. Raises OutputError if one is in."""
-        try:
-            fcntl.flock(self._locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.close()
-            raise OutputError(
-                f"{self.shown}: another mnt fetch writes there",
-                fix="wait until it has ended, or name another directory: --to DIR",
-            ) from None
-        except OSError:
-            pass  # NFS locks no directory: then what another one writes is noticed, or is the same
 
     def close(self) -> None:
+        """Let other processes in."""
+        with contextlib.suppress(OSError):
+            os.unlink(_LOCK, dir_fd=self._top)
+        os.close(self._locked)
         if self._last[1] != self._top:
             os.close(self._last[1])
         os.close(self._top)
-        os.close(self._locked)
 
     def here(self, place: str) -> Here | None:
         """What is at a place; None: nothing."""
@@ -199,6 +198,29 @@ class Store:
                 raise OutputError(message, fix=fix) from None
             in_the_way = {errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY}
             raise Unfit(IN_THE_WAY if number in in_the_way else strerror(error)) from None
+
+
+def _lock(directory: int) -> int | None:
+    """A descriptor of the lock of a host's directory, which keeps it; None: another process has it.
+
+    Whoever can open a file can lock it: so not the directory is locked, but a file that others cannot open.
+    Raises OSError.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    while True:
+        descriptor = os.open(_LOCK, flags, 0o600, dir_fd=directory)
+        try:
+            os.fchmod(descriptor, 0o600)  # if a process was killed, everything here may have got a mode since
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except OSError:
+            pass  # NFS may have no locks: then what another process writes is noticed, or is the same
+        with contextlib.suppress(FileNotFoundError):  # the other process has just removed it
+            if os.path.samestat(os.fstat(descriptor), os.lstat(_LOCK, dir_fd=directory)):
+                return descriptor
+        os.close(descriptor)
 
 
 def _part(place: str) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import resource
@@ -87,7 +88,8 @@ def part_of(directory: Path, name: str) -> Path:
 
 
 def names(directory: Path) -> list[str]:
-    return sorted(os.listdir(directory))
+    """But for the lock, which is there while a store is open."""
+    return sorted(name for name in os.listdir(directory) if name != f"{PART_PREFIX}lock")
 
 
 # --- ordinary files ----------------------------------------------------------------------------------------
@@ -169,7 +171,7 @@ def test_any_name(store: Store, to: Path, name: str) -> None:
         here = store.here(place)
         assert here is not None
         assert here.kind == "file"
-    assert os.listdir(os.fsencode(to / "node1")) == [name.encode("utf-8", "surrogateescape")]
+    assert names(to / "node1") == [os.fsdecode(name.encode("utf-8", "surrogateescape"))]
 
 
 def test_a_name_that_is_too_long(store: Store) -> None:
@@ -254,6 +256,34 @@ def test_one_process_at_a_time(store: Store, to: Path) -> None:
         raise AssertionError
     assert caught.value.fix
     with store_in(to, "node2") as other:
+        put(other, "x")
+
+
+def test_a_lock_that_others_hold_keeps_nobody_out(to: Path) -> None:
+    """Of what others can open: a directory that was opened to them, and nothing else."""
+    with store_in(to) as store:
+        put(store, "x")
+    assert os.listdir(to / "node1") == ["x"]
+    left = to / "node1" / f"{PART_PREFIX}lock"
+    left.touch()  # by a process that was killed
+    for path in (to, to / "node1", left):
+        path.chmod(0o755)
+    with contextlib.ExitStack() as opened_by_others:
+        for path in (to, to / "node1"):
+            descriptor = os.open(path, os.O_RDONLY)
+            opened_by_others.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with store_in(to) as store:
+            put(store, "y")
+            assert stat.S_IMODE(left.stat().st_mode) == 0o600
+    assert names(to / "node1") == ["x", "y"]
+    assert not left.exists()
+
+
+def test_a_lock_whose_file_is_removed_meanwhile(store: Store, to: Path) -> None:
+    """As at the end of another process, which has just kept this one out."""
+    (to / "node1" / f"{PART_PREFIX}lock").unlink()
+    with store_in(to) as other:
         put(other, "x")
 
 
@@ -605,10 +635,11 @@ def test_a_disk_that_is_read_only(to: Path) -> None:
         pytest.skip("nothing can be mounted here")
     try:
         to.chmod(0o755)
-        with store_in(to) as store:
-            subprocess.run(["mount", "-o", "remount,ro", str(to)], check=True)
-            with pytest.raises(OutputError, match="Read-only file system"):
-                store.write("x", 0, b"data")
+        with store_in(to):
+            pass
+        subprocess.run(["mount", "-o", "remount,ro", str(to)], check=True)
+        with pytest.raises(OutputError, match=r"/to/node1: .*Read-only file system"), store_in(to):
+            raise AssertionError
     finally:
         subprocess.run(["umount", str(to)], check=True)
 
