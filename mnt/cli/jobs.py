@@ -78,15 +78,16 @@ def look_for_jobs(hosts: JobHosts, wanted: str | None, *, decided: bool) -> Foun
         wanted: the job that is named on the command line, if any.
         decided: they are all hosts that there are.
     """
-    jobs, errors = hosts.jobs(wanted)
-    for problem in errors.values():
+    listing = hosts.jobs(wanted)
+    for problem in listing.errors.values():
         ui.warn(problem.message)
         if problem.advice:
             ui.info(f"  fix: {problem.advice}")
-    if hosts.cut:
-        ui.note(f"{brief(hosts.cut)}: too many jobs: the oldest that have ended are not listed")
-    disputed = [job for job in jobs if job.disagreeing]
+    if listing.cut:
+        ui.note(f"{brief(listing.cut)}: too many jobs: the oldest that have ended are not listed")
+    disputed = [job for job in listing.jobs if job.disagreeing]
     for job in disputed:
         other = "disagrees with most hosts" if job.agreed else "these hosts do not agree"
         ui.warn(f"{brief(job.disagreeing)}: {other} about job {job.job}")
-    return FoundJobs(hosts, jobs, decided and not (errors or disputed), tuple(errors))
+    complete = decided and not (listing.errors or disputed)
+    return FoundJobs(hosts, listing.jobs, complete, tuple(listing.errors))

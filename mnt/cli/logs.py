@@ -92,11 +92,11 @@ def _end(found: FoundJobs, job: str, lost: Mapping[str, HostError]) -> int:
 
     Raises MntError if no host that answers has the job any more.
     """
-    jobs, errors = found.hosts.jobs(job)
-    for host, error in errors.items():
+    listing = found.hosts.jobs(job)
+    for host, error in listing.errors.items():
         if host not in lost and host not in found.unasked:
             ui.warn(error.message)
-    ended = next((each for each in jobs if each.job == job), None)
+    ended = next((each for each in listing.jobs if each.job == job), None)
     if ended is None:
         fix = f"its processes may still run: mnt stop {job} ends them"
         raise MntError(f"job {job}: no host that answers has it any more", fix=fix)

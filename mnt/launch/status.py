@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mnt.errors import HostError
@@ -28,6 +28,15 @@ T = TypeVar("T")
 _MOST_UNENDED = 64  # jobs of a host that run, are staged or are lost
 
 
+@dataclass(frozen=True)
+class Listing:
+    """What the hosts say about their jobs."""
+
+    jobs: list[Job]  # newest first
+    errors: dict[str, HostError]  # the hosts that could not be asked, or do not show everything
+    cut: tuple[str, ...] = ()  # the hosts that have more jobs than they listed
+
+
 class JobHosts(ExitStack):
     """The hosts that may have jobs, and the connections to them. The end of the `with` block closes these.
 
@@ -40,7 +49,6 @@ class JobHosts(ExitStack):
         self._hosts = tuple(hosts)
         self._fleets: dict[str, Fleet] = {}  # by backend
         self._dead: dict[str, HostError] = {}  # to which no login was possible
-        self.cut: tuple[str, ...] = ()  # the hosts that have more jobs than they listed
 
     @property
     def several(self) -> bool:
@@ -80,13 +88,11 @@ class JobHosts(ExitStack):
         dead = {name: Outcome[T](name, None, error, 0.0) for name, error in self._dead.items()}
         return Results({host.name: results.get(host.name) or dead[host.name] for host in fleet.hosts})
 
-    def jobs(self, wanted: str | None = None) -> tuple[list[Job], dict[str, HostError]]:
-        """All jobs, newest first, and the hosts that could not be asked, or do not show everything.
-
-        A host that has very many lists those that have not ended, `wanted`, and the newest: see `cut`.
-        """
+    def jobs(self, wanted: str | None = None) -> Listing:
+        """All jobs. A host that has very many lists those that have not ended, `wanted`, and the newest."""
         jobs: list[Job] = []
         errors: dict[str, HostError] = {}
+        cut: tuple[str, ...] = ()
         if self._hosts:
             share = list_share(len(self._hosts))
             results = self.ask(self._fleet(DEFAULT), _list_with_clock, lambda host: (wanted, share))
@@ -95,7 +101,7 @@ class JobHosts(ExitStack):
             jobs = merge_jobs(answers, unreachable=errors)
             for name, (listed, _) in answers.items():
                 errors |= _problem(name, listed)
-            self.cut = tuple(host for host, (listed, _) in answers.items() if listed.get("left_out"))
+            cut = tuple(host for host, (listed, _) in answers.items() if listed.get("left_out"))
         try:
             host = this_machine().hosts[0]
             listed = list_jobs_here(host.jobs_dir, host.name, wanted=wanted)
@@ -108,7 +114,7 @@ class JobHosts(ExitStack):
             jobs = [job for job in jobs if job.job not in names] + own
         except HostError as error:
             errors[error.host] = error
-        return newest_first(map(_as_it_stands, jobs)), errors
+        return Listing(newest_first(map(_as_it_stands, jobs)), errors, cut)
 
 
 def _not_yours(host: str, job: str) -> HostError:

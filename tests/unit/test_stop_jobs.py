@@ -207,8 +207,8 @@ def test_a_host_that_reports_a_job_of_this_machine_is_not_believed(
     monkeypatch.setattr(status, "list_jobs_here", lambda *args, **options: {"now": 0.0, "jobs": [own]})
     with JobHosts(tuple(Host(name, name) for name in HOSTS)) as hosts:
         hosts._fleets["ssh"] = WatchedFleet(hosts._hosts, dict.fromkeys(HOSTS, speak))
-        jobs, errors = hosts.jobs("j")
-    assert [(job.job, job.record.backend, job.state) for job in jobs] == [("j", "local", "running")]
-    assert {host: error.reason for host, error in errors.items()} == {
+        listing = hosts.jobs("j")
+    assert [(job.job, job.record.backend, job.state) for job in listing.jobs] == [("j", "local", "running")]
+    assert {host: error.reason for host, error in listing.errors.items()} == {
         "node2": "it reports job j, which runs on this machine alone"
     }
