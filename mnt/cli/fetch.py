@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import click
 from rich import filesize
@@ -50,9 +50,7 @@ def fetch(
     with _chosen(selection, named, paths=bool(patterns)) as (job, fleet, hosts, complete):
         default = os.path.join(_DIRECTORY, job.job) if job else _DIRECTORY
         directory = default if to is None else to
-        local = job is not None and job.record.backend == "local"
-        here = os.path.realpath(os.path.join(to, hosts[0]) if to else _DIRECTORY) if local else None
-        wanted = Wanted(job.job if job else None, tuple(patterns), here)
+        wanted = Wanted(job.job if job else None, tuple(patterns), _left_out_of(job, to, hosts))
         prefixes = JOB_PLACES if job else tuple(place_of(each) for each in patterns)
         names = JOB_PLACES if job else what
         if to is None and not dry_run:
@@ -125,6 +123,13 @@ def _chosen(
         yield job, found.hosts.fleet_of(job), hosts, found.complete
 
 
+def _left_out_of(job: Job | None, to: str | None, hosts: Sequence[str]) -> str | None:
+    """The directory that is no part of a job of this machine, which ran here: what was fetched before."""
+    if job is None or job.record.backend != "local":
+        return None
+    return os.path.realpath(_DIRECTORY if to is None else os.path.join(to, hosts[0]))
+
+
 def _make_default() -> None:
     """Make the default directory, which git and `mnt push` leave out. Raises OutputError."""
     if os.path.isdir(_DIRECTORY):
@@ -187,9 +192,15 @@ def _remarks(result: Fetched) -> Iterator[str]:
     if result.changed:
         places = _some(list(result.changed), result.changed.count)
         yield f"{places} changed while being read: fetch again when the job has ended"
-    for why in list(dict.fromkeys(result.left_out.values()))[:_SHOWN]:
-        names = [place for place, reason in result.left_out.items() if reason == why]
+    by_reason: dict[str, list[str]] = {}
+    for place, why in result.left_out.items():
+        by_reason.setdefault(why, []).append(place)
+    shown = dict(list(by_reason.items())[:_SHOWN])
+    for why, names in shown.items():
         yield f"{_some(names, len(names))} left out: {why}"
+    more = result.left_out.count - sum(map(len, shown.values()))
+    if more:
+        yield f"{counted(more, 'more file')} left out: --json lists them"
 
 
 def _some(places: list[str], count: int) -> str:

@@ -17,6 +17,7 @@ from fetch_hosts import FILES, LIAR, MTIME, NAMES, Frames, fetched, honest, piec
 from lying_hosts import Script
 from waiting import at_most
 
+from mnt.cli.fetch import _remarks
 from mnt.errors import OutputError
 from mnt.fetch.fetch import Fetched
 
@@ -550,6 +551,20 @@ def test_what_a_host_says_about_very_many_files_is_counted_and_not_kept(to: Path
     liar = results[LIAR]
     assert (liar.status, liar.failed.count) == ("incomplete", len(listed))
     assert len(json.dumps(liar.document(), ensure_ascii=False)) < 400_000
+
+
+def test_what_was_left_out_is_counted_whole() -> None:
+    result = Fetched()
+    for number in range(7):
+        result.left_out.add(f"a/{number}", f"reason {number}")
+    for number in range(100_000):  # of which not all names are kept
+        result.left_out.add(f"b/{number}", "reason 0")
+    *reasons, more = _remarks(result)
+    kept = len(result.left_out)
+    assert 7 < kept < 50_000
+    assert reasons[0] == f"a/0, b/0, b/1, b/2, b/3 and {kept - 7 + 1 - 5} more left out: reason 0"
+    assert reasons[1:] == [f"a/{number} left out: reason {number}" for number in range(1, 5)]
+    assert more == f"{100_007 - kept + 2} more files left out: --json lists them"
 
 
 def test_links_in_very_many_directories_fill_no_disk(to: Path) -> None:
