@@ -112,7 +112,7 @@ def code_parity(fleet: FleetFacts) -> Iterator[Problem]:
         yield replace(problem, message=f"the hosts have different releases: {problem.message}")
 
 
-@check("python-version", needs=Needs.ANSWER)
+@check("python-version", needs=Needs.ANSWER, playbook="system")
 def python_version(fleet: FleetFacts) -> Iterator[Problem]:
     """The interpreter of the inventory runs on every host, and is the same Python version.
 
@@ -158,7 +158,7 @@ def _no_interpreter(host: Host, facts: HostFacts) -> Problem:
     )
 
 
-@check("torch-version", needs=Needs.PACKAGES)
+@check("torch-version", needs=Needs.PACKAGES, playbook="environment")
 def torch_version(fleet: FleetFacts) -> Iterator[Problem]:
     """Every host trains with the same torch.
 
@@ -243,19 +243,19 @@ def _two_nccls(host: Host, facts: HostFacts) -> Problem:
     )
 
 
-@check("deepspeed-version", needs=Needs.PACKAGES)
+@check("deepspeed-version", needs=Needs.PACKAGES, playbook="environment")
 def deepspeed_version(fleet: FleetFacts) -> Iterator[Problem]:
     """Every host has the same version of DeepSpeed, or no host has it."""
     yield from _same_package(fleet, "deepspeed")
 
 
-@check("transformers-version", needs=Needs.PACKAGES)
+@check("transformers-version", needs=Needs.PACKAGES, playbook="environment")
 def transformers_version(fleet: FleetFacts) -> Iterator[Problem]:
     """Every host has the same version of transformers, or no host has it."""
     yield from _same_package(fleet, "transformers")
 
 
-@check("package-version", needs=Needs.PACKAGES)
+@check("package-version", needs=Needs.PACKAGES, playbook="environment")
 def package_version(fleet: FleetFacts) -> Iterator[Problem]:
     """Every host has the other packages that the inventory requires: `require: {peft: ">=0.10"}`."""
     for name in packages_to_look_up(fleet.inventory.require):
