@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -38,8 +39,10 @@ def ansible_inventory(
                 for rank, host in enumerate(hosts)
             },
             "vars": {
+                "mnt_inventory": os.path.abspath(inventory.file),
                 "mnt_cluster": inventory.cluster,
                 "mnt_hosts": [host.name for host in hosts],
+                "mnt_host_count": len(inventory.hosts),
                 "mnt_master": master.name,
                 "mnt_master_port": inventory.network.master_port,
                 "mnt_training_subnet": _subnet(inventory, nics),

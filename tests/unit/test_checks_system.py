@@ -43,10 +43,17 @@ def test_too_little_memory(odd: Any, check: str, severity: str, message: str) ->
 
 
 @pytest.mark.parametrize(
-    ("room", "fix"), [(shm(64 * MIB, 64 * MIB), "remount,size"), (shm(32 * GIB, 0), "ls -l /dev/shm")]
+    ("room", "fix", "playbook"),
+    [
+        (shm(64 * MIB, 64 * MIB), "remount,size", "tuning"),
+        (shm(32 * GIB, 0), "ls -l /dev/shm", None),
+        (memory(shm=None), "mount -t tmpfs", "tuning"),
+    ],
 )
-def test_the_way_to_more_shared_memory(room: Any, fix: str) -> None:
-    assert fix in only_finding(make_fleet({"node2": room}), "shm", "node2").fix
+def test_the_way_to_more_shared_memory(room: Any, fix: str, playbook: str | None) -> None:
+    finding = only_finding(make_fleet({"node2": room}), "shm", "node2")
+    assert fix in finding.fix
+    assert finding.playbook == playbook
 
 
 def test_eight_ranks_need_more_shared_memory_than_one() -> None:

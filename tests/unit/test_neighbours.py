@@ -101,6 +101,14 @@ def test_the_command_that_makes_room() -> None:
     )
 
 
+@pytest.mark.parametrize(("boot", "playbook"), [(None, "tuning"), ("one", None)])
+def test_a_playbook_makes_room_where_a_host_has_its_own_kernel(
+    boot: str | None, playbook: str | None
+) -> None:
+    (finding,) = findings(fleet_of({}, SMALL, boot=boot))
+    assert finding.playbook == playbook
+
+
 def test_hosts_in_several_subnets_share_no_table() -> None:
     fleet = fleet_of({}, Neighbours(limit=4, entries=0))
     one = replace(fleet.facts["node1"], neighbours=Neighbours(limit=5, entries=0))

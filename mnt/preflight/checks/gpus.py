@@ -326,7 +326,7 @@ def gpu_nvlink(fleet: FleetFacts) -> Iterator[Problem]:
             )
 
 
-@host_check("gpu-persistence", severity=Severity.WARN)
+@host_check("gpu-persistence", severity=Severity.WARN, playbook="tuning")
 def gpu_persistence(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """Persistence mode is on. Without it, the GPUs initialize at each program start, which takes seconds."""
     if any(row.persistence_mode == "Disabled" for row in _rows(facts)):

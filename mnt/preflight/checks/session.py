@@ -123,7 +123,7 @@ def session_path(host: Host, facts: HostFacts) -> Iterator[Problem]:
         )
 
 
-@network_check("memlock")
+@network_check("memlock", playbook="tuning")
 def memlock(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
     """If jobs train over RDMA, they may lock enough memory for the RDMA devices.
 
@@ -145,7 +145,7 @@ def memlock(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
             )
 
 
-@check("nofile", severity=Severity.WARN)
+@check("nofile", severity=Severity.WARN, playbook="tuning")
 def nofile(fleet: FleetFacts) -> Iterator[Problem]:
     """A process may open as many files as a job of this size needs: 1024, or on large clusters 4 per rank."""
     ranks = sum(host.slots for host in fleet.hosts)
@@ -162,7 +162,7 @@ def nofile(fleet: FleetFacts) -> Iterator[Problem]:
             )
 
 
-@host_check("session-linger", severity=Severity.WARN)
+@host_check("session-linger", severity=Severity.WARN, playbook="tuning")
 def session_linger(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """A detached job survives the session that started it, and keeps its shared memory.
 
@@ -184,6 +184,7 @@ def session_linger(host: Host, facts: HostFacts) -> Iterator[Problem]:
             found=f"{_kill_setting(logind)} for {user}",
             expected="KillUserProcesses=no, or the user in KillExcludeUsers",
             fix=_keep_processes(logind, user),
+            by_hand=True,  # it is a policy of the administrator
         )
     elif not kept and login.uid >= _SYSTEM_UIDS and _setting(logind, "RemoveIPC"):
         yield Problem(

@@ -88,7 +88,7 @@ def _described(offset: Offset) -> str:
     return f"{abs(offset.seconds):.1f} s {'ahead' if offset.seconds > 0 else 'behind'}"
 
 
-@host_check("shm")
+@host_check("shm", playbook="tuning")
 def shm(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """/dev/shm is mounted, and has enough free space for the ranks of a host and their data loaders.
 
@@ -115,6 +115,7 @@ def shm(host: Host, facts: HostFacts) -> Iterator[Problem]:
             fix="sudo mount -o remount,size=50% /dev/shm"
             if small
             else "remove files of killed jobs: ls -l /dev/shm",
+            by_hand=not small,
             severity=Severity.FAIL if space.free < needed else Severity.WARN,
         )
 
