@@ -47,7 +47,7 @@ def host_key(fleet: FleetFacts) -> Iterator[Problem]:
             )
 
 
-@check("ssh-mesh", severity=Severity.WARN, needs=Needs.MESH)
+@check("ssh-mesh", severity=Severity.WARN, needs=Needs.MESH, playbook="ssh")
 def ssh_mesh(fleet: FleetFacts) -> Iterator[Problem]:
     """The master logs in to every worker without a prompt.
 
