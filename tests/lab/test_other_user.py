@@ -133,6 +133,28 @@ def test_the_directory_in_tmp_is_made_by_eve(attacked: Attacked, tree: Path, how
     attacked.as_root(f"kill {victim}")
 
 
+def test_the_cache_of_torch_is_made_by_eve(attacked: Attacked, tree: Path) -> None:
+    """By default torch takes compiled code from it, and runs it as the user; a file there stops the job."""
+    name = attacked.as_user("id", "-un")
+    attacked.as_eve(f"touch /tmp/torchinductor_{name}")
+    (tree / "train.py").write_text(
+        "import tempfile\n"
+        "from torch._inductor.runtime.cache_dir_utils import cache_dir\n"
+        "print(cache_dir(), tempfile.gettempdir())\n"
+    )
+    job, kept = attacked.trained(tree), f"/tmp/mnt-tmp-{attacked.uid}"
+    assert f"{kept}/torchinductor {kept}\n" in attacked.mnt("logs", job).stdout
+    attacked.as_user("rm", "-r", kept)
+    attacked.as_eve(f"mkdir -m 777 {kept}")
+    named = f"{kept} belongs to uid {EVE}"
+    for command in (("launch", "--no-preflight", "train.py"), ("launch", "train.py")):
+        done = attacked.mnt(*command)
+        assert (done.returncode, named in done.stderr) == (125, True), done.stderr
+    found = json.loads(attacked.mnt("preflight", "--json", "--only", "file-owner").stdout)
+    assert named in found["findings"][0]["message"]
+    assert attacked.as_root(f"ls {kept}") == ""
+
+
 PRECIOUS = "mkdir -p ~/precious && echo important > ~/precious/train.py && chmod 755 ~ ~/precious"
 
 

@@ -120,3 +120,22 @@ def test_ones_own_directory_is_used(paths: JobPaths, victim: subprocess.Popen[by
     assert stop_node({**names, "grace": 0.0})["status"] == "stopped"
     assert victim.wait(10) != 0
     assert not os.path.exists(paths.local)
+
+
+@pytest.mark.parametrize("how", ["open", "link", "owner", "file", "pipe"])
+def test_a_directory_for_caches_that_another_user_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """What torch compiled and finds there is run."""
+    monkeypatch.setattr(files, "_TMP", str(tmp_path))
+    files.make_temporary_directory()
+    taken = Path(files.temporary_directory())
+    assert (taken.parent, taken.stat().st_mode & 0o777) == (tmp_path, 0o700)
+    if how in ("file", "pipe"):
+        taken.rmdir()
+        taken.touch() if how == "file" else os.mkfifo(taken)
+    else:
+        take_over(taken, how)
+    with pytest.raises(Refused, match=f"{taken} (is open to|is not a directory|belongs to)") as caught:
+        files.make_temporary_directory()
+    assert caught.value.fix

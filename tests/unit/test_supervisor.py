@@ -81,8 +81,33 @@ def test_the_job_sees_its_own_environment_and_nothing_of_the_callers(host: JobHo
     assert seen.pop("b'NCCL_SOCKET_IFNAME'") == repr(b"=eth0")
     assert seen.pop("b'MNT_JOB'") == repr(spec["job"].encode())
     assert (seen.pop("b'MNT_HOST'"), seen.pop("b'MNT_NODE_RANK'")) == (repr(b"node1"), repr(b"0"))
+    kept = f"/tmp/mnt-tmp-{host.uid}".encode()
+    assert seen.pop("b'TMPDIR'") == repr(kept)
+    assert seen.pop("b'TORCHINDUCTOR_CACHE_DIR'") == repr(kept + b"/torchinductor")
     session = {f"b'{name}'" for name in ("HOME", "USER", "LOGNAME", "SHELL", "LANG")}
     assert set(seen) - {"b'LC_CTYPE'"} == session  # LC_CTYPE is Python's own doing (PEP 538)
+
+
+def test_its_temporary_files_are_in_a_directory_of_its_users_that_outlives_it(host: JobHost) -> None:
+    host.script("""
+        import os, tempfile
+        os.makedirs(os.environ["TORCHINDUCTOR_CACHE_DIR"], exist_ok=True)
+        found = os.stat(tempfile.gettempdir())
+        print(tempfile.gettempdir(), oct(found.st_mode), found.st_uid)
+    """)
+    spec = host.spec()
+    host.start(spec)
+    host.ended(spec["job"])
+    kept = Path(f"/tmp/mnt-tmp-{host.uid}")
+    assert host.output(spec["job"]) == f"{kept} 0o40700 {host.uid}\n"
+    wait_for(lambda: not host.local(spec["job"]).exists())
+    assert (kept / "torchinductor").exists()
+
+
+def test_the_inventory_has_the_last_word_about_temporary_files(host: JobHost) -> None:
+    spec = host.spec(env={"TMPDIR": "/scratch"})
+    found = job_environment(spec, {}, {"TORCHINDUCTOR_CACHE_DIR": "/cache"})
+    assert (found[b"TMPDIR"], found[b"TORCHINDUCTOR_CACHE_DIR"]) == (b"/scratch", b"/cache")
 
 
 @pytest.mark.parametrize("own", [None, "/opt/lib:/opt/more"])

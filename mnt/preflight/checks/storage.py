@@ -135,7 +135,9 @@ def writable(fleet: FleetFacts) -> Iterator[Problem]:
 
 
 # The only command that is taken from a host as it is: it gives no right to anybody.
-_TAKES_RIGHTS = re.compile(r"(?:sudo )?chmod (?:(?:[go]|go)-w|\+t) /[\w/.@%+-]*|chmod 700 /tmp/mnt-[0-9]+")
+_TAKES_RIGHTS = re.compile(
+    r"(?:sudo )?chmod (?:(?:[go]|go)-w|\+t) /[\w/.@%+-]*|chmod 700 /tmp/mnt-(?:tmp-)?[0-9]+"
+)
 
 
 @host_check("file-owner")
@@ -144,8 +146,8 @@ def file_owner(host: Host, facts: HostFacts) -> Iterator[Problem]:
 
     Another user who can replace code, a job's files or a directory above them can run commands as this user.
     A push, a launch and a stop refuse such a directory. `workdir_group` in the inventory allows a Unix group
-    to share the workdir. The node-local directory `/tmp/mnt-UID` must belong to this user alone. The rule is
-    that of sshd's StrictModes.
+    to share the workdir. The node-local directories `/tmp/mnt-UID` and `/tmp/mnt-tmp-UID` must belong to this
+    user alone. The rule is that of sshd's StrictModes.
     """
     for exposed in facts.artifacts.exposed if facts.artifacts else ():
         yield Problem(

@@ -30,6 +30,22 @@ def user_directory() -> str:
     return os.path.join(_TMP, f"mnt-{os.getuid()}")
 
 
+def temporary_directory() -> str:
+    """The directory for what this user's jobs keep on this host only, which outlives them: caches, TMPDIR."""
+    return os.path.join(_TMP, f"mnt-tmp-{os.getuid()}")
+
+
+def make_temporary_directory() -> None:
+    """Make it unless it exists. Raises Refused, also if it is not this user's alone."""
+    path = temporary_directory()
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+    except OSError as error:
+        raise Refused(f"cannot make {path}: {strerror(error)}") from error
+    check_owners(path, private=1)
+
+
 class JobFiles:
     """The names of one node's job files in a directory of jobs: pure, and the same on host and head.
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mnt.remote.common.files import encode, read
-from mnt.remote.job.files import JobPaths
+from mnt.remote.job.files import JobPaths, temporary_directory
 
 _SIOCGIFFLAGS = 0x8913  # netdevice(7)
 _IFF_RUNNING = 0x40  # it is up, and has a link
@@ -21,6 +21,16 @@ SESSION_VARIABLES = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG")
 def job_variables(job: str, host: str) -> dict[str, str]:
     """The environment variables that identify every process of a node's part of a job."""
     return {"MNT_JOB": job, "MNT_HOST": host}
+
+
+def temporary_variables() -> dict[str, str]:
+    """The variables that keep what a job writes out of places where another user can be first.
+
+    torch (2.13) loads compiled code from $TMPDIR/torchinductor_USER, whoever made that directory, and some
+    from other guessable names in $TMPDIR; the first has a variable of its own, for a TMPDIR of the user's.
+    """
+    top = temporary_directory()
+    return {"TMPDIR": top, "TORCHINDUCTOR_CACHE_DIR": os.path.join(top, "torchinductor")}
 
 
 def job_of(pid: int) -> tuple[str, str] | None:
@@ -35,11 +45,13 @@ def job_of(pid: int) -> tuple[str, str] | None:
 def job_environment(
     spec: Mapping[str, Any], session: Mapping[str, str], secrets: Mapping[str, str]
 ) -> dict[bytes, bytes]:
-    """The job's environment: SESSION_VARIABLES, the spec's, `secrets`, and `job_variables`; no others.
+    """The job's environment: SESSION_VARIABLES, `temporary_variables`, the spec's, `secrets`, and
+    `job_variables`; no others, and later ones win.
 
     PYTHONPATH is the directory of `python_files`, then the spec's `python_path`, then the user's own value.
     """
     environment = {name: session[name] for name in SESSION_VARIABLES if name in session}
+    environment.update(temporary_variables())
     environment.update(spec["env"])
     environment.update(secrets)
     path = [*spec.get("path_prepend", ()), *environment.get("PATH", os.defpath).split(os.pathsep)]

@@ -26,6 +26,7 @@ from mnt.remote.job.files import (
     read_spec,
     read_state,
     remove_files,
+    temporary_directory,
 )
 from mnt.remote.job.gpus import check_gpus
 from mnt.remote.job.hold import end_without_head
@@ -44,6 +45,7 @@ def check_node(args: dict[str, Any]) -> dict[str, Any]:
     spec = args["spec"]
     session, secrets = _session_environment(), args.get("secrets", {})
     _check(spec, {**session, **secrets})
+    check_owners(temporary_directory(), private=1)  # the supervisor makes it
     if spec["node_rank"] == 0:
         _check_port(int(spec["master"]["port"]), spec["jobs_dir"])
     check_gpus(spec, session, secrets)

@@ -26,7 +26,13 @@ from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
 from mnt.remote.job.channel import Event
 from mnt.remote.job.failures import Failure, make_failure
-from mnt.remote.job.files import JobPaths, log_end, open_log
+from mnt.remote.job.files import (
+    JobPaths,
+    log_end,
+    make_temporary_directory,
+    open_log,
+    temporary_directory,
+)
 from mnt.remote.job.peers import Hub, Spoke
 from mnt.remote.job.procs import (
     SWEEP,
@@ -94,6 +100,7 @@ class Supervisor:
         self._link = self._make_link()
         spec = self._spec
         secrets = take_secrets(self._paths, spec)
+        make_temporary_directory()
         try:
             self._output = open_log(self._paths.output)
         except OSError as error:
@@ -246,6 +253,8 @@ class Supervisor:
             return
         recorded = [identify(process) for process in self._descendants()]
         self._next_record = now + max(_RECORD_EVERY, (time.monotonic() - now) / _RECORD_COST)
+        with contextlib.suppress(OSError):
+            os.utime(temporary_directory())  # who cleans up /tmp by age leaves it to this user
         if recorded == self._recorded:
             with contextlib.suppress(OSError):
                 os.utime(self._paths.processes)  # a sign of life

@@ -10,7 +10,7 @@ from typing import Any
 from mnt.remote.common.files import command_line, entries, read, stat_fields
 from mnt.remote.common.owners import check_owners
 from mnt.remote.common.refusal import Refused
-from mnt.remote.job.files import user_directory
+from mnt.remote.job.files import temporary_directory, user_directory
 from mnt.remote.job.spec import job_of
 from mnt.remote.push.workdir import Workdir
 
@@ -44,6 +44,7 @@ def exposed(
         check_workdir,
         lambda: check_owners(os.path.expanduser(jobs_dir)),
         lambda: check_owners(user_directory(), private=1),
+        lambda: check_owners(temporary_directory(), private=1),
     ):
         try:
             check()
