@@ -8,6 +8,7 @@ source text, which `mnt.inventory.kinds` reads.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -27,7 +28,8 @@ _MOST_BRACKETS = 100_000  # of hostlists and lists
 _MOST_TEXT = 16 * 1024 * 1024  # characters of all values, with those of aliases
 _MOST_BYTES = 8 * 1024 * 1024  # of a file
 _BETTER_MESSAGES = 128 * 1024  # characters that PyYAML's own parser reads in about a second
-_SEPARATORS = ",:\n[{-?"  # before each value but the first there is one of them
+_DIRECTIVE = re.compile("(?:\\A|[\r\n\x85\u2028\u2029])\ufeff?%")  # what YAML takes for the start of a line
+_MOST_DIRECTIVES = 16  # libyaml compares each with all before it; an inventory needs none
 _SPLIT = "split it into several inventories"
 _NO_TABS = "indent with blanks: YAML allows no tabs there"
 _QUOTE = 'quote text with special characters of YAML: "node[1-4]", "@group", ">=2.6"'
@@ -61,7 +63,8 @@ def read(file: str, *, any_kind: bool = False) -> Document:
         InventoryError: it cannot be read, is not YAML, is empty, or has a key twice.
     """
     text = _read_text(file, any_kind)
-    _check_count(file, text)
+    _check_text(file, text)
+    _check_events(file, text)
     try:
         root = _compose(text)
     except yaml.reader.ReaderError as error:
@@ -125,19 +128,32 @@ def _compose(text: str) -> yaml.Node | None:
     return yaml.compose(text, Loader=yaml.SafeLoader)
 
 
-def _check_count(file: str, text: str) -> None:
-    """Refuse a text with too many values before memory is used for them."""
+def _check_text(file: str, text: str) -> None:
+    """Refuse what takes libyaml quadratic time, in which it hears no signal: before it sees the text."""
     if text.count("[") > _MOST_BRACKETS:
         raise InventoryError(f"the file has more than {_MOST_BRACKETS} brackets", file=file, fix=_SPLIT)
-    if sum(map(text.count, _SEPARATORS)) <= _MOST:
-        return
-    values = 0
+    for directive in itertools.islice(_DIRECTIVE.finditer(text), _MOST_DIRECTIVES, None):
+        message = f"more than {_MOST_DIRECTIVES} lines begin with %"
+        line = text.count("\n", 0, directive.end()) + 1
+        raise InventoryError(message, file=file, line=line, fix="remove them: no directive is needed")
+
+
+def _check_events(file: str, text: str) -> None:
+    """Refuse a text with too many values, or too deep ones, before memory and time are used for them.
+
+    The time of libyaml grows with the levels around each value. Between two events, Ctrl-C is heard.
+    """
+    values = levels = 0
     with contextlib.suppress(yaml.YAMLError):  # _compose explains it
         for event in yaml.parse(text, Loader=yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):
             values += isinstance(event, yaml.NodeEvent)
+            levels += isinstance(event, yaml.CollectionStartEvent)
+            levels -= isinstance(event, yaml.CollectionEndEvent)
+            line = event.start_mark.line + 1 if event.start_mark else None
+            if levels > _DEEPEST:
+                raise InventoryError(_TOO_DEEP, file=file, line=line, fix=_FEW_LEVELS)
             if values > 2 * _MOST:  # keys too
                 message = f"the file has more than {_MOST} values"
-                line = event.start_mark.line + 1 if event.start_mark else None
                 raise InventoryError(message, file=file, line=line, fix=_SPLIT)
 
 

@@ -54,6 +54,10 @@ def merges_in_merges(levels: int) -> str:
     return f"hosts:\n  n0: {{<<: &x {nested('{gpus: 1}')}}}\n  n1: {{<<: {nested('{<<: *x}')}}}\n"
 
 
+def directives(end: str) -> str:
+    return "".join(f"%TAG !{i:x}! a{end}" for i in range(100_000))
+
+
 HOSTS = "hosts: [n1]\n"
 ALL = "hosts: ['n[1-5000]']\n"
 
@@ -72,6 +76,12 @@ REFUSED = {
     "a deep list": "hosts: " + "[" * 100_000,
     "a deep list, closed": "hosts: " + "[" * 5000 + "]" * 5000,
     "a deep mapping": "".join(" " * i + "a:\n" for i in range(2000)),
+    "many values, very deep": HOSTS + "a: " + "[" * 990 + "a," * 190_000 + "]" * 990,
+    "many values, very deep, at the left": "[" * 990 + "a,\n" * 190_000 + "]" * 990,
+    "directives": directives("\n") + "---\n" + HOSTS,
+    "directives, with other ends of lines": directives("\u2028") + "---\n" + HOSTS,
+    "directives after a mark": "\ufeff" + directives("\r\ufeff") + "---\n" + HOSTS,
+    "directives of a second document": HOSTS + "...\n" + directives("\n") + "---\n" + HOSTS,
     "sixty ranges": "hosts:\n" + "".join(f"  'a{i}n[1-100000]': {{}}\n" for i in range(60)),
     "sixty ranges in a list": "hosts: [" + ",".join(f"'a{i}n[1-100000]'" for i in range(60)) + "]",
     "sixty ranges in one": "hosts: ['" + ",".join(f"a{i}n[1-100000]" for i in range(60)) + "']",
@@ -132,6 +142,8 @@ READ = {
         10_000,
     ),
     "long names": ("hosts: ['" + "n" * 240 + "[1-100000]']", 100_000),
+    "a few directives": ("%YAML 1.1\n" + "".join(f"%TAG !{i}! a\n" for i in range(15)) + "---\n" + HOSTS, 1),
+    "no directives": (HOSTS + "env: {K: '" + " %TAG !a! a\n" * 50_000 + "'}\n", 1),
     "comments": ("# x\n" * 500_000 + HOSTS, 1),
 }  # fmt: skip
 
