@@ -84,7 +84,7 @@ def push_tree(
 
     Raises as `transfer.push`.
     """
-    show_notices(code.notices)
+    show_notices(code)
     with Fleet(hosts) as fleet, progress_shown() as progress:
         result = transfer.push(
             fleet,

@@ -14,10 +14,10 @@ from mnt import ui
 from mnt.errors import MntError, counted
 from mnt.inventory.hostlist import sentences
 from mnt.push.manifest import Manifest
-from mnt.push.notices import KINDS, LARGE, Notice
+from mnt.push.notices import KINDS, LARGE, Notice, to_leave_out
 from mnt.push.result import STATUSES, Left, PushResult
 from mnt.push.session import Progress
-from mnt.push.tree import Entry, printable
+from mnt.push.tree import Entry, ignore_file, printable
 
 _STEPS = {
     "connect": "connecting to the hosts",
@@ -68,7 +68,7 @@ def show_tree(code: Code, hosts: list[str], refusal: MntError | None, as_json: b
     ui.info(f"{counted(manifest.files, 'file')}, {size}, to {counted(len(hosts), 'host')}; the largest:")
     for entry in largest:
         ui.info(f"  {filesize.decimal(entry.size):>10}  {printable(entry.path)}")
-    show_notices(code.notices)
+    show_notices(code)
     if refusal is not None:
         ui.error(refusal)
         ui.failure("a push would be refused")
@@ -82,14 +82,15 @@ def note_large(entries: Iterable[Entry]) -> None:
         ui.note(f"reading {counted(len(large), 'large file')}: {_some(names)}")
 
 
-def show_notices(notices: Sequence[Notice]) -> None:
+def show_notices(code: Code) -> None:
     """Warn of what may not be meant to travel, with the lines that leave it out."""
-    for notice in notices:
+    leave_out = to_leave_out(ignore_file(code.root))
+    for notice in code.notices:
         size = f"{counted(notice.files, 'file')}, {filesize.decimal(notice.bytes)}"
         names = [printable(path) for path in notice.paths if path]
         ui.warn(f"{KINDS[notice.kind]} ({size}): {_some(names)}")
         if notice.ignore:
-            ui.info(f"  to leave it out, add to .mntignore: {_some(notice.ignore)}")
+            ui.info(f"  to leave it out, {leave_out}: {_some(notice.ignore)}")
 
 
 def _some(texts: Sequence[str]) -> str:

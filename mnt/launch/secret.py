@@ -114,7 +114,7 @@ def check_private(file: str | os.PathLike[str], found: os.stat_result) -> None:
         raise UsageError(f"{file} {owner}", fix="use a file of your own")
     if found.st_mode & 0o077:
         mode = f"is open to other users (mode {stat.S_IMODE(found.st_mode):04o})"
-        raise UsageError(f"{file} {mode}", fix=f"chmod 600 {shlex.quote(os.fspath(file))}")
+        raise UsageError(f"{file} {mode}", fix=f"chmod 600 {shlex.quote(os.path.realpath(file))}")
 
 
 def _variable(line: bytes, caller: Mapping[str, str], lent: Collection[str] | None) -> tuple[str, str]:

@@ -181,17 +181,27 @@ def _fullest(entries: Iterable[Entry]) -> str:
 # --- private keys ------------------------------------------------------------------------------------------
 
 
-def check_keys(root: Path, keys: Sequence[str]) -> None:
-    """Raises UsageError if there are private keys."""
+def to_leave_out(file: Path | None) -> str:
+    """What to do with lines that leave something out; `file` as `tree.ignore_file` returns it."""
+    return "add to .mntignore" if file else "make .mntignore a regular file, which it is not, with"
+
+
+def check_keys(file: Path | None, keys: Sequence[str]) -> None:
+    """Raises UsageError if there are private keys.
+
+    Args:
+        file: the tree's ignore file, as `tree.ignore_file` returns it.
+    """
     if not keys:
         return
     named, more = keys[:_NAMED], len(keys) - _NAMED
     lines = shlex.join(map(ignore_line, named))
+    append = f"printf '%s\\n' {lines} >> {shlex.quote(str(file))}"
+    leave_out = append if file else f"{to_leave_out(file)}: {lines}"
     raise UsageError(
         f"the tree contains {len(keys)} private keys, which every host would get"
         if len(keys) > 1
         else "the tree contains a private key, which every host would get",
         details=[*map(printable, named), *([f".. and {more} more"] if more > 0 else [])],
-        fix=f"printf '%s\\n' {lines} >> {shlex.quote(str(root / '.mntignore'))}; "
-        "or send them: mnt push --allow-secrets",
+        fix=f"{leave_out}; or send them: mnt push --allow-secrets",
     )

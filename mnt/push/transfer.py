@@ -19,6 +19,7 @@ from mnt.push.plan import choose_release, has, in_the_way, lacking
 from mnt.push.result import PushResult
 from mnt.push.session import HostStep, Progress
 from mnt.push.stream import spooled
+from mnt.push.tree import ignore_file
 
 _RECEIVED = ("stage", "switch", "commit", "prune")  # the steps after which a host has the whole stream
 
@@ -61,7 +62,7 @@ def refusal(
     try:
         check_kept(hosts, manifest)
         if not allow_secrets:
-            check_keys(root, manifest.keys)
+            check_keys(ignore_file(root), manifest.keys)
     except MntError as error:
         return error
     return None

@@ -142,6 +142,21 @@ def _opened(root: Path, path: str = "", *, how: int = os.O_RDONLY) -> Iterator[i
         os.close(descriptor)
 
 
+def ignore_file(root: Path) -> Path | None:
+    """The `.mntignore` at the top of a tree, to which lines can be added; it may not exist yet.
+
+    None: it is no regular file, so a walk does not read it. If it is a link, what is written to it goes where
+    the author of the tree wants.
+    """
+    file = root / os.fsdecode(IGNORE_FILES[0])
+    try:
+        return file if stat.S_ISREG(os.lstat(file).st_mode) else None
+    except FileNotFoundError:
+        return file
+    except OSError:
+        return None
+
+
 def printable(path: str) -> str:
     """A path as it can be shown: control characters and undecodable bytes as escapes, no quotes."""
     if path.isprintable():

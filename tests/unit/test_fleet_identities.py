@@ -13,7 +13,7 @@ import pytest
 from waiting import PATIENCE, at_most
 
 from mnt.fleet.login.destination import Destination, resolve
-from mnt.fleet.login.identities import Identities, Identity, Unusable
+from mnt.fleet.login.identities import Identities, Identity, Unusable, _unreadable
 from mnt.fleet.login.sshconfig import SshConfig
 from mnt.inventory.model import Host, Ssh
 
@@ -79,6 +79,15 @@ def candidates(where: Destination) -> list[str]:
         identities.close()
     assert all(isinstance(one, (Identity, Unusable)) for one in found)
     return [one.label if isinstance(one, Identity) else f"{one.label}: {one.reason}" for one in found]
+
+
+def test_the_fix_names_the_file_that_it_changes(tmp_path: Path) -> None:
+    """Whoever wrote the inventory may have made the link: sudo would give away any file of root's."""
+    (tmp_path / "shadow").touch()
+    (tmp_path / "etc").symlink_to(".")
+    (tmp_path / "key").symlink_to("etc/shadow")
+    fix = _unreadable(str(tmp_path / "key"), "unreadable").fix
+    assert fix == f"chmod 600 {os.path.realpath(tmp_path)}/shadow"
 
 
 def test_default_files_that_exist(home: Path) -> None:

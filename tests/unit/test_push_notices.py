@@ -18,7 +18,7 @@ from mnt.keys import generate
 from mnt.push.keys import SEARCHED, is_private_key
 from mnt.push.manifest import build
 from mnt.push.notices import Notice, check_keys, notices
-from mnt.push.tree import Entry, walk
+from mnt.push.tree import Entry, ignore_file, walk
 
 MB = 1_000_000
 
@@ -214,12 +214,35 @@ def test_keys_in_a_tree(tmp_path: Path) -> None:
     keys = list(build(walk(tmp_path)).keys)
     assert keys == [".ssh-key", "it's a dir/notes.txt"]
     with pytest.raises(UsageError, match="2 private keys") as refused:
-        check_keys(tmp_path, keys)
+        check_keys(ignore_file(tmp_path), keys)
     assert list(refused.value.details) == keys
     command, _, rest = str(refused.value.fix).partition("; or ")
     assert "--allow-secrets" in rest
     subprocess.run(command, shell=True, check=True, cwd="/")  # noqa: S602 - the fix, taken literally
     assert build(walk(tmp_path)).keys == ()
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "pipe", "directory"])
+def test_the_fix_writes_to_no_ignore_file_that_leads_elsewhere(tmp_path: Path, kind: str) -> None:
+    """Whoever made the tree could have a line of his added to ~/.bashrc: the name of a key."""
+    elsewhere, tree = tmp_path / "bashrc", tmp_path / "tree"
+    (tree / "bin").mkdir(parents=True)
+    (tree / "bin" / "sh").write_text(generate().private)
+    (tree / "weights").touch()
+    os.truncate(tree / "weights", 150 * MB)
+    if kind == "pipe":
+        os.mkfifo(tree / ".mntignore")
+    elif kind == "directory":
+        (tree / ".mntignore").mkdir()
+    else:
+        (tree / ".mntignore").symlink_to(elsewhere)
+        elsewhere.write_text("") if kind == "link" else None
+    said = dry_run(tree).stderr
+    assert ">" not in said
+    assert "  fix: make .mntignore a regular file, which it is not, with: /bin/sh; or send" in said
+    assert "  to leave it out, make .mntignore a regular file, which it is not, with: /weights" in said
+    (tree / ".mntignore").rmdir() if kind == "directory" else (tree / ".mntignore").unlink()
+    assert ">> " in dry_run(tree).stderr
 
 
 # --- the command -------------------------------------------------------------------------------------------

@@ -254,6 +254,16 @@ def test_a_file_that_is_open_to_others_is_refused(inventory_file: Path, mode: in
     assert refusal(inventory_file, file=file) == f"{file} is open to other users (mode {mode:04o})"
 
 
+def test_the_fix_names_the_file_that_it_changes(inventory_file: Path) -> None:
+    """Whoever wrote the inventory may have made the link."""
+    file = make_file(inventory_file.parent / "token", VALUE.encode(), 0o644)
+    link = inventory_file.parent / "link"
+    link.symlink_to(file)
+    with pytest.raises(UsageError) as refused:
+        check_private(link, os.stat(link))
+    assert refused.value.fix == f"chmod 600 {os.path.realpath(file)}"
+
+
 def test_a_file_of_another_user_is_refused(inventory_file: Path) -> None:
     if os.getuid() != 0:
         pytest.skip("only root can make a file of another user")

@@ -333,9 +333,10 @@ def _unreadable(path: str, reason: str) -> Unusable:
     with contextlib.suppress(KeyError):
         owner = pwd.getpwuid(found.st_uid).pw_name
     reason = f"{reason}, mode {found.st_mode & 0o7777:04o}, owner {owner}"
+    real = shlex.quote(os.path.realpath(expanded(path)))  # whoever wrote the inventory may have made links
     if found.st_uid == os.geteuid():
-        return replace(file, reason=reason, fix=f"chmod 600 {file.quoted}")
-    fix = f"copy it to a file of {me} with mode 0600, and name that one; or: sudo chown {me} {file.quoted}"
+        return replace(file, reason=reason, fix=f"chmod 600 {real}")
+    fix = f"copy it to a file of {me} with mode 0600, and name that one; or: sudo chown {me} {real}"
     return replace(file, reason=reason, fix=fix)
 
 
