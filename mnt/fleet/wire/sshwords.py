@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import pwd
 import re
 import subprocess
 from functools import cache
@@ -153,10 +154,24 @@ def _options(options: dict[str, str]) -> list[str]:
 
 
 def _config(file: str | None) -> list[str]:
-    """The option for the configuration file; none for the user's own, which ssh reads by default."""
-    if file == Ssh.config:
+    """The option for the configuration file; none for the one that ssh reads by default.
+
+    That is in the home directory of the user database, whatever $HOME says.
+    """
+    if file is None:
+        return ["-F", "none"]
+    path = os.path.expanduser(file)
+    if file == Ssh.config and (path == _default_config() or not os.path.exists(path)):
         return []
-    return ["-F", "none" if file is None else os.path.expanduser(file)]
+    return ["-F", path]
+
+
+def _default_config() -> str | None:
+    """The user's ssh_config for ssh; None: the user database does not know the user."""
+    try:
+        return os.path.join(pwd.getpwuid(os.getuid()).pw_dir, ".ssh", "config")
+    except KeyError:
+        return None
 
 
 def _file(path: str) -> str:
