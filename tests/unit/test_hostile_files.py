@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import signal
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from mnt.remote.common.files import open_regular, parse_json, read, read_bytes, 
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job import files
 from mnt.remote.job.entry import list_entries
-from mnt.remote.job.failures import make_failure, tail
+from mnt.remote.job.failures import MESSAGE_CHARACTERS, TRACEBACK_BYTES, make_failure, tail
 from mnt.remote.job.files import JobPaths
+from mnt.remote.job.list import answer_of
 from mnt.remote.job.logs import read_logs
 from mnt.remote.job.procs import boot_id
 from mnt.remote.job.remains.torchrun import find_failure, read_ranks
@@ -128,7 +130,7 @@ def test_status_logs_and_stop_survive_each_file(
     place.unlink(missing_ok=True)
     lay(place)
     jobs = str(tmp_path / "jobs")
-    json.dumps(list_entries(jobs, HOST)[0], allow_nan=False)
+    json.dumps(list(list_entries(jobs, HOST, [])), allow_nan=False)
     arguments: dict[str, Any] = {"jobs_dir": jobs, "job": JOB, "host": HOST}
     answers: list[dict[str, Any]] = []
     try:
@@ -142,6 +144,30 @@ def test_status_logs_and_stop_survive_each_file(
         answers.append(read_logs({**arguments, "rank": 0, "offsets": {}, "follow": False}, answers.append))
     answers.append(stop_node({**arguments, "grace": 0.0}))
     json.dumps(answers, allow_nan=False)
+
+
+def test_many_jobs_with_long_texts_are_listed_in_little_memory(tmp_path: Path, paths: JobPaths) -> None:
+    """One wide character makes each of a text take four bytes; a disk that nodes share has hard links."""
+    wide = "\U0001f600" + "x" * 65535
+    failure = {**make_failure("", 1), "message": wide, "traceback": wide}
+    state = {"state": "failed", "failure": failure, "reason": {"message": wide, "failure": failure}}
+    Path(paths.state).write_text(json.dumps(state, ensure_ascii=False))
+    count = 40
+    for number in range(1, count):
+        other = JobPaths(str(tmp_path / "jobs"), f"j{number}", HOST)
+        os.makedirs(other.directory)
+        Path(other.about).write_text(json.dumps({**ABOUT, "job": other.job}))
+        os.link(paths.state, other.state)
+    tracemalloc.start()
+    try:
+        answer = answer_of(str(tmp_path / "jobs"), HOST, 1 << 20)
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
+    assert len(answer["jobs"]) + answer["left_out"] == count
+    assert len(json.dumps(answer["jobs"])) <= 1 << 20
+    kept = answer["jobs"][0]["failure"]
+    assert (kept["message"], kept["traceback"]) == (wide[:MESSAGE_CHARACTERS], wide[-TRACEBACK_BYTES:])
 
 
 @hostile

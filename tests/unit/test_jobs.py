@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -255,7 +256,11 @@ def test_a_host_that_left_jobs_out_does_not_say_that_it_had_no_part() -> None:
 
 
 def entries(*states: str) -> list[dict[str, Any]]:
-    return [{"job": f"j{index}", "state": state, "x": "y" * 60} for index, state in enumerate(states)]
+    """The newest first."""
+    return [
+        {"job": f"j{index}", "state": state, "created": 9.0 - index, "x": "y" * 43}
+        for index, state in enumerate(states)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -272,7 +277,8 @@ def test_the_jobs_that_fit_are_the_running_and_the_newest(
     most: int, wanted: str | None, kept: list[int]
 ) -> None:
     listed = entries("finished", "failed", "stopped", "running", "finished")
-    assert that_fit(listed, most, wanted) == [listed[index] for index in kept]
+    for order in permutations(listed):
+        assert that_fit(order, most, wanted) == ([listed[index] for index in kept], 5 - len(kept))
 
 
 def test_no_running_job_is_left_out() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mnt.remote.common.forms import ADDRESS, CALENDAR_END, HOST_NAME, JOB_NAME, MOST_PID
 from mnt.remote.common.owners import check_owners
 from mnt.remote.common.refusal import Refused
-from mnt.remote.job.failures import make_failure
+from mnt.remote.job.failures import MESSAGE_CHARACTERS, TRACEBACK_BYTES, make_failure
 from mnt.remote.job.files import FINAL_STATES, JobPaths, job_names, read_state, user_directory
 from mnt.remote.job.procs import Process, boot_id, find, pids_with_environment
 from mnt.remote.job.spec import job_variables
@@ -23,20 +23,20 @@ FROZEN_AFTER = 10.0  # seconds; sooner than its peers lose a node that they do n
 _COUNT, _PORT, _PID = range(2**63), range(1, 65536), range(1, MOST_PID + 1)
 _TEXT, _RANK, _CODE, _TIME = (1024, None), (_COUNT, None), (range(256), None), (float, None)
 _HOST = re.compile(HOST_NAME)
-_LONG = 65536
+_MESSAGE, _TRACEBACK = slice(MESSAGE_CHARACTERS), slice(-TRACEBACK_BYTES, None)  # what is kept of them
 _FAILURE = {
     **dict.fromkeys(("rank", "local_rank"), _RANK),
     "exit_code": _CODE,
     "signal": _TEXT,
-    "traceback": (_LONG, None),
-    "message": _LONG,
+    "traceback": (_TRACEBACK, None),
+    "message": _MESSAGE,
     "time": _TIME,
     "victim": bool,
 }
 _REASON = {
     "request": (bool, None),
     **dict.fromkeys(("peer", "lost"), (_HOST, None)),
-    "message": (_LONG, None),
+    "message": (_MESSAGE, None),
     "nic": _TEXT,
     "failure": (_FAILURE, None),
     "time": _TIME,
@@ -138,8 +138,8 @@ def _take(value: Any, shape: Any) -> Any:
     """The part of a value that has the shape. Raises ValueError if it has another one.
 
     A shape is `bool`; `float`, a time in epoch seconds; a range of integers; the length of the longest text;
-    a pattern of a text; a dict of shapes (a missing key is None, other keys are left out); a list with the
-    shape of all items; or (shape, None): None is possible too.
+    a slice, which is kept of any text; a pattern of a text; a dict of shapes (a missing key is None, other
+    keys are left out); a list with the shape of all items; or (shape, None): None is possible too.
     """
     if isinstance(shape, tuple):
         return None if value is None else _take(value, shape[0])
@@ -147,6 +147,8 @@ def _take(value: Any, shape: Any) -> Any:
         return {key: _take(value.get(key), part) for key, part in shape.items()}
     if isinstance(shape, list) and isinstance(value, list) and len(value) <= MOST_NODES:
         return [_take(item, shape[0]) for item in value]
+    if isinstance(shape, slice) and isinstance(value, str):
+        value, shape = value[shape], len(value)
     if shape is bool:
         fits = type(value) is bool
     elif shape is float:
@@ -200,12 +202,14 @@ def require(paths: JobPaths) -> dict[str, Any]:
     return entry
 
 
-def list_entries(jobs_dir: str, host: str) -> tuple[list[dict[str, Any]], list[Refused]]:
-    """The entries of every job that has a directory for this host, newest first, and what prevents others.
+def list_entries(jobs_dir: str, host: str, problems: list[Refused]) -> Iterator[dict[str, Any]]:
+    """The entry of every job that has a directory for this host; what prevents others is added to `problems`.
+
+    Others may have made any number of them: each is read when it is asked for.
 
     Raises Refused if another user can write to the directory of jobs.
     """
-    entries, problems, local = [], [], True
+    local = True
     try:
         check_owners(user_directory(), private=1)
     except Refused as refusal:
@@ -222,6 +226,4 @@ def list_entries(jobs_dir: str, host: str) -> tuple[list[dict[str, Any]], list[R
             problems.append(refusal)
             continue
         if entry is not None:
-            entries.append(entry)
-    entries.sort(key=lambda entry: entry["created"] or entry["started"] or 0, reverse=True)
-    return entries, problems
+            yield entry

@@ -7,10 +7,12 @@ jobctl.py because it runs on every host, and needs little of what jobctl.py impo
 
 from __future__ import annotations
 
+import heapq
 import json
+import math
 import time
-from collections.abc import Callable
-from typing import Any, BinaryIO
+from collections.abc import Callable, Iterable
+from typing import Any, BinaryIO, NamedTuple
 
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job.entry import list_entries
@@ -25,37 +27,54 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
 
 def answer_of(jobs_dir: str, host: str, most: int | None = None, wanted: str | None = None) -> dict[str, Any]:
     """The answer; the head calls this for its own machine."""
+    problems: list[Refused] = []
     try:
-        entries, problems = list_entries(jobs_dir, host)
-        jobs = entries if most is None else that_fit(entries, most, wanted)
+        found = that_fit(list_entries(jobs_dir, host, problems), math.inf if most is None else most, wanted)
     except Refused as refusal:
         return {"refused": refusal.document()}
     return {
         "now": time.time(),
-        "jobs": jobs,
-        "left_out": len(entries) - len(jobs),
+        "jobs": found.jobs,
+        "left_out": found.left_out,
         "problems": [problem.document() for problem in problems[:_MOST_PROBLEMS]],
     }
 
 
-def that_fit(entries: list[dict[str, Any]], most: int, wanted: str | None) -> list[dict[str, Any]]:
-    """The entries that have at most `most` bytes together, in their order.
+class Fitting(NamedTuple):
+    """The entries that are listed, newest first, and how many are not."""
 
-    Those come first that are wanted, then those that have not ended, then the first ones of the list. Raises
-    Refused if one that is wanted or has not ended is left out.
+    jobs: list[dict[str, Any]]
+    left_out: int
+
+
+def that_fit(entries: Iterable[dict[str, Any]], most: float, wanted: str | None) -> Fitting:
+    """The entries that have at most `most` bytes of JSON together. No more of them are in memory meanwhile.
+
+    Those come first that are wanted, then those that have not ended, then the newest. Raises Refused if one
+    that is wanted or has not ended is left out.
     """
+    kept: list[tuple[_Rank, int, dict[str, Any]]] = []  # a heap: the lowest rank is the first
+    left_out, highest = 0, None  # of those that are left out
+    for number, entry in enumerate(entries):
+        when = entry["created"] or entry["started"] or 0
+        rank = _Rank(entry["job"] == wanted, entry["state"] not in FINAL_STATES, when, -number)
+        size = len(json.dumps(entry)) + 2
+        heapq.heappush(kept, (rank, size, entry))
+        most -= size
+        while kept and (most < 0 or (highest is not None and kept[0][0] < highest)):
+            lowest, size, _ = heapq.heappop(kept)
+            if lowest.wanted or lowest.unended:
+                raise Refused("too many jobs run or are lost here to list them", "mnt stop JOB ends a job")
+            most += size
+            left_out, highest = left_out + 1, lowest if highest is None else max(highest, lowest)
+    newest_first = sorted(kept, key=lambda each: each[0][2:], reverse=True)
+    return Fitting([entry for _, _, entry in newest_first], left_out)
 
-    def rank(index: int) -> tuple[bool, bool, int]:
-        entry = entries[index]
-        return entry["job"] != wanted, entry["state"] in FINAL_STATES, index
 
-    kept = []
-    for index in sorted(range(len(entries)), key=rank):
-        most -= len(json.dumps(entries[index])) + 2
-        if most < 0:
-            not_wanted, ended, _ = rank(index)
-            if ended and not_wanted:
-                break
-            raise Refused("too many jobs run or are lost here to list them", "mnt stop JOB ends a job")
-        kept.append(index)
-    return [entries[index] for index in sorted(kept)]
+class _Rank(NamedTuple):
+    """A higher one is left out later."""
+
+    wanted: bool
+    unended: bool
+    when: float  # created or started, epoch seconds
+    place: int  # none is another one's
