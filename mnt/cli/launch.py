@@ -23,6 +23,7 @@ from mnt.launch.backends.api import Backend, Request
 from mnt.launch.backends.local import this_machine
 from mnt.launch.banner import WithoutBanner
 from mnt.launch.bars import Bars
+from mnt.launch.env_files import is_file
 from mnt.launch.jobs import new_job_id
 from mnt.launch.origin import remarks
 from mnt.launch.plan import LaunchOptions, LaunchPlan, parse_env
@@ -123,7 +124,7 @@ def launch(
         raise click.UsageError("-m needs the name of a module")
     if script == "":  # an unset variable of the caller's shell, and not the wish for the default
         raise click.UsageError("SCRIPT is empty")
-    if not as_module and script in _STARTERS and not os.path.exists(script):
+    if not as_module and script in _STARTERS and not is_file(script):
         raise UsageError(
             f"{script} is no SCRIPT: mnt starts the interpreter and torchrun itself",
             fix=f"remove {script}, and what is meant for it: mnt launch SCRIPT [ARGS]..",
@@ -142,7 +143,7 @@ def launch(
         grace=grace,
         start_timeout=start_timeout,
     )
-    if script is None and not os.path.isfile(options.program.name):
+    if script is None and not is_file(options.program.name):
         raise UsageError(
             f"no SCRIPT is given, and there is no {options.program.name}, the default, in this directory",
             fix="mnt launch SCRIPT, a path in the pushed tree",

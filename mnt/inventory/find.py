@@ -9,7 +9,7 @@ from pathlib import Path
 from mnt import lab
 from mnt.errors import UsageError
 from mnt.inventory.spelling import did_you_mean
-from mnt.remote.common.owners import check_owners
+from mnt.remote.common.owners import check_owners, status
 from mnt.remote.common.refusal import Refused
 
 DIRECTORY = "inventories"
@@ -58,7 +58,16 @@ def is_path(name: str | None) -> bool:
 
 
 def named() -> dict[str, str]:
-    """The files of inventories/ in the current directory, by name."""
+    """The files of inventories/ in the current directory, by name.
+
+    Raises UsageError if another user has mounted a file system there, which might never answer.
+    """
+    try:
+        status(os.path.abspath(DIRECTORY))
+    except OSError:  # the current directory was removed, or the user may not look there
+        return {}
+    except Refused as refusal:
+        raise UsageError(f"{DIRECTORY}/ is not looked at: {refusal.message}", fix=refusal.fix) from None
     return {path.stem: str(path) for path in sorted(Path(DIRECTORY).glob("*.yaml"))}
 
 
@@ -85,8 +94,6 @@ def own(file: str) -> str:
     Raises UsageError if another user made or can replace it: an inventory can name an ssh_config and commands
     that run as this user, and the current directory may be one like /tmp.
     """
-    if os.path.exists(file) and not os.path.isfile(file):
-        raise UsageError(f"{file} is not a regular file", fix=f"name its path: -i {shlex.quote(file)}")
     try:
         exists = check_owners(os.path.abspath(file))
     except Refused as refusal:
@@ -94,6 +101,8 @@ def own(file: str) -> str:
             f"{file} may be another user's: {refusal.message}",
             fix=f"{refusal.fix}; or, if you trust it, name its path: -i {shlex.quote(file)}",
         ) from None
+    if exists and not os.path.isfile(file):
+        raise UsageError(f"{file} is not a regular file", fix=f"name its path: -i {shlex.quote(file)}")
     if not exists:  # any more
         raise UsageError(f"{file} does not exist", fix=_what_there_is())
     return file

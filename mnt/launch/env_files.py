@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import stat
 from collections.abc import Mapping
 from dataclasses import replace
 
 from mnt.errors import UsageError
 from mnt.launch.plan import LaunchOptions
 from mnt.launch.secret import Secret, read_env_file
+from mnt.remote.common.owners import status
+from mnt.remote.common.refusal import Refused
 
 _SHELLS = re.compile(r"[\"'`$\\]")
 
@@ -39,7 +42,7 @@ def with_engine_file(options: LaunchOptions, caller: Mapping[str, str], *, here:
     home, cwd = (os.path.join(place, name) for place in places)
     found: dict[str, Secret] = {}
     notes = []
-    for file in filter(os.path.isfile, dict.fromkeys((home, cwd))):
+    for file in filter(is_file, dict.fromkeys((home, cwd))):
         foreign = file == cwd and not at_home and not os.path.isabs(name)
         if foreign and os.path.realpath(file) != os.path.normpath(file):
             raise UsageError(
@@ -57,8 +60,22 @@ def with_engine_file(options: LaunchOptions, caller: Mapping[str, str], *, here:
         options,
         secrets={**found, **options.secrets},
         notes=(*options.notes, *notes),
-        unread=None if here or os.path.isabs(name) or os.path.isfile(cwd) else name,
+        unread=None if here or os.path.isabs(name) or is_file(cwd) else name,
     )
+
+
+def is_file(path: str) -> bool:
+    """Whether a file is there, also by a link. For a name that nobody chose, in a directory like /tmp.
+
+    Raises UsageError for what another user has mounted there, which might never answer.
+    """
+    try:
+        found = status(os.path.join(os.getcwd(), path))
+    except OSError:
+        return False
+    except Refused as refusal:
+        raise UsageError(refusal.message, fix=refusal.fix) from None
+    return found is not None and stat.S_ISREG(found.st_mode)
 
 
 def _refuse_shell(file: str, variable: str, value: Secret) -> None:

@@ -14,8 +14,10 @@ from pathlib import Path
 from mnt.errors import MntError, UsageError
 from mnt.paths import expanded
 from mnt.push import ignore
-from mnt.remote.common.files import open_without_links, read_bytes, strerror
-from mnt.remote.common.owners import accepts, checked_directory, shared_group
+from mnt.remote.common.files import read_bytes, strerror
+from mnt.remote.common.levels import enter, open_without_links
+from mnt.remote.common.mounts import mount_id
+from mnt.remote.common.owners import accepts, checked_directory, judge_mount, shared_group, status
 from mnt.remote.common.refusal import Refused
 from mnt.remote.push.entries import DEEPEST
 
@@ -70,15 +72,12 @@ def walk(source: str | os.PathLike[str], most: int | None = None, most_bytes: in
         TooLarge: the tree has more than `most` entries, or its paths more than `most_bytes`.
         UsageError: there is no such directory, it contains nothing to push, or another user can write to it.
             The members of its own group may, if this user is one of them.
-        MntError: an entry cannot be read.
+        MntError: an entry cannot be read, or another user has mounted a file system in the tree.
     """
     try:
         root = Path(expanded(os.fspath(source)))
     except OSError as error:
         raise UsageError(f"{source}: {strerror(error)}", fix=_NAME_IT) from None
-    if not root.is_dir():
-        problem = "is not a directory" if os.path.lexists(root) else "does not exist"
-        raise UsageError(f"{root} {problem}", fix=_NAME_IT)
     started = time.time()
     root = _checked(root)
     top = _work_tree(root)
@@ -107,6 +106,10 @@ def walk(source: str | os.PathLike[str], most: int | None = None, most_bytes: in
 def _checked(source: Path) -> Path:
     """The directory without links on the way. Raises UsageError: see `walk`."""
     try:
+        found = status(os.path.join(os.getcwd(), source))
+        if found is None or not stat.S_ISDIR(found.st_mode):
+            problem = "does not exist" if found is None else "is not a directory"
+            raise UsageError(f"{source} {problem}", fix=_NAME_IT)
         group = shared_group(source)
         with checked_directory(os.path.join(os.getcwd(), source), group, inside_closed=True) as directory:
             return Path(os.readlink(f"/proc/self/fd/{directory}"))
@@ -119,12 +122,19 @@ def _checked(source: Path) -> Path:
 def open_inside(root: Path, path: str, flags: int = os.O_RDONLY | os.O_NONBLOCK) -> int:
     """A descriptor of the file or directory `path` in the tree at `root`, which is resolved.
 
-    No level of it may be a link, `root` and those above included. Raises OSError.
+    No level of it may be a link, `root` and those above included. Raises OSError, and MntError for what
+    another user has mounted, which might never answer.
     """
     try:
-        return open_without_links(os.fsencode(os.path.join(root, path)), flags)
+        return open_without_links(os.fsencode(os.path.join(root, path)), flags, judge_mount)
     except OSError as error:
         raise _named(error, root, path) from None
+    except Refused as refusal:
+        raise _mounted(refusal) from None
+
+
+def _mounted(refusal: Refused) -> MntError:
+    return MntError(printable(refusal.message), fix=f"{refusal.fix}; or list it in .mntignore")
 
 
 def _named(error: OSError, root: Path, path: str) -> OSError:
@@ -175,9 +185,10 @@ def _work_tree(root: Path) -> Path:
 
 def _is_ours(path: Path) -> bool:
     try:
-        return accepts(os.lstat(path).st_uid)
-    except OSError:
+        found = status(path.absolute().as_posix(), follow=False)
+    except (OSError, Refused):
         return False
+    return found is not None and accepts(found.st_uid)
 
 
 def _below(top: Path, place: Path) -> bytes:
@@ -214,13 +225,33 @@ def _with_rules_of(
 def _read_rules(directory: int, place: Path, name: bytes) -> bytes:
     """The text of an ignore file; empty if it is not a regular file (git follows no link here either)."""
     try:
-        if not stat.S_ISREG(os.lstat(name, dir_fd=directory).st_mode):
-            return b""
-        return read_bytes(name, ignore.MOST_BYTES, follow=False, dir_fd=directory)
+        with _entered(name, directory, mount_id(directory), place) as file:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                return b""
+            return read_bytes(f"/proc/self/fd/{file}", ignore.MOST_BYTES)
     except FileNotFoundError:
         return b""
     except OSError as error:
         raise _named(error, place, os.fsdecode(name)) from None
+
+
+@contextlib.contextmanager
+def _entered(name: str | bytes, directory: int, mount: str, place: Path) -> Iterator[int]:
+    """A descriptor (O_PATH) of what has a name in a directory, also of a link.
+
+    Args:
+        mount, place: of the directory; `place` is its path.
+
+    Raises OSError, and MntError for what another user has mounted there, which might never answer.
+    """
+    try:
+        descriptor, _ = enter(name, directory, mount, str(place / os.fsdecode(name)), judge_mount)
+    except Refused as refusal:
+        raise _mounted(refusal) from None
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _ignored(files: ignore.IgnoreFiles, rules: _Rules, path: bytes) -> bool:
@@ -260,7 +291,8 @@ def _walk(
         inside, rules = pending.pop()
         with _opened(root, inside) as directory, os.scandir(directory) as entries:
             offset = len(prefix) + len(os.fsencode(inside))
-            rules = _with_rules_of(directory, root / inside, files, rules, offset)
+            mount, place = mount_id(directory), root / inside
+            rules = _with_rules_of(directory, place, files, rules, offset)
             for entry in entries:
                 path = inside + entry.name
                 is_dir = entry.is_dir(follow_symlinks=False)
@@ -274,7 +306,8 @@ def _walk(
                         raise MntError(problem, fix="list it in .mntignore")
                     pending.append((path + "/", rules))
                 try:
-                    found = _entry(entry, directory, path, notes)
+                    with _entered(entry.name, directory, mount, place) as opened:
+                        found = _entry(opened, path, notes)
                 except OSError as error:
                     raise _named(error, root, path) from None
                 if found is not None:
@@ -282,32 +315,32 @@ def _walk(
                     yield found
 
 
-def _entry(entry: os.DirEntry[str], directory: int, path: str, notes: list[str]) -> Entry | None:
-    """The entry of a directory, whose descriptor is given. Raises OSError."""
-    status = entry.stat(follow_symlinks=False)
-    if stat.S_ISDIR(status.st_mode):
-        return Entry(path, "dir", _mode(status, path))
-    if stat.S_ISREG(status.st_mode):
-        return Entry(path, "file", _mode(status, path), status.st_size)
-    if stat.S_ISLNK(status.st_mode):
-        target = os.readlink(entry.name, dir_fd=directory)
+def _entry(opened: int, path: str, notes: list[str]) -> Entry | None:
+    """The entry of a directory, of which a descriptor (O_PATH) is given. Raises OSError."""
+    found = os.fstat(opened)
+    if stat.S_ISDIR(found.st_mode):
+        return Entry(path, "dir", _mode(found, path))
+    if stat.S_ISREG(found.st_mode):
+        return Entry(path, "file", _mode(found, path), found.st_size)
+    if stat.S_ISLNK(found.st_mode):
+        target = os.readlink("", dir_fd=opened)
         landing = os.path.normpath(os.path.join(os.path.dirname(path), target))
         if os.path.isabs(landing) or landing.split("/")[0] == "..":
             notes.append(
                 f"{printable(path)}: a link to {printable(target)}, outside the tree; pushed unchanged"
             )
         return Entry(path, "link", 0o777, value=target)
-    notes.append(f"{printable(path)}: {_SPECIAL.get(stat.S_IFMT(status.st_mode), 'special file')}; left out")
+    notes.append(f"{printable(path)}: {_SPECIAL.get(stat.S_IFMT(found.st_mode), 'special file')}; left out")
     return None
 
 
 _SPECIAL = {stat.S_IFSOCK: "socket", stat.S_IFIFO: "fifo", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
 
 
-def _mode(status: os.stat_result, path: str) -> int:
+def _mode(found: os.stat_result, path: str) -> int:
     """The permission bits. Raises MntError if the owner of the copy could not read it."""
-    mode = status.st_mode & _MODE_BITS
-    needed = 0o500 if stat.S_ISDIR(status.st_mode) else 0o400
+    mode = found.st_mode & _MODE_BITS
+    needed = 0o500 if stat.S_ISDIR(found.st_mode) else 0o400
     if mode & needed != needed:
         raise MntError(
             f"{printable(path)}: mode {mode:04o}: its owner may not read it",

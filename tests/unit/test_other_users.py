@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from moments import moments
 from test_receive import Host, survey
+from waiting import PATIENCE
 
 from mnt.errors import MntError, OutputError, UsageError
 from mnt.fleet.login.hostkeys import HostKey, KnownHosts
@@ -310,6 +312,64 @@ def test_a_directory_of_a_tree_that_becomes_a_link_at_any_moment(common: Path, t
         assert b"PRIVATE" not in sent
         for left in (tree, common / "aside"):
             left.unlink() if left.is_symlink() else remove_tree(os.fsencode(left))
+
+
+# In a mount namespace of its own, with eve's FUSE mounts, whose program never answers.
+FUSE = f"""
+import ctypes, os, sys
+from mnt.errors import MntError
+from mnt.inventory import find
+from mnt.launch.env_files import is_file
+from mnt.push.manifest import build
+from mnt.push.tree import walk
+
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.unshare(0x20000) == 0  # CLONE_NEWNS
+assert libc.mount(b"none", b"/", None, 0x44000, None) == 0  # MS_REC | MS_PRIVATE
+
+def mount(place):
+    device = os.open("/dev/fuse", os.O_RDWR)
+    options = f"fd={{device}},rootmode=40755,user_id={EVE},group_id={EVE},allow_other".encode()
+    assert libc.mount(b"eve", place.encode(), b"fuse.eve", 6, options) == 0  # nosuid, nodev
+
+def paths(tree):
+    return [entry.path for entry in tree.entries]
+
+try:
+    exec(sys.argv[1])
+except MntError as error:
+    print(error, error.fix)
+"""
+
+
+@needs_root
+@pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="the kernel has no FUSE")
+@pytest.mark.parametrize(
+    ("does", "says"),
+    [
+        ("mount('.git'); print(paths(walk('code')))", "['', '.mntignore', 'data', 'data/x', 'train.py']\n"),
+        ("mount('code/data'); walk('code')", "eve has mounted"),
+        ("mount('code/x'); print(paths(walk('code')))", "['', '.mntignore', 'data', 'data/x', 'train.py']\n"),
+        ("mount('code'); walk('code')", "eve has mounted"),
+        ("tree = walk('code'); mount('code/data'); build(tree)", "eve has mounted"),
+        ("mount('inventories'); find.locate(None)", "inventories/ is not looked at: eve has mounted"),
+        ("mount('inventories'); find.locate('pair')", "inventories/ is not looked at: eve has mounted"),
+        ("mount('code'); is_file('code/train.py')", "eve has mounted"),
+    ],
+)
+def test_what_she_has_mounted_is_not_asked(common: Path, does: str, says: str) -> None:
+    """In, beside and above the tree, and in the current directory: who asks it waits, deaf to Ctrl-C."""
+    for name in (".git", "inventories", "code", "code/data", "code/x"):
+        (common / name).mkdir()
+    for name in ("code/train.py", "code/data/x"):
+        (common / name).touch()
+    (common / "code" / ".mntignore").write_text("/x/\n")
+    env = {**os.environ, "PYTHONPATH": str(Path(find.__file__).parents[2]), "MNT_INVENTORY": ""}
+    command = [sys.executable, "-c", FUSE, does]
+    done = subprocess.run(command, cwd=common, env=env, capture_output=True, text=True, timeout=PATIENCE)
+    said = done.stdout.replace(f"uid {EVE}", "eve")
+    assert says in said, done.stdout + done.stderr
+    assert "umount" in said or says.startswith("[")
 
 
 def test_a_file_that_becomes_a_pipe(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import stat
+from collections.abc import Callable
 from typing import IO, Any, BinaryIO
 
 _MOST_TEXT = 64 * 1024 * 1024  # bytes; /proc/net/tcp of a busy host has some
@@ -88,42 +89,14 @@ def open_regular(
         raise
 
 
-def open_without_links(path: bytes, flags: int) -> int:
-    """A descriptor of what is at an absolute path, of which no level may be a link. Raises OSError.
-
-    What was a directory when it was looked at may be a link to files of this user by now, if others can write
-    to the directory in which it is.
-    """
-    always = os.O_NOFOLLOW | os.O_CLOEXEC
-    *above, name = [b".", *filter(None, path.split(b"/"))]
-    place = os.open("/", os.O_PATH | os.O_CLOEXEC)
-    try:
-        for level in above:
-            inside = os.open(level, os.O_PATH | os.O_DIRECTORY | always, dir_fd=place)
-            os.close(place)
-            place = inside
-        return os.open(name, flags | always, dir_fd=place)
-    finally:
-        os.close(place)
-
-
-def open_regular_without_links(path: bytes) -> BinaryIO:
-    """Open a file to read, as `open_regular` and `open_without_links` do. Raises OSError."""
-    above = open_without_links(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
-    try:
-        return open_regular(os.path.basename(path), follow=False, dir_fd=above)
-    finally:
-        os.close(above)
-
-
-def read_json(path: str, *, links: bool = True) -> dict[str, Any] | None:
+def read_json(path: str, opened: Callable[[str], BinaryIO] = open_regular) -> dict[str, Any] | None:
     """The JSON object in a file; None if it does not exist, cannot be read, or holds something else.
 
     Args:
-        links: whether levels of the path, which is absolute without them, may be links.
+        opened: opens the file; raises OSError.
     """
     try:
-        with open_regular(path) if links else open_regular_without_links(encode(path)) as file:
+        with opened(path) as file:
             document = parse_json(_read_all(file, _MOST_JSON, path))
     except (OSError, ValueError):
         return None

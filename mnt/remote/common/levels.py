@@ -7,13 +7,16 @@ import errno
 import os
 import stat
 import struct
-from collections.abc import Callable, Iterator
-from typing import List, NamedTuple, Tuple
+from typing import Callable, Iterator, List, NamedTuple, Tuple
 
 from mnt.remote.common.mounts import mount_id
 
+_AS_IT_IS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS = 40  # on the way to one path: path_resolution(7)
 Acl = List[Tuple[int, int, int]]  # (tag, permissions, id)
+# Called with the path and the mount of what is on another mount than the directory that has its name, before
+# anything of that file system is asked.
+JudgeMount = Callable[[str, str], object]
 
 
 class Level(NamedTuple):
@@ -34,38 +37,25 @@ class Level(NamedTuple):
         return acl_of(f"/proc/self/fd/{self.descriptor}")
 
 
-def levels(
-    path: str, opened: contextlib.ExitStack, judge_mount: Callable[[str, str], object]
-) -> Iterator[Level]:
+def levels(path: str, opened: contextlib.ExitStack, judge_mount: JudgeMount) -> Iterator[Level]:
     """Every level on the way to `path`, which stays open until `opened` ends.
 
     Ends with the first one that does not exist. Links are followed, and are levels too. Raises OSError.
-
-    Args:
-        judge_mount: called with the path and the mount of each level that is on another mount than the one
-            above it, before anything of that file system is asked.
     """
     todo, here, links = _parts(path), "/", 0
-
-    def enter(name: str, above: int | None) -> int:
-        level = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
-        opened.callback(os.close, level)
-        return level
-
-    root = above = enter("/", None)
+    root = above = os.open("/", _AS_IT_IS)
+    opened.callback(os.close, root)
     mount = mount_id(root)
     yield Level(here, len(todo), root, ".", root, os.fstat(root))
     while todo:
         name = todo.pop(0)
         shown = os.path.normpath(os.path.join(here, name))
         try:
-            descriptor = enter(name, above)
+            descriptor, mount = enter(name, above, mount, shown, judge_mount)
         except (FileNotFoundError, NotADirectoryError):
             yield Level(shown, len(todo), above, name, -1, None)
             return
-        before, mount = mount, mount_id(descriptor)
-        if mount != before:
-            judge_mount(shown, mount)
+        opened.callback(os.close, descriptor)
         level = Level(shown, len(todo), above, name, descriptor, os.fstat(descriptor))
         yield level
         if not level.is_link:
@@ -78,6 +68,49 @@ def levels(
         todo = _parts(target) + todo
         if target.startswith("/"):
             here, above = "/", root
+
+
+def enter(name: str | bytes, above: int, mount: str, shown: str, judge_mount: JudgeMount) -> tuple[int, str]:
+    """What has a name in a directory: a descriptor (O_PATH), also of a link, and its mount. Raises OSError.
+
+    Args:
+        above: descriptor of the directory.
+        mount: that of the directory.
+        shown: the path, for `judge_mount`.
+    """
+    descriptor = os.open(name, _AS_IT_IS, dir_fd=above)
+    try:
+        found = mount_id(descriptor)
+        if found != mount:
+            judge_mount(shown, found)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor, found
+
+
+def opened_again(descriptor: int, flags: int) -> int:
+    """A descriptor of what another one (O_PATH) is of. Raises OSError, also for a link."""
+    return os.open(f"/proc/self/fd/{descriptor}", flags | os.O_CLOEXEC)
+
+
+def open_without_links(path: bytes, flags: int, judge_mount: JudgeMount) -> int:
+    """A descriptor of what is at an absolute path, of which no level may be a link. Raises OSError.
+
+    What was a directory when it was looked at may be a link to files of this user by now, if others can write
+    to the directory in which it is; or another user may have mounted a file system there.
+    """
+    place, shown = os.open("/", _AS_IT_IS), b""
+    try:
+        mount = mount_id(place)
+        for name in filter(None, path.split(b"/")):
+            shown += b"/" + name
+            inside, mount = enter(name, place, mount, os.fsdecode(shown), judge_mount)
+            os.close(place)
+            place = inside
+        return opened_again(place, flags)
+    finally:
+        os.close(place)
 
 
 def _parts(path: str) -> list[str]:

@@ -7,15 +7,25 @@ somebody else, exchange the files at any time, and never answer. Runs on a host:
 
 from __future__ import annotations
 
+import os
+
 from mnt.remote.common.files import read, whole_number
 
 
 def mount_id(descriptor: int) -> str:
-    """The mount on which an open file is, "" if unknown; nothing of the file system itself is asked."""
-    for line in read(f"/proc/self/fdinfo/{descriptor}", 4096).splitlines():  # proc(5), since Linux 3.15
-        if line.startswith("mnt_id:"):
-            return line.split()[1]
-    return ""
+    """The mount on which an open file is, "" if unknown; nothing of the file system itself is asked.
+
+    It is asked for each file of a tree: so in three system calls, which take a third of the time of `read`.
+    """
+    try:
+        info = os.open(f"/proc/self/fdinfo/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        _, _, rest = os.read(info, 4096).partition(b"mnt_id:")  # proc(5), since Linux 3.15
+    finally:
+        os.close(info)
+    return rest.partition(b"\n")[0].strip().decode("ascii")
 
 
 def mounted_by(mount: str) -> int | None:

@@ -111,7 +111,7 @@ def _end(
     """See `check_owners`; a descriptor (O_PATH) of what `path` is, None if it does not exist."""
     end, closed, doubt = None, None, None
     try:
-        for level in levels(os.fsdecode(path), opened, _judge_mount):
+        for level in levels(os.fsdecode(path), opened, judge_mount):
             if level.found is None:
                 return None
             if level.after < private:
@@ -142,7 +142,7 @@ def place_to_write(path: str) -> Iterator[Level]:
     """
     doubt = None
     with contextlib.ExitStack() as opened:
-        for level in levels(path, opened, _judge_mount):
+        for level in levels(path, opened, judge_mount):
             doubt = _judge_link(level, doubt)
             if level.found is not None and not level.after:
                 _judge_owner(level.path, level.found, None)
@@ -174,7 +174,7 @@ def make_own_directory(path: str, mode: int) -> None:
     while True:
         doubt = None
         with contextlib.ExitStack() as opened:
-            for level in levels(path, opened, _judge_mount):
+            for level in levels(path, opened, judge_mount):
                 doubt = _judge_link(level, doubt)
             if level.found is not None:
                 return
@@ -211,18 +211,34 @@ def shared_group(path: str | os.PathLike[str]) -> Group | None:
     """The group with which this user shares a directory: its own group, which can write to it.
 
     None if it cannot, or this user is not in it: then it is other users, as the group of another user's own
-    directory. Raises OSError.
+    directory, or if it does not exist. Raises Refused, as `status`, and OSError.
     """
-    found = os.stat(path)
-    if not found.st_mode & stat.S_IWGRP or found.st_gid not in _my_groups():
+    found = status(os.path.join(os.getcwd(), path))
+    if found is None or not found.st_mode & stat.S_IWGRP or found.st_gid not in _my_groups():
         return None
     return Group(_group_name(found.st_gid), found.st_gid)
 
 
+def status(path: str | bytes, *, follow: bool = True) -> os.stat_result | None:
+    """The status of what is at `path`, which is absolute; None: nothing is there.
+
+    Args:
+        follow: if it is a link, that of its target.
+
+    Raises Refused for what another user has mounted on the way, which might never answer, and OSError.
+    """
+    with contextlib.ExitStack() as opened:
+        for level in levels(os.fsdecode(path), opened, judge_mount):
+            if not level.after and not (follow and level.is_link):
+                break
+        return level.found
+
+
 def check_owner(path: str | bytes, group: Group | None = None) -> None:
     """Raises Refused if another user made what is at `path`, in a directory that was accepted."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        _judge_owner(os.fsdecode(path), os.lstat(path), group)
+    found = status(path, follow=False)
+    if found is not None:
+        _judge_owner(os.fsdecode(path), found, group)
 
 
 def check_opened(descriptor: int, path: str, above: int | None = None) -> None:
@@ -235,7 +251,7 @@ def check_opened(descriptor: int, path: str, above: int | None = None) -> None:
     Raises Refused if another user made it, can write to it, or has mounted it.
     """
     if above is not None and (mount := mount_id(descriptor)) != mount_id(above):
-        _judge_mount(path, mount)
+        judge_mount(path, mount)
     found = os.fstat(descriptor)
     _judge_owner(path, found, None)
     _judge_mode(path, found, acl_of(f"/proc/self/fd/{descriptor}"), None, last=True)
@@ -272,8 +288,11 @@ def _own_uids() -> tuple[int, ...]:
     return (uid,) if caller is None else (uid, caller)
 
 
-def _judge_mount(path: str, mount: str) -> None:
-    """Raises Refused if another user has mounted a file system there: owners and modes are his word."""
+def judge_mount(path: str, mount: str) -> None:
+    """Raises Refused if another user has mounted a file system there: owners and modes are his word.
+
+    A `levels.JudgeMount`.
+    """
     uid = mounted_by(mount)
     if uid is not None and not accepts(uid):
         raise Refused(

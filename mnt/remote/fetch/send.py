@@ -8,8 +8,9 @@ import hashlib
 import os
 from typing import IO, Any, BinaryIO, Callable, Dict, Iterator, Sequence
 
-from mnt.remote.common.files import encode, open_regular_without_links, parse_json, strerror
+from mnt.remote.common.files import encode, parse_json, strerror
 from mnt.remote.common.forms import FETCH_PIECE
+from mnt.remote.common.unlinked import open_regular_without_links
 
 Emit = Callable[[Dict[str, Any]], None]
 _GONE = "it was removed there meanwhile"

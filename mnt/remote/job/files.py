@@ -16,6 +16,7 @@ from mnt.remote.common.files import entries, open_regular, read_json, replace_fi
 from mnt.remote.common.forms import HOST_NAME, JOB_NAME
 from mnt.remote.common.owners import check_owners
 from mnt.remote.common.refusal import Refused
+from mnt.remote.common.unlinked import open_regular_without_links
 from mnt.remote.job.failures import tail
 
 FORMAT = 1
@@ -130,7 +131,11 @@ class JobPaths(JobFiles):
         """The JSON object in one of these files, as `read_json`. Raises Refused if others can replace it."""
         if not self._has_directory_of(path):
             return None
-        return read_json(path) if self._is_local(path) else read_json(self.real(path), links=False)
+        return (
+            read_json(path)
+            if self._is_local(path)
+            else read_json(self.real(path), open_regular_without_links)
+        )
 
     def write(self, path: str, document: Any) -> None:
         """Replace one of these files.

@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
-from mnt.remote.common.files import encode, open_regular_without_links, strerror
+from mnt.remote.common.files import strerror
 from mnt.remote.common.forms import LOG_JSON
 from mnt.remote.common.refusal import Refused
+from mnt.remote.common.unlinked import open_regular_without_links
 from mnt.remote.job.entry import require
 from mnt.remote.job.files import FINAL_STATES, JobPaths, read_about
 from mnt.remote.job.remains.readers import remains_of
@@ -125,7 +126,7 @@ class _Stream:
         file = None
         try:
             with contextlib.suppress(FileNotFoundError):
-                file = open_regular_without_links(encode(path)) if path else None
+                file = open_regular_without_links(path) if path else None
             if file is None:
                 yield None, 0
                 return

@@ -13,7 +13,8 @@ import re
 import time
 from dataclasses import dataclass
 
-from mnt.remote.common.files import encode, entries, open_regular_without_links, parse_json, whole_number
+from mnt.remote.common.files import entries, parse_json, whole_number
+from mnt.remote.common.unlinked import open_regular_without_links
 from mnt.remote.job.failures import (
     Failure,
     failure_of_program,
@@ -234,7 +235,7 @@ def _read_rank(directory: str) -> RankFiles:
 
 def _read(path: str) -> Written | None:
     try:
-        with open_regular_without_links(encode(path)) as file:
+        with open_regular_without_links(path) as file:
             return Written(tail(file), os.fstat(file.fileno()).st_mtime)
     except OSError:
         return None
