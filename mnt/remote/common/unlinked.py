@@ -13,7 +13,7 @@ from mnt.remote.common.refusal import Refused
 
 
 def open_regular_without_links(path: str | bytes) -> BinaryIO:
-    """Open a file at an absolute path, as `files.open_regular`. Raises OSError, also for what is on the way."""
+    """Open a file at an absolute path, as `files.open_regular`. Raises OSError."""
     try:
         place = open_without_links(os.fsencode(path), os.O_PATH, judge_mount)
     except Refused as refusal:
