@@ -46,9 +46,11 @@ def show(selection: Selection, as_json: bool) -> None:
     """Show the hosts with their final settings, in rank order."""
     cluster, hosts = selection.inventory, selection.hosts
     if as_json:
-        document = to_builtins(asdict(replace(cluster, hosts=hosts)))
+        document = to_builtins(asdict(replace(cluster, hosts=())))
+        del document["hosts"]
         del document["network"]["mode_by_option"]  # no setting of the file
-        ui.document({**document, "secrets": {name: each.kind for name, each in cluster.secrets.items()}})
+        document["secrets"] = {name: each.kind for name, each in cluster.secrets.items()}
+        ui.long_listing(document, "hosts", (to_builtins(asdict(host)) for host in hosts))
         return
     _hint(hosts)
     ui.info(f"{cluster.cluster}: {len(hosts)} of {counted(len(cluster.hosts), 'host')}, {cluster.file}")

@@ -119,10 +119,22 @@ def lines(text: str) -> None:
 
 def document(value: Any) -> None:
     """Print the result as one JSON document to stdout."""
+    put(sys.stdout, _json(value) + "\n")
+
+
+def _json(value: Any) -> str:
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    if not text.isascii():
-        text = json.dumps(json.loads(readable(text)), indent=2)
-    put(sys.stdout, text + "\n")
+    return text if text.isascii() else json.dumps(json.loads(readable(text)), indent=2)
+
+
+def long_listing(value: dict[str, Any], name: str, items: Iterable[Any]) -> None:
+    """Print `{**value, name: [*items]}` as `document` does, but only one item at a time is in memory."""
+    put(sys.stdout, _json(value).removesuffix("\n}") + f",\n  {json.dumps(name)}: [")
+    separator = ""
+    for item in items:
+        put(sys.stdout, f"{separator}\n    " + _json(item).replace("\n", "\n    "))  # no string has a newline
+        separator = ","
+    put(sys.stdout, "\n  ]\n}\n" if separator else "]\n}\n")
 
 
 def long_document(value: dict[str, Any], name: str, members: Iterable[tuple[str, Any]]) -> None:

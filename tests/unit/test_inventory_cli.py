@@ -161,6 +161,21 @@ def test_an_inventory_that_is_shown_soon(here: Path, text: str) -> None:
     assert len(shown.stderr) < 20_000
 
 
+def test_a_long_inventory_is_shown_as_json_host_by_host(here: Path) -> None:
+    """A file of some KiB makes a document of 28 MB, which took 400 MiB as a whole."""
+    env = "".join(f"  K{i}: '{'x' * 98}'\n" for i in range(12)) + "  W: '\U0001f600'\n"
+    (here / "many.yaml").write_text(f"hosts: ['n[1-20000]']\nenv:\n{env}")
+    argv = [sys.executable, "-m", "mnt", "inventory", "show", "--json", "-i", "many.yaml"]
+    with open(here / "shown.json", "w") as file:
+        child = subprocess.Popen(argv, cwd=here, stdout=file)
+    _, status, used = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    assert child.returncode == 0
+    assert used.ru_maxrss < 200 * 1024  # KiB; 60 MiB here
+    hosts = json.loads((here / "shown.json").read_text())["hosts"]
+    assert (len(hosts), hosts[-1]["name"], hosts[0]["env"]["W"]) == (20_000, "n20000", "\U0001f600")
+
+
 def test_long_texts_count_as_several_settings(here: Path) -> None:
     (here / "many.yaml").write_text(with_env(20_000, (f"A{i}: {LONG}" for i in range(80))))
     refused = mnt(here, "inventory", "show", "--json", "-i", "many.yaml")

@@ -6,13 +6,14 @@ import io
 import json
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mnt.errors import OutputError, UsageError
 from mnt.run.outputs import KEPT_MIB, Capture, create, prepare
 from mnt.run.summary import HostRun, RunSummary
-from mnt.ui import HostLines, long_document
+from mnt.ui import HostLines, document, long_document, long_listing
 from mnt.ui.hostlines import block
 
 # -- kept
@@ -185,6 +186,15 @@ def test_of_output_without_end_the_beginning_is_kept() -> None:
     assert document["stdout_size"] == limit + 5
     assert "stdout_size" not in HostRun("h", exit_code=0, output=whole).document()
     assert RunSummary({"a": HostRun("a", output=whole), "b": HostRun("b", output=cut)}).cut == ["b"]
+
+
+@pytest.mark.parametrize("items", [[], ["a"], [{"a": [], "b": ["\n", "\udcff", "\U0001f600"]}, {}]])
+def test_a_long_listing_is_the_same_document(items: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    value = {"x": {"y": 1}, "file": "ä\udcff"}
+    long_listing(value, "items", iter(items))
+    printed = capsys.readouterr().out
+    document({**value, "items": items})
+    assert json.loads(printed) == json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("hosts", [[], ["a"], ["a", 'b"\n']])
