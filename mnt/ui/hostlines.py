@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import sys
 import threading
@@ -9,6 +10,7 @@ from collections.abc import Iterable
 from typing import TextIO
 
 import click
+from rich.cells import cell_len
 
 from mnt.ui.console import ERASE_LINE, clean, colours, put
 
@@ -75,8 +77,8 @@ class HostLines:
         with self._lock:
             prefix = self._prefix.get(host, b"")
             width = shutil.get_terminal_size().columns - 1 - len(click.unstyle(prefix.decode()))
-            shown = clean(text).replace("\t", " ")[: max(width, 0)].encode("utf-8", "replace")
-            put(self._stream, b"%b%b%b" % (ERASE_LINE, prefix, shown))
+            shown = _cut(clean(text).replace("\t", " "), max(width, 0))
+            put(self._stream, b"%b%b%b" % (ERASE_LINE, prefix, shown.encode("utf-8", "replace")))
             self._has_live = True
 
     def close(self) -> None:
@@ -99,6 +101,16 @@ class HostLines:
         if self._has_live:
             put(self._stream, ERASE_LINE)
             self._has_live = False
+
+
+def _cut(text: str, columns: int) -> str:
+    """The beginning of a text that is at most so many columns wide: a second row would have no host's name.
+
+    A character counts as one column at least: what makes the one before it wider (U+FE0F) has none itself.
+    """
+    text = text[:columns]
+    ends = itertools.accumulate(max(1, cell_len(char)) for char in text)
+    return text[: sum(end <= columns for end in ends)]
 
 
 def block(pieces: Iterable[bytes], stream: TextIO | None = None) -> None:

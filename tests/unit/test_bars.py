@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
+from rich.cells import cell_len
 
 from mnt.launch.bars import Bars
+from mnt.ui import HostLines
 
 TRAIN = "[rank0] Train:  {0}%|##   | {0}/99 [00:01<00:09,  {1}]"
 
@@ -99,3 +103,23 @@ def test_what_a_node_can_make_without_end_is_not_kept() -> None:
     assert shown[-1] == long
     bars.close()
     assert len(shown) == 2001
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("wide", ["\u30fb", "\U0001f600", "\u2764\ufe0f", "e\u0301"])
+def test_a_live_line_is_one_row(monkeypatch: pytest.MonkeyPatch, wide: str) -> None:
+    """In a second row it could look like a line of another host. U+FE0F makes two columns of one."""
+    monkeypatch.setenv("COLUMNS", "80")
+    screen = Terminal()
+    monkeypatch.setenv("NO_COLOR", "1")
+    lines = HostLines(["node1", "node2"], screen)
+    lines.live("node1", wide * 40 + "node2 | job finished on 2 nodes 1%|# | 1")
+    shown = screen.getvalue().removeprefix("\r\x1b[K")
+    assert shown.startswith("node1 | " + wide * 35)
+    assert cell_len(shown.replace("\ufe0f", "x").replace("\u0301", "x")) <= 79
+    lines.live("node1", "x" * 200)
+    assert screen.getvalue().endswith("\x1b[Knode1 | " + "x" * 71)
