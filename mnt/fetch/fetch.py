@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from mnt.errors import HostError, counted
-from mnt.fetch.places import MOST_DIRECTORIES, below, directories_of, stays_inside
+from mnt.fetch.places import MOST_DIRECTORIES, below, count_directories, stays_inside
 from mnt.fetch.plan import decide, sharers
 from mnt.fetch.space import Reservation, Space
 from mnt.fetch.store import IN_THE_WAY, Store, Unfit, opened
 from mnt.fleet import Fleet, HostConnection
 from mnt.inventory.hostlist import fold
+from mnt.remote.push.entries import DEEPEST
 from mnt.tasks.fetch import Entry, Request, SurveyedPart, Wanted, list_files, receive, survey
 
 _AT_A_TIME = 8  # hosts: the head is the bottleneck, and keeps the lists of so many
@@ -24,6 +25,7 @@ _WHY = {
     "changed here": "it is newer here; --force overwrites it",
     "in the way": IN_THE_WAY,
     "unreadable": "this user cannot read it there",
+    "too deep": f"more than {DEEPEST} directories deep",
 }
 
 
@@ -271,12 +273,12 @@ class _Taking:
         self._compare(mine, parts)
         requests = [request for entry in mine if (request := self._request(entry)) is not None]
         places = [*map(self._named, requests), *self._links]
-        directories = directories_of(places)
-        if directories is None:
+        directories = count_directories(places)
+        if directories > MOST_DIRECTORIES:
             self._result.error = f"more than {MOST_DIRECTORIES:,} directories"
             return
         size = sum(request.entry.size - request.offset for request in requests)
-        with self._space.reserved(size, len(places) + len(directories)) as self._room:
+        with self._space.reserved(size, len(places) + directories) as self._room:
             if self._room.problem is not None:  # the host's word: not a reason to end the others
                 what = f"{counted(len(places), 'file')}: {self._room.problem}"
                 self._result.error = f"no space in {self._store.shown} for {what}"
@@ -306,6 +308,9 @@ class _Taking:
             return None
         if entry.kind not in ("file", "link"):
             self._result.left_out.add(place, f"it is a {entry.kind}")
+            return None
+        if place.count("/") > DEEPEST:
+            self._result.failed.add(place, _WHY["too deep"])
             return None
         try:
             if entry.kind == "link":

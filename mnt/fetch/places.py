@@ -5,6 +5,7 @@ A host's file is written to the place that its name says only if that is inside 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from itertools import combinations
@@ -72,17 +73,17 @@ def below(prefix: str, path: str) -> str | None:
     return None if any(level.startswith(PART_PREFIX) for level in levels) else "/".join(levels)
 
 
-def directories_of(places: Iterable[str]) -> set[str] | None:
-    """The directories above these places; None: there are more than MOST_DIRECTORIES."""
-    found: set[str] = set()
-    for place in places:
-        above = place.rpartition("/")[0]
-        while above and above not in found:
-            found.add(above)
-            above = above.rpartition("/")[0]
-        if len(found) > MOST_DIRECTORIES:
-            return None
-    return found
+def count_directories(places: Iterable[str]) -> int:
+    """The number of directories above these places. None of them is kept: a host chooses how many there are.
+
+    In sorted order, what is in one directory follows each other.
+    """
+    count, before = 0, ""
+    for place in sorted(places):
+        same = os.path.commonprefix([before, place])  # noqa: RUF071 - by character: it may end within a name
+        count += place.count("/", len(same))
+        before = place
+    return count
 
 
 def stays_inside(place: str, target: str) -> bool:

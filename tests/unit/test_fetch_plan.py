@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mnt.errors import UsageError
-from mnt.fetch.places import PART_PREFIX, below, conflict, pattern_of, place_of, stays_inside
+from mnt.fetch.places import (
+    PART_PREFIX,
+    below,
+    conflict,
+    count_directories,
+    pattern_of,
+    place_of,
+    stays_inside,
+)
 from mnt.fetch.plan import Here, decide, sharers
 from mnt.tasks.fetch import Pattern, SurveyedPart
 
@@ -114,6 +122,28 @@ def test_paths_that_share_a_place(paths: list[str], shared: str | None) -> None:
 )
 def test_the_place_of_a_hosts_file(prefix: str, path: str, place: str | None) -> None:
     assert below(prefix, path) == place
+
+
+@pytest.mark.parametrize(
+    ("places", "count"),
+    [
+        ([], 0),
+        (["x", "y"], 0),
+        (["a/x", "a/y", "b/x"], 2),
+        (["a/x", "a-b/x", "a/c", "ab/x", "a"], 3),
+        (["a/b/x", "a/x", "a/bc/x", "a/b/c/x"], 4),
+        (["a/b/x", "b/a/x", "a/b/x"], 4),
+        (["\U0001f4a9/x", "\U0001f4aa/x", "\n/x"], 3),
+    ],
+)
+def test_the_number_of_directories(places: list[str], count: int) -> None:
+    assert count_directories(places) == count
+
+
+@given(st.lists(st.lists(st.sampled_from(["a", "ab", "b", "-", "a-"]), min_size=1, max_size=5).map("/".join)))
+def test_the_number_of_directories_is_that_of_all_prefixes(places: list[str]) -> None:
+    above = {place[:at] for place in places for at in range(len(place)) if place[at] == "/"}
+    assert count_directories(places) == len(above)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import resource
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -65,8 +64,8 @@ def listing(*rows: list[Any], data: bytes = b"evil") -> Script:
 
     def lie(host: str, name: str, args: dict[str, Any], stdin: IO[bytes]) -> Frames:
         if args["action"] == "list":
-            for start in range(0, len(rows), 50):
-                yield "frame", {"entries": list(rows[start : start + 50])}
+            for start in range(0, len(rows), 20):  # a frame has 256 KiB
+                yield "frame", {"entries": list(rows[start : start + 20])}
             yield "answer", {"tops": ["/a", "/b"]}
         elif args["action"] == "send":
             for number, _ in enumerate(iter(stdin.readline, b"")):
@@ -138,11 +137,10 @@ def test_a_name_that_leads_elsewhere(to: Path, path: str) -> None:
 
 
 def test_a_name_that_is_too_long(to: Path) -> None:
-    results, _ = fetched(to, listing(row(0, "x" * 300, 4), row(0, "good", 4), row(0, "d/" * 4000 + "x", 4)))
+    results, _ = fetched(to, listing(row(0, "x" * 300, 4), row(0, "good", 4)))
     others_are_whole(results, to)
-    assert results[LIAR].failed["a/" + "x" * 300] == "File name too long"
+    assert results[LIAR].failed == {"a/" + "x" * 300: "File name too long"}
     assert (to / LIAR / "a/good").read_bytes() == b"evil"
-    subprocess.run(["rm", "-rf", str(to / LIAR / "a/d")], check=True)  # too deep for pytest
     assert "list.entries[0]" in error_of(fetched(to, listing(row(0, "x" * 9000, 4)))[0], to)
 
 
@@ -565,6 +563,35 @@ def test_what_was_left_out_is_counted_whole() -> None:
     assert reasons[0] == f"a/0, b/0, b/1, b/2, b/3 and {kept - 7 + 1 - 5} more left out: reason 0"
     assert reasons[1:] == [f"a/{number} left out: reason {number}" for number in range(1, 5)]
     assert more == f"{100_007 - kept + 2} more files left out: --json lists them"
+
+
+def test_a_name_with_very_many_levels(to: Path) -> None:
+    """A file at the deepest place arrives; one below it, and a link there, are files that are not here."""
+    deepest, deeper = "d/" * 199 + "x", "e/" * 200 + "x"  # and the directory of the part
+    results, _ = fetched(
+        to, listing(row(0, deepest, 4), row(0, deeper, 4), row(0, "f/" * 200 + "l", 0, "link", "x"))
+    )
+    others_are_whole(results, to)
+    liar = results[LIAR]
+    assert (liar.status, liar.failed) == (
+        "incomplete",
+        dict.fromkeys((f"a/{deeper}", f"a/{'f/' * 200}l"), "more than 200 directories deep"),
+    )
+    assert tree(to / LIAR) == {f"a/{deepest}": b"evil"}
+
+
+@pytest.mark.parametrize("levels", [190, 4000])
+def test_a_few_long_names_take_little_memory(to: Path, levels: int) -> None:
+    """Their prefixes were kept, of which each takes 4 bytes a character: 25 names took 1.6 GiB."""
+    level = "a" * (8000 // levels - 1) + "/"
+    rows = [row(0, f"\U0001f4a9{number}/{level * levels}x", 4) for number in range(600)]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with at_most():
+        results, _ = fetched(to, listing(*rows))
+    others_are_whole(results, to)
+    liar = results[LIAR]
+    assert liar.failed.count == len(rows) or liar.error == "more than 100,000 directories"
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) < 200 * 1024  # KiB
 
 
 def test_links_in_very_many_directories_fill_no_disk(to: Path) -> None:
