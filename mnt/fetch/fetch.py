@@ -154,8 +154,8 @@ def fetch(
     elif work:
         with opened(directory, shared=options.shared) as descriptor:
             job = _Job(prefixes, descriptor, options, progress, Space(descriptor))
-            short = _take_all(fleet, wanted, work, results, job)
-        _require_shared(results, shared, short)
+            come = _take_all(fleet, wanted, work, results, job)
+        _require_shared(results, shared, parts, come)
     return {host: results[host] for host in wanted}
 
 
@@ -196,23 +196,30 @@ def _failed(error: HostError, result: Fetched) -> Fetched:
 def _require_shared(
     results: Mapping[str, Fetched],
     shared: Mapping[str, Mapping[int, str]],
-    short: Collection[tuple[str, int]],
+    surveys: Mapping[str, Sequence[SurveyedPart]],
+    come: _Come,
 ) -> None:
-    """A host fails whose shared files the host from which they were to come has not sent.
+    """A host fails if fewer of its shared files have come from another host than it has itself.
 
     Args:
         shared: see `sharers`.
-        short: see `_take_all`.
+        come: see `_take_all`.
     """
     for host, numbers in shared.items():
-        owners = {
-            owner
-            for number, owner in numbers.items()
-            if (owner, number) in short or results[owner].error is not None
-        }
+        owners = set()
+        for number, owner in numbers.items():
+            links = surveys[host][number]["links"]
+            files = surveys[host][number]["files"] - links
+            if come[owner, number, "file"] < files or come[owner, number, "link"] < links:
+                owners.add(owner)
         if owners and results[host].error is None:
-            results[host].error = f"{fold(sorted(owners))} has not sent the files that they share"
+            results[host].error = f"not all files that they share have come from {fold(sorted(owners))}"
             results[host].fix = f"mnt fetch -n {host}, with the same arguments"
+
+
+# How many files (host, part, "file") or links (.., "link") of a host are here in the end, each place once. A
+# link that leads out counts: it was looked at, and left out. Of a host that has failed, there are none.
+_Come = Counter[tuple[str, int, str]]
 
 
 class _Job(NamedTuple):
@@ -231,27 +238,24 @@ def _take_all(
     work: Mapping[str, Mapping[int, SurveyedPart]],
     results: Mapping[str, Fetched],
     job: _Job,
-) -> set[tuple[str, int]]:
-    """Fetch some parts of each host, and note in `results` what came of it.
-
-    Returns (host, number) of the parts of which a host has listed fewer files than a moment before.
-    """
+) -> _Come:
+    """Fetch some parts of each host, and note in `results` what came of it."""
     umask = os.umask(0)
     os.umask(umask)
-    short: set[tuple[str, int]] = set()
+    come = _Come()
 
     def take(connection: HostConnection) -> None:
         host = connection.target.name
         with contextlib.closing(Store(job.directory, host, umask)) as store:
             taking = _Taking(results[host], store, job)
-            taking.take(connection, wanted[host], work[host])
-            short.update((host, number) for number in taking.short)
+            of_parts = taking.take(connection, wanted[host], work[host])
+            come.update({(host, *each): count for each, count in of_parts.items()})
 
     for host, outcome in fleet.run_each(take, dict.fromkeys(work, ()), fanout=_AT_A_TIME).items():
         results[host].seconds = outcome.seconds
         if outcome.error is not None:
             _failed(outcome.error, results[host])
-    return short
+    return come
 
 
 class _Taking:
@@ -262,36 +266,34 @@ class _Taking:
         self._force, self._progress = job.options.force, job.progress
         self._space = job.space
         self._room = Reservation(0, None)
-        self._seen: set[str] = set()
+        self._seen: dict[str, str | None] = {}  # each place; if its file or link has come: "file" or "link"
         self._links: dict[str, str] = {}  # to make: place -> target
-        self.short: set[int] = set()  # parts of which the host has listed less than it had surveyed
         self._unfit: str | None = None  # why the file that is arriving cannot be written
 
-    def take(self, connection: HostConnection, wanted: Wanted, parts: Mapping[int, SurveyedPart]) -> None:
+    def take(
+        self, connection: HostConnection, wanted: Wanted, parts: Collection[int]
+    ) -> Counter[tuple[int, str]]:
+        """Take these parts. Returns what `_Come` has of each; with an error of the host, nothing."""
         entries, tops = list_files(connection, wanted)
         mine = [entry for entry in entries if entry.part in parts]
-        self._compare(mine, parts)
         requests = [request for entry in mine if (request := self._request(entry)) is not None]
         places = [*map(self._named, requests), *self._links]
         directories = count_directories(places)
         if directories > MOST_DIRECTORIES:
             self._result.error = f"more than {MOST_DIRECTORIES:,} directories"
-            return
+            return Counter()
         size = sum(request.entry.size - request.offset for request in requests)
         with self._space.reserved(size, len(places) + directories) as self._room:
             if self._room.problem is not None:  # the host's word: not a reason to end the others
                 what = f"{counted(len(places), 'file')}: {self._room.problem}"
                 self._result.error = f"no space in {self._store.shown} for {what}"
                 self._result.fix = "free space there, name another directory (--to), or fetch less (-n, PATH)"
-                return
+                return Counter()
             self._make_links()
             if requests:
                 receive(connection, tops, requests, self)
-
-    def _compare(self, entries: Sequence[Entry], parts: Mapping[int, SurveyedPart]) -> None:
-        """Note which parts lack files that the host had when it was surveyed: for those who share them."""
-        listed = Counter(entry.part for entry in entries if entry.kind in ("file", "link"))
-        self.short = {number for number, part in parts.items() if listed[number] < part["files"]}
+        listed = {(entry.part, place) for entry in mine if (place := self._place(entry)) is not None}
+        return Counter((part, kind) for part, place in listed if (kind := self._seen.get(place)) is not None)
 
     def _request(self, entry: Entry) -> Request | None:
         """What to ask for; None: it is here, or cannot be had, which is noted."""
@@ -302,7 +304,7 @@ class _Taking:
             return None
         if place in self._seen:  # two PATHs may have it
             return None
-        self._seen.add(place)
+        self._seen[place] = None
         if entry.kind == "unreadable":
             self._result.failed.add(place, _WHY["unreadable"])
             return None
@@ -319,6 +321,7 @@ class _Taking:
             decision = decide(entry.size, entry.mtime, self._store.here(place), overwrite=self._force)
             if decision == "same":
                 self._result.already += 1
+                self._seen[place] = "file"
                 self._progress.arrived(entry.size)
             elif decision == "take":
                 offset, digest = self._store.arrived(place, entry.size)
@@ -336,10 +339,12 @@ class _Taking:
     def _plan_link(self, place: str, target: str) -> None:
         if not stays_inside(place, target):
             self._result.left_out.add(place, "it is a link out of this directory")
+            self._seen[place] = "link"
             return
         here = self._store.here(place)
         if here is not None and here.kind == "link" and here.target == target:
             self._result.already += 1
+            self._seen[place] = "link"
         elif here is not None and here.kind != "link":
             self._result.failed.add(place, IN_THE_WAY)
         else:
@@ -350,6 +355,7 @@ class _Taking:
             try:
                 self._store.link(place, target)
                 self._result.files += 1
+                self._seen[place] = "link"
             except Unfit as unfit:
                 self._result.failed.add(place, str(unfit))
 
@@ -372,6 +378,7 @@ class _Taking:
             self.problem(request, self._unfit, gone=False)
             return
         self._result.files += 1
+        self._seen[place] = "file"
         if changed:
             self._result.changed.add(place)
 

@@ -67,6 +67,7 @@ class SurveyedPart(TypedDict):
     """One part; with a `problem` there is nothing of it, and if it is `absent`, it is not there."""
 
     files: Count  # and links
+    links: Count
     bytes: Size
     others: Count  # pipes, devices, and what cannot be read
     later: Count  # files that were written only after the job's end

@@ -30,7 +30,7 @@ def row(part: int, path: str, size: int, kind: str = "file", target: str | None 
 
 
 def surveyed(digest: str, files: int = 1, size: int = 1, **changes: Any) -> dict[str, Any]:
-    counts = {"files": files, "bytes": size, "others": 0, "later": 0}
+    counts = {"files": files, "links": 0, "bytes": size, "others": 0, "later": 0}
     return {**counts, "digest": digest, "problem": None, "absent": False, **changes}
 
 

@@ -79,6 +79,7 @@ class Site:
         for number, part in enumerate(self.survey(wanted)):
             kinds = [row[2] for row in rows if row[0] == number]
             assert part["files"] == sum(kind in ("file", "link") for kind in kinds)
+            assert part["links"] == kinds.count("link")
             assert part["others"] == len(kinds) - part["files"]
             assert part["bytes"] == sum(row[3] for row in rows if row[0] == number)
         return [{row[1] for row in rows if row[0] == number} for number in range(len(tops))]

@@ -234,7 +234,7 @@ def test_what_to_do_about_a_file(
 
 
 def part(digest: str, files: int = 1, problem: str | None = None) -> SurveyedPart:
-    counts: Any = {"files": files, "bytes": 1, "others": 0, "later": 0}
+    counts: Any = {"files": files, "links": 0, "bytes": 1, "others": 0, "later": 0}
     return {**counts, "digest": digest, "problem": problem, "absent": False}
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import fetch_hosts
 import pytest
 from fetch_hosts import FILES, LIAR, MTIME, NAMES, Frames, fetched, honest, pieces, problem, row, surveyed
 from lying_hosts import Script
@@ -623,6 +624,85 @@ def test_files_that_all_share_and_the_first_host_does_not_send(to: Path) -> None
     for host in NAMES[1:]:
         assert (results[host].ok, results[host].error) == (
             False,
-            f"{NAMES[0]} has not sent the files that they share",
+            f"not all files that they share have come from {NAMES[0]}",
         )
         assert results[host].fix == f"mnt fetch -n {host}, with the same arguments"
+
+
+def sharing(
+    parts: list[dict[str, Any]], rows: list[list[Any]], answer: Callable[[int], list[tuple[str, Any]]]
+) -> dict[str, Script]:
+    """All hosts say that they share these parts; the first one lists these rows, and sends that for each."""
+
+    def share(host: str, name: str, args: dict[str, Any], stdin: IO[bytes]) -> Frames:
+        if args["action"] == "survey":
+            yield "answer", {"parts": parts}
+        elif args["action"] == "list":
+            yield "frame", {"entries": rows}
+            yield "answer", {"tops": ["/a", "/b"]}
+        else:
+            for number, _ in enumerate(iter(stdin.readline, b"")):
+                yield from answer(number)
+            yield "answer", {"sent": 0}
+
+    return dict.fromkeys(NAMES, share)
+
+
+SHARED = [surveyed("a" * 64, files=2), surveyed("b" * 64, files=1)]
+LINKED = [surveyed("a" * 64, files=3, links=1), SHARED[1]]
+THREE = [row(0, "x", 4), row(0, "y", 4), row(1, "", 4)]
+
+
+def arrives(number: int) -> list[tuple[str, Any]]:
+    return [("frame", frame) for frame in pieces(number, b"evil")]
+
+
+@pytest.mark.parametrize(
+    ("parts", "rows", "answer"),
+    [
+        (SHARED, THREE, lambda number: [problem(number, "removed", gone=True)]),
+        (SHARED, THREE, lambda number: [problem(number, "Input/output error")]),
+        (SHARED, THREE, lambda number: arrives(number) if number else [problem(0, "removed", gone=True)]),
+        (SHARED, [row(0, "../x", 4), row(0, "/y", 4), row(1, "/z", 4)], arrives),
+        (SHARED, [row(0, name, 0, "link", "/etc/passwd") for name in "xy"] + THREE[2:], arrives),
+        (SHARED, [row(0, name, 0, "link", "z") for name in "xy"] + THREE[2:], arrives),
+        (SHARED, [THREE[0], THREE[0], THREE[2]], arrives),
+        (SHARED, [THREE[0], row(0, "y", 4, "unreadable"), THREE[2]], arrives),
+        (SHARED, [row(0, "x", 4), row(0, "x/y", 4), THREE[2]], arrives),
+        (SHARED, [row(0, "y" * 300, 4), *THREE[1:]], arrives),
+        (SHARED, [*THREE[:2], row(0, "z", 4)], arrives),
+        (LINKED, THREE, arrives),
+        (LINKED, [*THREE, row(0, "z", 4)], arrives),
+        (LINKED, [*THREE[1:], row(0, "k", 0, "link", "x"), row(0, "l", 0, "link", "x")], arrives),
+    ],
+)
+def test_files_that_all_share_and_of_which_fewer_come(
+    to: Path,
+    parts: list[dict[str, Any]],
+    rows: list[list[Any]],
+    answer: Callable[[int], list[tuple[str, Any]]],
+) -> None:
+    """The first host lists enough, but not what can be had here."""
+    results, _ = fetched(to, scripts=sharing(parts, rows, answer))
+    for host in NAMES[1:]:
+        assert (results[host].status, results[host].ok) == ("failed", False)
+        assert results[host].error == f"not all files that they share have come from {NAMES[0]}"
+
+
+@pytest.mark.parametrize("target", ["x", "/etc/passwd"])
+def test_files_that_all_share_and_that_come(to: Path, target: str) -> None:
+    """Twice: the second time they are here. A link that leads out is left out, of whichever host."""
+    scripts = sharing(LINKED, [*THREE, row(0, "l", 0, "link", target)], arrives)
+    for _ in range(2):
+        results, _ = fetched(to, scripts=scripts)
+        assert {host: (each.status, each.ok) for host, each in results.items()} == {
+            NAMES[0]: ("fetched", True),
+            **dict.fromkeys(NAMES[1:], ("shared", True)),
+        }
+
+
+def test_a_file_that_two_parts_have_has_come_for_both(to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_hosts, "PREFIXES", ("a", "a/d"))  # mnt fetch a a/d
+    rows = [row(0, "x", 4), row(0, "d/y", 4), row(1, "y", 4)]
+    results, _ = fetched(to, scripts=sharing(SHARED, rows, arrives))
+    assert [each.status for each in results.values()] == ["fetched", "shared", "shared"]

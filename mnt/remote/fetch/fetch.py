@@ -51,7 +51,7 @@ def _survey(part: Part) -> dict[str, Any]:
     It is a sum over the files, because they may be listed in any order. An inode and a time of change belong
     to one file of one file system.
     """
-    files = size = others = later = total = 0
+    files = links = size = others = later = total = 0
     for path, found in part.files():
         if found is None:
             others += 1
@@ -60,14 +60,15 @@ def _survey(part: Part) -> dict[str, Any]:
             later += 1
             continue
         else:
-            is_file = stat.S_ISREG(found.st_mode)
-            is_other = not is_file and not stat.S_ISLNK(found.st_mode)
-            files, others = files + (not is_other), others + is_other
+            is_file, is_link = stat.S_ISREG(found.st_mode), stat.S_ISLNK(found.st_mode)
+            is_other = not is_file and not is_link
+            files, links, others = files + (not is_other), links + is_link, others + is_other
             size += found.st_size if is_file else 0
             identity = b"%d %d %d " % (found.st_ino, found.st_ctime_ns, found.st_size) + path
         total += int.from_bytes(hashlib.sha256(identity).digest(), "big")
     return {
         "files": files,
+        "links": links,
         "bytes": size,
         "others": others,
         "later": later,
