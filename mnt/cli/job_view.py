@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from mnt import ui
 from mnt.errors import counted
 from mnt.launch.jobs import Job
@@ -21,11 +23,11 @@ def duration(seconds: float | None) -> str:
 def show_end(job: Job, as_json: bool = False) -> int:
     """Show how a job has ended; returns its exit code."""
     if as_json:
-        ui.document(job.document())
+        ui.document(job.document(time.time()))
     for warning in job.warnings:
         ui.warn(warning)
     if job.state == "finished":
-        took = duration(job.seconds())
+        took = duration(job.seconds(time.time()))
         ui.success(f"job {job.job} finished on {counted(len(job.nodes), 'node')}{took and f' in {took}'}")
         return 0
     culprit = job.culprit

@@ -19,12 +19,11 @@ from mnt.errors import MntError, NeverStarted, OutputError, UsageError, counted
 from mnt.fleet import Fleet
 from mnt.inventory.model import Host, Inventory
 from mnt.launch import backends, engines, run
-from mnt.launch.backends.api import Backend, Request
+from mnt.launch.backends.api import Backend, Request, new_job_id
 from mnt.launch.backends.local import this_machine
 from mnt.launch.banner import WithoutBanner
 from mnt.launch.bars import Bars
 from mnt.launch.env_files import is_file
-from mnt.launch.jobs import new_job_id
 from mnt.launch.origin import remarks
 from mnt.launch.plan import LaunchOptions, LaunchPlan, parse_env
 from mnt.launch.run import Draft, Launch

@@ -19,8 +19,7 @@ from mnt.inventory.model import Host
 from mnt.inventory.spelling import did_you_mean
 from mnt.launch import run
 from mnt.launch.backends import DEFAULT, backend_named
-from mnt.launch.backends.api import Request, Reservation
-from mnt.launch.jobs import new_job_id
+from mnt.launch.backends.api import Request, Reservation, new_job_id
 from mnt.launch.plan import LaunchOptions
 from mnt.launch.shell import shell_of, shell_without_plan
 

@@ -48,7 +48,7 @@ def status(selection: Selection, as_json: bool, limit: int | None, job: str | No
     with found_jobs(selection, job) as found:
         jobs = found.jobs if job is None else [found.named(job)]
     if as_json:
-        ui.document({"jobs": [each.document() for each in jobs[:limit]]})
+        ui.document({"jobs": [each.document(time.time()) for each in jobs[:limit]]})
     elif job is not None:
         _show_job(jobs[0])
     else:
@@ -67,7 +67,7 @@ def _show_jobs(jobs: list[Job], limit: int, where: str) -> None:
             job.record.backend,
             brief([node.host for node in job.nodes]),
             _moment(job),
-            duration(job.seconds()),
+            duration(job.seconds(time.time())),
             _cut(job.command or ""),
             job.culprit.sentence() if job.culprit else "",
         ]
@@ -88,7 +88,7 @@ def _cut(command: str) -> str:
 
 
 def _show_job(job: Job) -> None:
-    took = duration(job.seconds())
+    took = duration(job.seconds(time.time()))
     about = [
         f"job {job.job}: {job.state}",
         _moment(job) and f"started {_moment(job)}",

@@ -6,12 +6,12 @@ clocks, shows which failure came first, and which ones were its consequences.
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import msgspec
 
 from mnt.errors import NeverStarted, UsageError
 from mnt.launch.culprit import Culprit, find_culprit, heard
@@ -22,14 +22,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-JOB_ID = r"\A[0-9]{8}-[0-9]{6}-[0-9a-f]{6}\Z"  # as `new_job_id` makes it
+JOB_ID = r"\A[0-9]{8}-[0-9]{6}-[0-9a-f]{6}\Z"  # as `mnt.launch.backends.api.new_job_id` makes it
 _SKEW = 300.0  # seconds between the clocks of two heads
 ACTIVE = frozenset({"starting", "running"})
-
-
-def new_job_id() -> str:
-    """A unique id that sorts by time: `20261127-224500-3fa90c`."""
-    return time.strftime("%Y%m%d-%H%M%S", time.gmtime()) + "-" + secrets.token_hex(3)
 
 
 @dataclass(frozen=True)
@@ -139,18 +134,17 @@ class Job:
         culprit = self.culprit
         return (culprit.exit_code if culprit else None) or 1
 
-    def seconds(self, now: float | None = None) -> float | None:
-        """How long it has run, or ran, by the head's clock; None if that is unknown: it never started.
+    def seconds(self, now: float) -> float | None:
+        """How long it has run until `now` (epoch seconds), or ran, by the head's clock.
 
-        Args:
-            now: epoch seconds; None: the present.
+        None if that is unknown: it never started.
         """
         parts = [(node.entry, node.clock_offset) for node in self.nodes if node.entry is not None]
         started = [entry["started"] - offset for entry, offset in parts if entry["started"]]
         ended = [entry["ended"] - offset for entry, offset in parts if entry["ended"]]
         if not started or not (self.active or ended):
             return None
-        end = (time.time() if now is None else now) if self.active else max(ended)
+        end = now if self.active else max(ended)
         return max(0.0, end - min(started))
 
     @property
@@ -159,8 +153,8 @@ class Job:
         alone = any(node.entry is not None and node.entry.get("alone") for node in self.nodes)
         return [_ALONE] if alone and self.state == "finished" else []
 
-    def document(self) -> dict[str, Any]:
-        """The job as `mnt status --json` prints it."""
+    def document(self, now: float) -> dict[str, Any]:
+        """The job as `mnt status --json` prints it, at `now` (epoch seconds)."""
         culprit = self.culprit
         return {
             **asdict(self.record),
@@ -169,7 +163,7 @@ class Job:
             "release": self.release,
             "command": self.command,
             "created": self.created,
-            "seconds": self.seconds(),
+            "seconds": self.seconds(now),
             "nodes": [
                 {
                     "host": node.host,
@@ -186,7 +180,7 @@ class Job:
 
 
 def merge_jobs(answers: Mapping[str, tuple[Jobs, float]], unreachable: Iterable[str] = ()) -> list[Job]:
-    """All jobs that the hosts reported, newest first.
+    """All jobs that the hosts reported, in no order.
 
     Args:
         answers: by host, the answer of `list_jobs` and the host's clock offset in seconds.
@@ -200,16 +194,15 @@ def merge_jobs(answers: Mapping[str, tuple[Jobs, float]], unreachable: Iterable[
     # A host that has left out some jobs does not say that it has no part of a job.
     silent = {host for host, (jobs, _) in answers.items() if jobs.get("left_out")}
     asked = (away | answers.keys()) - silent
-    merged = [merge_job(by_host, unreachable=away, asked=asked) for by_host in entries.values()]
-    return newest_first(merged)
+    return [merge_job(by_host, unreachable=away, asked=asked) for by_host in entries.values()]
 
 
-def newest_first(jobs: Iterable[Job]) -> list[Job]:
-    """A job that is said to be from the future comes last: one host alone could invent it.
+def newest_first(jobs: Iterable[Job], now: float) -> list[Job]:
+    """A job that is said to be from after `now` (epoch seconds) comes last: one host alone could invent it.
 
     So does a job of which most hosts do not say when it was made.
     """
-    latest = time.time() + _SKEW
+    latest = now + _SKEW
 
     def order(job: Job) -> tuple[float, str]:
         return (job.created if job.created and job.created <= latest else 0.0, job.job)
@@ -236,7 +229,8 @@ def merge_job(
         planned: of a job that this process has launched; it has these nodes, and no others.
     """
     own = {host: entry for host, (entry, _) in entries.items()}
-    said = {host: _description(entry) for host, entry in own.items()}
+    layouts = _Layouts()
+    said = {host: _description(entry, layouts.of(entry)) for host, entry in own.items()}
     usual = _most(said.values())
     shown = planned or usual or _undisputed(own, said.values())
     created = _most(each.created for each in said.values())
@@ -247,8 +241,8 @@ def merge_job(
     if planned is None:
         for host, entry in own.items():
             ranks.setdefault(host, entry["node_rank"])
-        for each in said.values():
-            for member in each.nodes:
+        for layout in layouts.distinct:
+            for member in layout:
                 if member.host in asked or member.host in unreachable:
                     ranks.setdefault(member.host, member.node_rank)
     nodes = []
@@ -293,10 +287,33 @@ def _undisputed(own: Mapping[str, JobEntry], said: Collection[Description]) -> D
     )
 
 
-def _description(entry: JobEntry) -> Description:
+class _Layouts:
+    """The lists of nodes in the entries of a job: one tuple for all that are the same, as most are.
+
+    With a tuple for each entry, a job of 1024 nodes would have a million members.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, tuple[Member, ...]] = {}
+
+    def of(self, entry: JobEntry) -> tuple[Member, ...]:
+        text = msgspec.json.encode(entry["nodes"])
+        if text not in self._known:
+            self._known[text] = tuple(
+                Member(each["host"], each["node_rank"], each["nproc"]) for each in entry["nodes"]
+            )
+        return self._known[text]
+
+    @property
+    def distinct(self) -> Collection[tuple[Member, ...]]:
+        """Those so far, in the order of the entries."""
+        return self._known.values()
+
+
+def _description(entry: JobEntry, nodes: tuple[Member, ...]) -> Description:
     master = entry["master"]
     return Description(
-        tuple(Member(each["host"], each["node_rank"], each["nproc"]) for each in entry["nodes"]),
+        nodes,
         f"{master['addr']}:{master['port']}" if master else None,
         record_of(entry),
         entry["engine"],

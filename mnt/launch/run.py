@@ -23,10 +23,10 @@ from mnt.fleet import Fleet, Results
 from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host, Inventory
 from mnt.launch.backends import backend_named
-from mnt.launch.backends.api import Backend, Request, Reservation, Tell, cancel_pending
+from mnt.launch.backends.api import Backend, Request, Reservation, Tell, cancel_pending, new_job_id
 from mnt.launch.env_files import with_engine_file
 from mnt.launch.facts import facts_here, launch_facts
-from mnt.launch.jobs import ACTIVE, Job, JobRecord, merge_job, new_job_id
+from mnt.launch.jobs import ACTIVE, Job, JobRecord, merge_job
 from mnt.launch.plan import CodeTree, LaunchOptions, LaunchPlan, plan_launch
 from mnt.launch.secret import read_secrets
 from mnt.launch.signals import guarded

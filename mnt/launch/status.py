@@ -114,7 +114,7 @@ class JobHosts(ExitStack):
             jobs = [job for job in jobs if job.job not in names] + own
         except HostError as error:
             errors[error.host] = error
-        return Listing(newest_first(map(_as_it_stands, jobs)), errors, cut)
+        return Listing(newest_first(map(_as_it_stands, jobs), time.time()), errors, cut)
 
 
 def _not_yours(host: str, job: str) -> HostError:

@@ -15,8 +15,8 @@ from mnt.facts.trial import Trial, TrialCulprit
 from mnt.fleet import Fleet, HostConnection
 from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host
+from mnt.launch.backends.api import new_job_id
 from mnt.launch.backends.ssh import SshBackend
-from mnt.launch.jobs import new_job_id
 from mnt.launch.plan import LaunchPlan
 from mnt.launch.staging import take_back
 from mnt.launch.watch import Watch

@@ -50,7 +50,7 @@ def test_fuzz_entries(capsys: pytest.CaptureFixture[str]) -> None:
                 if name != LIAR:
                     raise
         jobs = merge_jobs(answers, unreachable=set(NAMES) - answers.keys())
-        ui.document({"jobs": [job.document() for job in jobs]})
+        ui.document({"jobs": [job.document(time.time()) for job in jobs]})
         status._show_jobs(jobs, 20, "the hosts")
         for job in jobs:
             status._show_job(job)

@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 
 from mnt.errors import UsageError
-from mnt.launch.jobs import Job, host_of_rank, jobs_to_stop, merge_job, merge_jobs, named_job, new_job_id
+from mnt.launch.backends.api import new_job_id
+from mnt.launch.jobs import (
+    Job,
+    _Layouts,
+    host_of_rank,
+    jobs_to_stop,
+    merge_job,
+    merge_jobs,
+    named_job,
+    newest_first,
+)
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job.list import that_fit
 
@@ -61,7 +71,7 @@ def test_ranks_that_never_met_are_worth_a_warning_once_the_job_has_finished() ->
 
     finished = job("finished", "finished", "finished")
     assert "each rank has trained alone" in finished.warnings[0]
-    assert finished.document()["warnings"] == finished.warnings
+    assert finished.document(1e9)["warnings"] == finished.warnings
     assert job("finished", "finished", "finished", alone=False).warnings == []
     assert job("finished", "running", "finished").warnings == []
     assert job("finished", "failed", "finished").warnings == []
@@ -243,7 +253,18 @@ def test_jobs_are_newest_first() -> None:
         "now": 0.0,
         "jobs": [entry("node1", "finished"), entry("node1", "running", job="j2", created=60.0)],
     }
-    assert [job.job for job in merge_jobs({"node1": (answer, 0.0)})] == ["j2", "j1"]  # type: ignore[dict-item]
+    jobs = merge_jobs({"node1": (answer, 0.0)})  # type: ignore[dict-item]
+    assert [job.job for job in newest_first(jobs, 1e9)] == ["j2", "j1"]
+
+
+def test_a_list_of_nodes_that_all_entries_have_is_read_once() -> None:
+    layouts = _Layouts()
+    first, second = (
+        layouts.of(entry(host, "running", nodes=[*map(dict, NODES)])) for host in ("node1", "node2")
+    )
+    assert first is second
+    other = layouts.of(entry("node3", "running", nodes=NODES[:2]))
+    assert list(layouts.distinct) == [first, other]
 
 
 def test_a_host_that_left_jobs_out_does_not_say_that_it_had_no_part() -> None:
@@ -339,9 +360,9 @@ def test_an_id_is_fit_for_a_directory_and_sorts_by_time() -> None:
 
 
 def test_a_jobs_record_is_in_its_document_and_an_older_mnts_jobs_are_sshs() -> None:
-    old = merged(entry("node1", "running")).document()
+    old = merged(entry("node1", "running")).document(1e9)
     assert (old["backend"], old["outside_id"]) == ("ssh", None)
-    new = merged(entry("node1", "running", backend="queue", outside_id="4711")).document()
+    new = merged(entry("node1", "running", backend="queue", outside_id="4711")).document(1e9)
     assert (new["job"], new["backend"], new["outside_id"]) == ("j1", "queue", "4711")
 
 
@@ -409,4 +430,4 @@ def test_a_job_from_the_future_is_not_the_newest() -> None:
     made_up = {"now": 1.0, "jobs": [entry("node3", "running", job="fake", created=2.5e11)]}
     honest = {"now": 1.0, "jobs": [entry("node1", "running", job="real", created=60.0)]}
     jobs = merge_jobs({"node3": (made_up, 0.0), "node1": (honest, 0.0)})
-    assert [job.job for job in jobs] == ["real", "fake"]
+    assert [job.job for job in newest_first(jobs, 1e9)] == ["real", "fake"]

@@ -198,11 +198,11 @@ def test_without_a_majority_nothing_is_shown_that_one_host_alone_says() -> None:
     plan = plan_of("node2")
     liar = entry(plan_of("node1"), "node1", **forged)
     job = merged(liar, entry(plan, "node2", command="train.py"))
-    assert "forged" not in str(job.document())
+    assert "forged" not in str(job.document(1e9))
     assert (job.command, job.created, job.master, job.engine) == (None, None, None, None)
     assert (job.record, job.release) == (JobRecord("j"), "r1")  # of the release, both say the same
     assert sorted(node.host for node in job.nodes) == ["node1", "node2"]
-    assert newest_first([job, merged(entry(plan, "node2"))])[1] == job
+    assert newest_first([job, merged(entry(plan, "node2"))], 2e9)[1] == job
 
 
 def test_two_camps_of_the_same_size() -> None:

@@ -7,6 +7,8 @@ are for a job of which no node has started yet.
 
 from __future__ import annotations
 
+import secrets
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -20,6 +22,11 @@ if TYPE_CHECKING:  # mnt status needs no plan, and none of what a plan needs
     from mnt.launch.plan import LaunchPlan
 
 Tell = Callable[[str], None]  # takes progress messages, one line at a time
+
+
+def new_job_id() -> str:
+    """A unique id that sorts by time: `20261127-224500-3fa90c`."""
+    return time.strftime("%Y%m%d-%H%M%S", time.gmtime()) + "-" + secrets.token_hex(3)
 
 
 @dataclass(frozen=True)
