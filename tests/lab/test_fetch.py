@@ -30,6 +30,8 @@ with open("outputs/deep/model.pt", "wb") as file:
     file.write(host.encode() * 100_000)
 with open("local/log.txt", "w") as file:
     file.write(host)
+if os.path.lexists("local/latest"):  # of another test
+    os.unlink("local/latest")
 os.symlink("log.txt", "local/latest")
 print("trained on", host, flush=True)
 """
