@@ -22,6 +22,7 @@ from mnt.launch.backends import DEFAULT, backend_named
 from mnt.launch.backends.api import Request, Reservation, new_job_id
 from mnt.launch.plan import LaunchOptions
 from mnt.launch.shell import shell_of, shell_without_plan
+from mnt.tasks.push import find_place
 
 
 @click.command()
@@ -74,9 +75,13 @@ def _command(selection: Selection, target: Host) -> str:
             LaunchOptions(),
             preflight=False,
         )
+        found = fleet.run_each(find_place, {} if draft.planned else {target.name: ()}).get(target.name)
     if draft.planned is not None:
         return shell_of(next(node for node in draft.planned.plan.nodes if node.host == target.name))
     for refusal in draft.refusals:
         ui.warn(f"no job can be planned, so the network's variables are not set: {refusal.message}")
+    assert found is not None  # noqa: S101 - narrows the type
+    if found.error is not None:
+        ui.warn(f"the shell is in your home: {found.error}")
     directory = posixpath.dirname(target.python[0])
-    return shell_without_plan(target.workdir, target.env, [directory] if directory else [])
+    return shell_without_plan(found.value, target.env, [directory] if directory else [])

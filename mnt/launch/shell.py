@@ -11,27 +11,23 @@ from mnt.launch.plan import NodePlan
 
 def shell_of(node: NodePlan) -> str:
     """For the login shell of a node: a shell in its code tree, with the variables of a job but no secret."""
-    return _command([node.cwd], node.with_python_path(node.env), node.path_prepend)
+    return _command(node.cwd, node.with_python_path(node.env), node.path_prepend)
 
 
-def shell_without_plan(workdir: str, env: Mapping[str, str], path_prepend: Sequence[str]) -> str:
-    """The same for a host of which no job can be planned: in the current release, the workdir or the home.
-
-    A directory of another user is not entered: what is typed there would find that user's files.
+def shell_without_plan(place: str | None, env: Mapping[str, str], path_prepend: Sequence[str]) -> str:
+    """The same for a host of which no job can be planned.
 
     Args:
-        workdir: may begin with `~`, as may the directories in `path_prepend`.
+        place: a directory that the host has judged (`mnt.tasks.push.find_place`): what is typed in one of
+            another user would find that user's files. None: the home.
+        path_prepend: directories, which may begin with `~`.
     """
-    return _command([f"{workdir}/current", workdir], env, path_prepend)
+    return _command(place, env, path_prepend)
 
 
-def _command(places: Sequence[str], env: Mapping[str, str], path_prepend: Sequence[str]) -> str:
+def _command(place: str | None, env: Mapping[str, str], path_prepend: Sequence[str]) -> str:
     """What any login shell passes on to sh: only letters, digits and `+/=` between its quotes vary."""
-    lines = ['mine() { [ -O "$1" ] || [ "$(ls -ldnL -- "$1" | tr -s " " | cut -d " " -f 3)" = 0 ]; }']
-    lines.append(
-        " || ".join(f"{{ mine {path} && cd -- {path}; }} 2>/dev/null" for path in map(_path, places))
-        + " || cd"
-    )
+    lines = ["cd" if place is None else f"cd -- {shlex.quote(place)} 2>/dev/null || cd"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
     lines += [f'PATH={_path(directory)}:"$PATH"' for directory in path_prepend]
     lines.append('export PATH; exec "${SHELL:-/bin/sh}" -i')

@@ -51,6 +51,20 @@ def find_release(connection: HostConnection) -> FoundRelease:
     return shaped(connection.target.name, granted(connection.target.name, answer), FoundRelease)
 
 
+class _Place(TypedDict):
+    path: str | None
+
+
+def find_place(connection: HostConnection) -> str | None:
+    """Where in the workdir a shell may be: in the current release, else at its top; None: there is neither.
+
+    Raises HostError if another user could have put files there.
+    """
+    args = {"action": "enter", **_workdir(connection.target)}
+    answer = run_program(connection, "push.receive", args)
+    return shaped(connection.target.name, granted(connection.target.name, answer), _Place)["path"]
+
+
 class Foreign(TypedDict):
     """The files in a release that no push has brought."""
 

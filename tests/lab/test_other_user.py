@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from terminals import on_a_terminal
 from waiting import wait_for
 
 from mnt.lab.lab import Lab, LabHost
@@ -228,6 +230,24 @@ def test_what_eve_made_while_a_workdir_was_open(
     attacked.as_user("sh", "-c", f"chmod 755 {directories}")
     attacked.settings(workdir=workdir)
     refused(attacked, tree, named.format(w=workdir), launch=False)
+
+
+def test_a_shell_is_in_no_directory_to_which_eve_can_write(attacked: Attacked) -> None:
+    """What is typed there would find her files: `python -c 'import json'`."""
+    workdir = "/srv/data/project"
+    attacked.as_root("install -d -m 1777 /srv/data")
+    attacked.settings(workdir=workdir)
+    shell = [sys.executable, "-m", "mnt", "shell", "-i", str(attacked.inventory)]
+    for made, by, where in (
+        (f"mkdir {workdir} && ln -s /srv/data {workdir}/current", attacked.as_eve, "/home/"),
+        (f"rm -r {workdir}", attacked.as_root, "/home/"),
+        (f"install -d -o {attacked.uid} -m 777 {workdir}", attacked.as_root, "/home/"),
+        (f"chmod 755 {workdir}", attacked.as_root, workdir),
+    ):
+        by(made)
+        said = on_a_terminal(shell, [("$ ", "pwd; exit 7")])
+        assert said.code == 7, said.text
+        assert any(line.startswith(where) for line in said.text.splitlines()), (made, said.text)
 
 
 def test_code_that_eve_can_write_is_not_launched(attacked: Attacked, tree: Path) -> None:

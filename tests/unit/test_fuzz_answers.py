@@ -33,7 +33,7 @@ from mnt.tasks.bootstrap import BadFrame, FrameReader
 from mnt.tasks.job import list_jobs, read_logs, spawn_node, stage_node, stop_node
 from mnt.tasks.logins import authorize, mesh
 from mnt.tasks.program import held
-from mnt.tasks.push import find_release, list_releases
+from mnt.tasks.push import find_place, find_release, list_releases
 from mnt.tasks.wrapper import Streams
 from mnt.trial.output import read_trial
 
@@ -137,6 +137,9 @@ def of_jobctl(host: str, args: dict[str, Any]) -> Frames:
 
 def receiver(args: dict[str, Any], stdin: IO[bytes]) -> Frames:
     """The part of mnt/remote/push/receive.py in the conversation."""
+    if args["action"] == "enter":
+        yield "answer", {"path": f"/x/releases/{RELEASE}"}
+        return
     if args["action"] == "find":
         yield (
             "answer",
@@ -226,6 +229,7 @@ TASKS: tuple[Callable[..., Any], ...] = (
     partial(stop_node, jobs_dir="/x", job="j1", host="h"),
     lambda connection: list_jobs(connection, "/x", connection.target.name),
     lambda connection: read_logs(connection, "/x", JOB, connection.target.name, on_frame=shown),
+    find_place,
     find_release,
     list_releases,
     partial(authorize, cluster="c", authorized=[]),

@@ -523,6 +523,27 @@ def find(host: Host) -> dict[str, Any]:
     return receive.main({"action": "find", "workdir": str(host.workdir)}, lambda frame: None, io.BytesIO())
 
 
+def test_where_a_shell_may_be(host: Host, source: Path) -> None:
+    """In no directory to which another user can write, whoever owns it."""
+
+    def place() -> dict[str, Any]:
+        args = {"action": "enter", "workdir": str(host.workdir)}
+        return receive.main(args, lambda frame: None, io.BytesIO())
+
+    assert place() == {"path": None}
+    host.workdir.mkdir(parents=True)
+    assert place() == {"path": str(host.workdir)}
+    host.push(source)
+    assert place() == {"path": str(host.releases / ID)}
+    (host.workdir / "current").unlink()
+    (host.workdir / "current").symlink_to("/tmp")
+    assert place() == {"path": str(host.workdir)}
+    for taken in (host.workdir, host.workdir.parent):
+        taken.chmod(0o777)
+        assert f"all users can write to {taken} " in place()["refused"]["message"]
+        taken.chmod(0o755)
+
+
 def test_no_launch_during_a_push(host: Host, source: Path) -> None:
     host.push(source)
     found = {}

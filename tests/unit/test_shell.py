@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from dataclasses import replace
@@ -56,18 +55,13 @@ def test_it_is_where_a_job_runs_with_a_jobs_variables_and_no_secret(home: Path, 
     assert "TOKEN" not in env
 
 
-@pytest.mark.parametrize(
-    ("made", "directory"),
-    [(["work/current", "work/releases"], "work/current"), (["work"], "work"), ([], "")],
-)
-def test_without_a_plan_it_is_in_the_release_else_the_workdir_else_the_home(
-    home: Path, made: list[str], directory: str
-) -> None:
-    for name in made:
-        (home / name).mkdir(parents=True)
-    found, env = opened(shell_without_plan("~/work", {"A": "1"}, ["~/env/bin"]), home)
-    assert found == os.path.join(str(home), directory).rstrip("/")
-    assert (env["A"], env["PATH"].split(":")[0]) == ("1", f"{home}/env/bin")
+def test_without_a_plan_it_is_where_the_host_says_else_in_the_home(home: Path) -> None:
+    (home / "a work's").mkdir()
+    for place, directory in ((home / "a work's", home / "a work's"), (home / "gone", home), (None, home)):
+        told = None if place is None else str(place)
+        found, env = opened(shell_without_plan(told, {"A": "1"}, ["~/env/bin"]), home)
+        assert found == str(directory)
+        assert (env["A"], env["PATH"].split(":")[0]) == ("1", f"{home}/env/bin")
 
 
 def test_a_release_that_is_gone(home: Path) -> None:

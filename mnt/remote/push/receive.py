@@ -25,7 +25,7 @@ after the switch (`confirm`).
 The program answers when the input ends: {"current": id} after a commit; otherwise, after everything was
 undone, {"refused": {"message", "fix"}, "called_off": bool, "current": id}. The program's arguments are
 {"action": "push", "workdir", "group", "keep", "beacon", "who"}, or {"action", "workdir", "group", "keep"}
-with the action "find" or "list", which only look: see mnt/tasks/push.py.
+with the action "find", "list" or "enter", which only look: see mnt/tasks/push.py.
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ def main(args: dict[str, Any], emit: Emit, stdin: IO[bytes]) -> Answer:
             return _find(releases)
         if args["action"] == "list":
             return _list(releases, emit)
+        if args["action"] == "enter":
+            return {"path": _place(releases)}
         return Push(releases, args["beacon"], args["who"], stdin).run(emit)
     except Refused as refusal:
         return _refusal(refusal, releases)
@@ -104,6 +106,15 @@ def _find(releases: Releases) -> Answer:
         "manifest_sha": None if current is None else releases.manifest_sha(current),
         "pushed": releases.pushed(current),
     }
+
+
+def _place(releases: Releases) -> str | None:
+    """The current release, else the workdir; None: there is neither. Raises Refused as a launch does."""
+    current = releases.current()
+    if current is not None:
+        releases.check_code()
+        return os.fsdecode(releases.path(current))
+    return os.fsdecode(releases.workdir) if os.path.isdir(releases.workdir) else None
 
 
 def _check_settled(releases: Releases) -> None:
