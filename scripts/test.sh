@@ -43,7 +43,8 @@ if [ $# -eq 0 ]; then
     for version in 3.10 3.11 3.12 3.13; do
         "python$version" -c 'import ensurepip' 2>/dev/null && found+=("unit-py${version/./}")
     done
-    [ "${#found[@]}" -le 1 ] || found=("${found[0]}" "${found[-1]}")
+    # Of several Pythons, the oldest runs most of the unit tests, and the newest the long rest.
+    [ "${#found[@]}" -le 1 ] || found=("${found[0]}-most" "${found[-1]}-rest")
     set -- -e "$(IFS=,; echo "lint,types${found[*]:+,${found[*]}},train,lab,timing")"
 fi
 
