@@ -37,7 +37,8 @@ class Pattern(NamedTuple):
 class Wanted:
     """What is wanted of a host: a job's parts, which are its release, shared/ and its logs; or paths.
 
-    `without`: a directory that is no part of the release: where a job of this machine is fetched to.
+    `without`: of a job of this machine alone, which ran in any directory: where it is fetched to, which is no
+    part of that. The release of any other job is in the host's workdir.
     """
 
     job: str | None
@@ -58,7 +59,7 @@ class Wanted:
         host = connection.target
         if self.job is not None:
             job = {"job": self.job, "jobs_dir": host.jobs_dir, "host": host.name}
-            return {**job, "without": self.without}
+            return {**job, "workdir": None if self.without else host.workdir, "without": self.without}
         paths = [each._asdict() for each in self.paths]
         return {"workdir": host.workdir, "group": host.workdir_group, "paths": paths}
 

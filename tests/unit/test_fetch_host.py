@@ -55,7 +55,8 @@ class Site:
         (self.logs / "state.json").write_text(json.dumps(state))
 
     def of_job(self) -> dict[str, Any]:
-        return {"job": JOB, "jobs_dir": str(self.jobs_dir), "host": HOST, "without": None}
+        names = {"job": JOB, "jobs_dir": str(self.jobs_dir), "host": HOST}
+        return {**names, "workdir": str(self.workdir), "without": None}
 
     def of_paths(self, *paths: str | tuple[str, str]) -> dict[str, Any]:
         pairs = [(path, "") if isinstance(path, str) else path for path in paths]
@@ -185,7 +186,7 @@ def test_what_was_fetched_is_not_fetched_again(site: Site) -> None:
     for name in ("fetched/x/y", "fetched2/y", "y"):
         (site.release / name).parent.mkdir(parents=True, exist_ok=True)
         (site.release / name).touch()
-    wanted = {**site.of_job(), "without": str(site.release / "fetched")}
+    wanted = {**site.of_job(), "workdir": None, "without": str(site.release / "fetched")}
     assert site.names(wanted)[0] == {"fetched2/y", "y"}
 
 
@@ -218,7 +219,7 @@ def test_nothing_is_left_in_the_directories(site: Site) -> None:
         ({"cwd": None}, ["older mnt"] * 2),
         ({"cwd": "relative"}, ["older mnt"] * 2),
         ({"cwd": 7}, ["older mnt"] * 2),
-        ({"cwd": "/nonexistent/x/y"}, ["it has no /nonexistent/x/y", None]),
+        ({"cwd": "/nonexistent/x/y"}, ["ran in /nonexistent/x/y, which is no release in the workdir"] * 2),
         ({"release": None}, [None, None]),
     ],
 )
@@ -227,6 +228,42 @@ def test_jobs_that_ran_elsewhere(site: Site, about: dict[str, Any], problems: li
     for problem, says in zip(site.problems(site.of_job()), [*problems, None], strict=True):
         assert problem is None if says is None else says in (problem or "")
     assert site.names(site.of_job())[2] == {"about.json", "state.json"}
+
+
+def test_a_job_whose_release_was_removed(site: Site) -> None:
+    gone = site.release.with_name("20250101-000000-bbbbbbbb")
+    site.job(1.0, cwd=str(gone))
+    assert site.problems(site.of_job()) == [f"it has no {gone}", None, None]
+
+
+def test_a_job_that_another_node_moves_to_other_files_of_this_one(site: Site) -> None:
+    """jobs_dir is on a disk that the nodes share."""
+    private = site.top / "home" / site.release.name
+    private.mkdir(parents=True)
+    (private / "token").touch()
+    inside = site.release / site.release.name
+    inside.mkdir()
+    (inside / "token").touch()
+    beside = site.workdir / "releases" / "private"
+    beside.mkdir()
+    dots = site.release / ".." / ".." / ".." / "home" / site.release.name
+    for cwd in (private, private.parent, inside, beside, site.workdir, dots, f"{site.release}/.."):
+        site.job(1.0, cwd=str(cwd))
+        release, shared, logs = site.names(site.of_job())
+        assert (release, shared, logs) == (set(), set(), {"about.json", "state.json"})
+        assert all("no release in the workdir" in (each or "") for each in site.problems(site.of_job())[:2])
+
+
+def test_a_workdir_and_a_jobs_dir_behind_a_link(site: Site) -> None:
+    """As in a home that has been moved: the job notes either path."""
+    (site.top / "link").symlink_to(site.top)
+    named = {"workdir": str(site.top / "link/workdir"), "jobs_dir": str(site.top / "link/jobs")}
+    for top in (site.top, site.top / "link"):
+        site.job(1.0, cwd=str(top / "workdir/releases" / site.release.name))
+        (site.release / "x").touch()
+        release, _, logs = site.names({**site.of_job(), **named})
+        assert (release, logs) == ({"x"}, {"about.json", "state.json"})
+        assert site.listed({**site.of_job(), **named})[1][2] == str(site.logs)
 
 
 def test_a_job_that_has_never_run(site: Site) -> None:

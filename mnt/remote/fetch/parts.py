@@ -5,16 +5,18 @@ from __future__ import annotations
 import errno
 import glob
 import os
+import re
 import stat
 import tempfile
 import time
 from typing import Any, Callable, Iterator, NamedTuple, Sequence, Tuple
 
-from mnt.remote.common.files import encode, strerror
+from mnt.remote.common.files import decode, encode, strerror
 from mnt.remote.job.entry import require
 from mnt.remote.job.files import JobPaths, read_about
 from mnt.remote.push.contents import BYTE_CODE, files_of, leads_to_shared
-from mnt.remote.push.releases import Releases
+from mnt.remote.push.releases import RELEASE_ID, Releases
+from mnt.remote.push.workdir import Workdir
 
 _LATER = 10.0  # seconds after a job's end; what only then was written is another job's
 _LONGEST = 500  # characters of a path in a message
@@ -100,18 +102,31 @@ class Part(NamedTuple):
 def parts_of(args: dict[str, Any]) -> list[Part]:
     """The parts that `mnt.tasks.fetch.Wanted` names, in its order. Raises Refused."""
     if args.get("job"):
-        return job_parts(JobPaths(args["jobs_dir"], args["job"], args["host"]), args["without"])
+        paths = JobPaths(args["jobs_dir"], args["job"], args["host"])
+        return job_parts(paths, args["workdir"], args["without"])
     return path_parts(args["workdir"], args["group"], args["paths"])
 
 
-def job_parts(paths: JobPaths, without: str | None) -> list[Part]:
-    """The release, shared/ and the logs of a job, each with what the job wrote. Raises Refused."""
+def job_parts(paths: JobPaths, workdir: str | None, without: str | None) -> list[Part]:
+    """The release, shared/ and the logs of a job, each with what the job wrote.
+
+    Args:
+        workdir: where the release must be: another node may be able to change what is noted of the job. None:
+            a job of the head's own machine, which ran in any directory.
+
+    Raises Refused.
+    """
     entry, cwd = require(paths), read_about(paths).get("cwd")
-    logs = Part(encode(paths.directory))
+    logs = Part(encode(paths.real(paths.directory)))
     if not isinstance(cwd, str) or not os.path.isabs(cwd):
         unknown = Part(problem="an older mnt started this job, and did not note where it ran")
         return [unknown, unknown, logs]
     top = encode(cwd)
+    if workdir is not None and not _is_release(top, workdir):
+        elsewhere = Part(
+            problem=f"the job ran in {_shown(top)}, which is no release in the workdir {workdir}"
+        )
+        return [elsewhere, elsewhere, logs]
     shared = os.path.join(os.path.dirname(os.path.dirname(top)), b"shared")
 
     def written(directory: bytes, **rest: Any) -> Part:
@@ -131,6 +146,13 @@ def job_parts(paths: JobPaths, without: str | None) -> list[Part]:
         written(shared) if has_shared else Part(names=()),
         logs,
     ]
+
+
+def _is_release(top: bytes, workdir: str) -> bool:
+    """Whether a path is that of a release, which may have been removed."""
+    above, name = os.path.split(top)
+    releases = os.path.realpath(Workdir(workdir).directory)
+    return re.match(RELEASE_ID, decode(name)) is not None and os.path.realpath(above) == releases
 
 
 def _clock_ahead(directory: bytes) -> float:
