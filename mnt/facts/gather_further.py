@@ -19,6 +19,7 @@ from mnt.facts.fleet import FleetFacts, Visibility
 from mnt.facts.gather import Progress
 from mnt.facts.reach import Reach, Reached, TrainingNic
 from mnt.fleet import Fleet
+from mnt.remote.net.reach import proof
 from mnt.tasks.logins import mesh
 from mnt.tasks.reach import Listening, Meeting, Target, reach
 from mnt.tasks.shape import converted, described
@@ -149,13 +150,19 @@ def gather_reach(fleet: Fleet, nics: Mapping[str, TrainingNic], master: str, por
     hosts = list(nics)
     tried = {host: len(others) for host, others in peers(hosts, master).items()}
     connections = max(tried.values()) * (_SAMPLES + 1)
-    patience = _PATIENCE + _TIMEOUT * (2 + 2 * connections / _AT_ONCE)
-    meeting = Meeting(hosts, partial(_targets, nics, port, master), patience=patience)
+    patience = _PATIENCE + _TIMEOUT * (2 + 3 * connections / _AT_ONCE)
+    tokens = {host: secrets.token_bytes(16) for host in hosts}
+    meeting = Meeting(hosts, partial(_targets, nics, tokens, port, master), patience=patience)
     arguments = {"master": port, "samples": _SAMPLES, "timeout": _TIMEOUT, "at_once": _AT_ONCE}
     outcomes = fleet.run_each(
         reach,
         {
-            host: (meeting, {**arguments, "address": nic.address}, 60.0 + patience, tried[host])
+            host: (
+                meeting,
+                {**arguments, "address": nic.address, "token": tokens[host].hex()},
+                60.0 + patience,
+                tried[host],
+            )
             for host, nic in nics.items()
         },
         fanout=len(nics),
@@ -203,18 +210,25 @@ def peers(hosts: Sequence[str], master: str) -> dict[str, list[str]]:
 
 
 def _targets(
-    nics: Mapping[str, TrainingNic], port: int, master: str, listening: Mapping[str, Listening]
+    nics: Mapping[str, TrainingNic],
+    tokens: Mapping[str, bytes],
+    port: int,
+    master: str,
+    listening: Mapping[str, Listening],
 ) -> dict[str, list[Target]]:
+    """Each pair has a nonce of its own: no host can answer for another one."""
+
+    def target(name: str) -> Target:
+        nonce, ports = secrets.token_bytes(16), listening[name]["ports"]
+        held = not listening[name]["master"]
+        return {
+            "name": name,
+            "address": nics[name].address,
+            "master": None if held else port,
+            "ports": ports,
+            "nonce": nonce.hex(),
+            "answers": {each: proof(tokens[name], nonce, each).hex() for each in (*ports, port)},
+        }
+
     hosts = [host for host in nics if host in listening]
-    return {
-        host: [
-            {
-                "name": other,
-                "address": nics[other].address,
-                "master": port if listening[other]["master"] else None,
-                "ports": listening[other]["ports"],
-            }
-            for other in others
-        ]
-        for host, others in peers(hosts, master).items()
-    }
+    return {host: [target(other) for other in others] for host, others in peers(hosts, master).items()}

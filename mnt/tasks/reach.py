@@ -27,12 +27,17 @@ class Listening(TypedDict):
 
 
 class Target(TypedDict):
-    """A peer to connect to. `master` is None if that port is not to be tried."""
+    """A peer to connect to. `master` is None if that port is not to be tried.
+
+    To `nonce` it answers with the one of `answers` that belongs to the port; both are in hex.
+    """
 
     name: str
     address: str
     master: int | None
     ports: list[int]
+    nonce: str
+    answers: dict[int, str]
 
 
 Plan = Callable[[Mapping[str, Listening]], Mapping[str, Sequence[Target]]]

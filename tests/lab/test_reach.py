@@ -56,7 +56,7 @@ def test_sixty_four_hosts_all_reach_each_other(make_lab: MakeLab) -> None:
 def test_listeners_end_with_the_connection(make_lab: MakeLab) -> None:
     lab = make_lab(count=1, python=PYTHON)
     host = lab.host("node1")
-    args = {"address": host.spec.training, "master": 29500, "samples": 3}
+    args = {"address": host.spec.training, "token": "", "master": 29500, "samples": 3}
 
     def ports() -> list[str]:
         return [line for line in host.exec(["ss", "-Hltn"]).stdout.splitlines() if host.spec.training in line]

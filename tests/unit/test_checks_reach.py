@@ -10,12 +10,14 @@ import pytest
 from fleets import findings, healthy, make_fleet, nic, only_finding, texts
 
 from mnt.facts.fleet import FleetFacts
-from mnt.facts.gather_further import ALL_PAIRS, peers
+from mnt.facts.gather_further import ALL_PAIRS, _targets, peers
 from mnt.facts.host import Interface, Traffic
 from mnt.facts.reach import Reach, Reached, TrainingNic
 from mnt.network.decision import decide
 from mnt.preflight.findings import Severity
 from mnt.preflight.trips import training_nics
+from mnt.remote.net.reach import proof
+from mnt.tasks.reach import Listening
 
 LO = nic("lo", "127.0.0.1/8")
 
@@ -215,3 +217,29 @@ def test_of_many_hosts_each_tries_some_and_the_master_all(master: str) -> None:
 
 def test_the_fixture_has_a_nic_that_can_take_part() -> None:
     assert healthy(1).interfaces[1].name == "eth1"
+
+
+def test_no_host_can_answer_for_another_one() -> None:
+    """Each pair has its own nonce, and no answer is that of another port or pair."""
+    hosts = ["node1", "node2", "node3"]
+    nics = {host: TrainingNic("eth0", f"10.0.0.{i}", "10.0.0.0/24", 1500) for i, host in enumerate(hosts)}
+    tokens = {host: host.encode() * 4 for host in hosts}
+    listening: dict[str, Listening] = {
+        host: {"ports": [40001, 40002], "master": host != "node2"} for host in hosts
+    }
+    targets = [each for found in _targets(nics, tokens, 29500, "node1", listening).values() for each in found]
+    assert len({each["nonce"] for each in targets}) == len(targets) == 6
+    answers = [answer for each in targets for answer in each["answers"].values()]
+    assert len(set(answers)) == len(answers) == 6 * 3
+    assert not any(token.hex() in str(targets) for token in tokens.values())
+    for each in targets:
+        for port in (*each["ports"], 29500):
+            answer = proof(tokens[each["name"]], bytes.fromhex(each["nonce"]), port)
+            assert each["answers"][port] == answer.hex()
+
+
+def test_a_stranger_in_place_of_a_host() -> None:
+    """It is named, and the connections to it count as failed."""
+    outcomes = {"master": "another host answers", "ports": {4: "another host answers"}}
+    finding = only_finding(fleet_with_reach({(n, 3): outcomes for n in (1, 2, 4)}), "nic-reach", "node3")
+    assert finding.found == "connections end with: another host answers"

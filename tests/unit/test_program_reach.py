@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,20 @@ from ports import free_port
 from waiting import PATIENCE
 
 from mnt.remote.net import reach
+
+TOKEN, NONCE = b"t" * 16, b"n" * 16
+
+
+def asked(name: str, ports: list[int], master: int | None, address: str = "") -> dict[str, Any]:
+    """A target that has the token."""
+    return {
+        "name": name,
+        "address": address or name,
+        "master": master,
+        "ports": ports,
+        "nonce": NONCE.hex(),
+        "answers": {port: reach.proof(TOKEN, NONCE, port).hex() for port in (*ports, master) if port},
+    }
 
 
 class Host:
@@ -32,7 +46,8 @@ class Host:
         reading, writing = os.pipe()
         self._stdin = os.fdopen(writing, "wb", buffering=0)
         self._frames: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        args = {"address": address, "master": master, "samples": samples, "timeout": timeout}
+        args = {"address": address, "token": TOKEN.hex(), "master": master, "samples": samples}
+        args["timeout"] = timeout
         self._thread = threading.Thread(
             target=reach.main, args=(args, self._frames.put, os.fdopen(reading, "rb"))
         )
@@ -41,7 +56,7 @@ class Host:
 
     def target(self, **changes: Any) -> dict[str, Any]:
         ports, master = self.listening["ports"], self.master if self.listening["master"] else None
-        return {"name": self.address, "address": self.address, "master": master, "ports": ports, **changes}
+        return {**asked(self.address, ports, master), **changes}
 
     def reach(self, *targets: dict[str, Any]) -> dict[str, Any]:
         self._stdin.write(json.dumps({"targets": targets}).encode() + b"\n")
@@ -106,7 +121,7 @@ def test_nobody_listens_there(here: Host, there: Host, port: int) -> None:
 def test_one_that_listens_and_does_not_answer_is_not_reached_by_full_packets(port: int) -> None:
     here = Host("127.0.0.11", port, timeout=1)
     with socket.create_server(("127.0.0.14", 0)) as mute:
-        target = {"name": "mute", "address": "127.0.0.14", "master": None, "ports": [mute.getsockname()[1]]}
+        target = asked("mute", [mute.getsockname()[1]], None, "127.0.0.14")
         result = here.reach(target)["mute"]
     here.end()
     assert (list(result["ports"].values()), result["full"], "master" in result) == (["ok"], False, False)
@@ -122,12 +137,12 @@ def test_a_master_port_that_is_held_is_left_alone(port: int) -> None:
 
 def test_an_address_that_is_not_here() -> None:
     with pytest.raises(OSError, match="Cannot assign requested address"):
-        reach.main({"address": "192.0.2.1", "master": 1, "samples": 1}, print, io.BytesIO())
+        reach.main({"address": "192.0.2.1", "token": "", "master": 1, "samples": 1}, print, io.BytesIO())
 
 
 def test_no_targets_came(port: int) -> None:
     frames: list[dict[str, Any]] = []
-    args = {"address": "127.0.0.16", "master": port, "samples": 1}
+    args = {"address": "127.0.0.16", "token": "", "master": port, "samples": 1}
     assert reach.main(args, frames.append, io.BytesIO()) == {}
     assert [list(frame) for frame in frames] == [["listening"]]
 
@@ -190,13 +205,15 @@ class Limited:
     """The program in a process of its own, with this many descriptors."""
 
     def __init__(self, address: str, master: int, limits: tuple[int, int]) -> None:
-        args = json.dumps({"address": address, "master": master, "samples": 2, "timeout": 10})
+        args = json.dumps(
+            {"address": address, "token": TOKEN.hex(), "master": master, "samples": 2, "timeout": 10}
+        )
         words = [sys.executable, "-c", DRIVER, args, *map(str, limits)]
         self.process: Any = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.listening = json.loads(self.process.stdout.readline())["listening"]
 
     def reach(self, name: str, other: Limited, master: int) -> dict[str, Any]:
-        target = {"name": name, "address": name, "master": master, "ports": other.listening["ports"]}
+        target = asked(name, other.listening["ports"], master)
         self.process.stdin.write(json.dumps({"targets": [target]}).encode() + b"\n")
         self.process.stdin.flush()
         found: dict[str, Any] = json.loads(self.process.stdout.readline())["reached"][name]
@@ -245,11 +262,56 @@ def test_a_crowd_of_strangers_changes_no_result(
         other.end()
 
 
-def test_a_peer_that_closes_says_nothing_about_full_packets(port: int) -> None:
+def test_a_peer_that_closes_is_not_reached(port: int) -> None:
+    """Nor does it say anything about packets of full size. It is asked three times."""
     here = Host("127.0.0.11", port)
-    with socket.create_server(("127.0.0.16", 0)) as rude:
-        threading.Thread(target=lambda: rude.accept()[0].close(), daemon=True).start()
-        target = {"name": "rude", "address": "127.0.0.16", "master": None, "ports": [rude.getsockname()[1]]}
-        result = here.reach(target)["rude"]
+    with answering("127.0.0.16", lambda peer: None) as (rude, asked_of_it):
+        result = here.reach(asked("rude", [rude], None, "127.0.0.16"))["rude"]
     here.end()
+    assert (result["full"], result["ports"]) == (None, {rude: "Connection reset by peer"})
+    assert len(asked_of_it) == 3
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda port: b"all",  # what every listener answered once
+        lambda port: reach.proof(b"other token", NONCE, port),
+        lambda port: reach.proof(TOKEN, b"other nonce", port),  # that another host has seen
+        lambda port: reach.proof(TOKEN, NONCE, port + 1),  # from a port that is open
+        lambda port: NONCE * 2,
+    ],
+)
+def test_who_claims_an_address_does_not_pass_for_its_host(port: int, answer: Callable[[int], bytes]) -> None:
+    """A host that accepts nothing, and a stranger who answers in its place."""
+    here = Host("127.0.0.11", port)
+
+    def say(peer: socket.socket) -> None:
+        peer.recv(1 << 17)
+        peer.sendall(answer(peer.getsockname()[1]))
+        peer.recv(1)
+
+    with answering("127.0.0.17", say) as (one, _), answering("127.0.0.17", say) as (other, _):
+        result = here.reach(asked("stranger", [one, other], None, "127.0.0.17"))["stranger"]
+    here.end()
+    assert set(result["ports"].values()) == {"another host answers"}
     assert result["full"] is None
+
+
+@contextlib.contextmanager
+def answering(address: str, say: Callable[[socket.socket], None]) -> Iterator[tuple[int, list[str]]]:
+    """Something that accepts connections at a port, and says this; with whom it has talked."""
+    talked: list[str] = []
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):  # it is closed
+            while True:
+                peer, (other, _) = server.accept()
+                talked.append(other)
+                with contextlib.suppress(OSError), peer:
+                    say(peer)
+
+    with socket.create_server((address, 0)) as server:
+        threading.Thread(target=serve, daemon=True).start()
+        yield server.getsockname()[1], talked
+        server.shutdown(socket.SHUT_RDWR)

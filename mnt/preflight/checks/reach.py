@@ -21,12 +21,13 @@ def nic_reach(fleet: FleetFacts) -> Iterator[Problem]:
 
     All hosts listen at the same time: on the master port, and on three ports of the range from which NCCL and
     gloo take their ports (net.ipv4.ip_local_port_range). Each host connects to all others, with a timeout of
-    2 s. Failed connections are folded into causes: a host that is cut off, a firewall that blocks one
-    direction, a closed port range, two subnets without a route. Pairs that the check `route` reports are left
-    out, and so are connections that `neighbour-table` explains. If a process already holds the master port,
-    that port is not tried, and `port-free` reports it. A master port that is closed on workers only is a
-    warning. With more than 64 hosts, each host tries those at a distance of 1, 2, 4, .. in rank order on both
-    sides, and the master tries all.
+    2 s, and a connection counts only if the host itself answers, not one that has its address. Failed
+    connections are folded into causes: a host that is cut off, a firewall that blocks one direction, a closed
+    port range, two subnets without a route. Pairs that the check `route` reports are left out, and so are
+    connections that `neighbour-table` explains. If a process already holds the master port, that port is not
+    tried, and `port-free` reports it. A master port that is closed on workers only is a warning. With more
+    than 64 hosts, each host tries those at a distance of 1, 2, 4, .. in rank order on both sides, and the
+    master tries all.
     """
     reach = fleet.reach
     for host, error in reach.errors.items():

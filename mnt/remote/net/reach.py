@@ -9,8 +9,12 @@ Runs on a host: standard library only, Python 3.8 and newer. All hosts run it at
    and emits {"reached": {NAME: result}}.
 3. It serves its peers until its standard input ends, or the connection to the head.
 
+A host counts as reached if it answers with `proof`: whoever claims its address on the network cannot. The
+head gives each target its own token, and its peers the answers that they must get.
+
 Arguments:
     address: str     the training address, IPv4
+    token: str       what only this host and the head know, in hex
     master: int      the master port
     samples: int     ports of the range to listen on
     timeout: float   seconds for each connection; default 2
@@ -23,7 +27,9 @@ handshake.
 from __future__ import annotations
 
 import errno
+import hmac
 import json
+import os
 import random
 import resource
 import selectors
@@ -33,7 +39,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from mnt.remote.common.files import read, strerror
 from mnt.remote.common.netlink import ask, attributes
@@ -50,8 +56,10 @@ _IP_MTU = 14  # linux/in.h
 _TCPI_RTT = 68  # offset of the round-trip time, in microseconds, in struct tcp_info of linux/tcp.h
 _RTM_GETROUTE = 26  # linux/rtnetlink.h, as the next two
 _RTA_DST, _RTA_OIF = 1, 4
-_HEADER = struct.Struct("!I")
-_ANSWER = b"all"
+_HEADER = struct.Struct("!I16s")  # the bytes that are sent, with the header, and the nonce
+_TRIES_IF_CLOSED = 3
+_CLOSED = os.strerror(errno.ECONNRESET)
+_STRANGER = "another host answers"  # `mnt.preflight.reachability` knows it
 _NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _OUTCOMES = {
     errno.ECONNREFUSED: "refused",
@@ -71,7 +79,8 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
     sampled = [_listen(address, ports) for ports in _samples(args["samples"])]
     master = _listen(address, [args["master"]])
     listeners = [listener for listener in (*sampled, master) if listener is not None]
-    threading.Thread(target=_serve, args=(listeners, most), daemon=True).start()
+    token = bytes.fromhex(args["token"])
+    threading.Thread(target=_serve, args=(listeners, most, token), daemon=True).start()
     ports = [listener.getsockname()[1] for listener in sampled if listener is not None]
     emit({"listening": {"ports": ports, "master": master is not None}})
     line = stdin.readline()
@@ -80,6 +89,11 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
         emit({"reached": _reach(targets, address, timeout, at_once)})
         stdin.read()
     return {}
+
+
+def proof(token: bytes, nonce: bytes, port: int) -> bytes:
+    """The answer of the host with this token to a nonce that arrived at its port."""
+    return hmac.digest(token, nonce + port.to_bytes(2, "big"), "sha256")
 
 
 # --- being reached ---------------------------------------------------------------------------------------
@@ -121,19 +135,26 @@ def _raise_files() -> int:
     return wanted
 
 
-def _serve(listeners: list[socket.socket], most: int) -> None:
-    """Accept all connections, and keep the newest `most`; answer a full-size packet once all of it is here.
+class _Asked(NamedTuple):
+    """What a peer has sent."""
+
+    left: int  # bytes that have not arrived yet
+    answer: bytes  # to its nonce
+
+
+def _serve(listeners: list[socket.socket], most: int, token: bytes) -> None:
+    """Accept all connections, and keep the newest `most`; answer a packet once all of it is here.
 
     Nothing that a peer does ends more than connections.
     """
     addresses: dict[socket.socket, str] = {}
     of_one: dict[str, dict[socket.socket, None]] = {}  # by address, oldest first
-    missing: dict[socket.socket, int | None] = {}  # bytes; None: the header has not arrived yet; oldest first
+    asked: dict[socket.socket, _Asked | None] = {}  # None: the header has not arrived yet; oldest first
     with selectors.DefaultSelector() as selector:
 
         def end(peer: socket.socket) -> None:
             selector.unregister(peer)
-            del missing[peer]
+            del asked[peer]
             address = addresses.pop(peer)
             del of_one[address][peer]
             if not of_one[address]:
@@ -143,7 +164,7 @@ def _serve(listeners: list[socket.socket], most: int) -> None:
         def begin(peer: socket.socket, address: str) -> None:
             peer.setblocking(False)
             selector.register(peer, selectors.EVENT_READ)
-            missing[peer] = None
+            asked[peer] = None
             addresses[peer] = address
             mine = of_one.setdefault(address, {})
             mine[peer] = None
@@ -156,13 +177,13 @@ def _serve(listeners: list[socket.socket], most: int) -> None:
             for key, _ in selector.select():
                 peer: Any = key.fileobj
                 if peer in listeners:
-                    while len(missing) >= most:
-                        end(next(iter(missing)))
+                    while len(asked) >= most:
+                        end(next(iter(asked)))
                     try:
                         new, (address, _) = peer.accept()
                     except OSError as error:  # it has closed already, or too many files are open
-                        if error.errno in _NO_FILES and missing:
-                            end(next(iter(missing)))
+                        if error.errno in _NO_FILES and asked:
+                            end(next(iter(asked)))
                         else:
                             time.sleep(0.01)
                     else:
@@ -170,22 +191,23 @@ def _serve(listeners: list[socket.socket], most: int) -> None:
                             begin(new, address)
                         except OSError:  # the kernel watches no more
                             new.close()
-                elif peer in missing and not _receive(peer, missing):
+                elif peer in asked and not _receive(peer, asked, token):
                     end(peer)
 
 
-def _receive(peer: socket.socket, missing: dict[socket.socket, int | None]) -> bool:
-    """Receive from a peer; False if it has closed the connection."""
+def _receive(peer: socket.socket, asked: dict[socket.socket, _Asked | None], token: bytes) -> bool:
+    """Receive from a peer; False if it has closed the connection, or asks nothing."""
     try:
         data = peer.recv(1 << 17)
         if not data:
             return False
-        left = missing[peer]
-        # The first packet contains the header, which is smaller than any packet.
-        left = (_HEADER.unpack_from(data)[0] if left is None else left) - len(data)
-        missing[peer] = left
-        if left == 0:
-            peer.sendall(_ANSWER)
+        found = asked[peer]
+        if found is None:  # the first packet contains the header, which is smaller than any packet
+            size, nonce = _HEADER.unpack_from(data)
+            found = _Asked(size, proof(token, nonce, peer.getsockname()[1]))
+        found = asked[peer] = found._replace(left=found.left - len(data))
+        if found.left == 0:
+            peer.sendall(found.answer)
     except BlockingIOError:
         return True
     except (OSError, struct.error):
@@ -220,9 +242,22 @@ def _reach(targets: list[dict[str, Any]], address: str, timeout: float, at_once:
 
 
 def _connect(target: dict[str, Any], port: int, address: str, timeout: float) -> tuple[str, dict[str, Any]]:
+    """The outcome of connecting to a port, and what it measured.
+
+    A connection that the target closes before it answers is tried again: strangers may crowd it out.
+    """
+    until = time.monotonic() + timeout
+    for _ in range(_TRIES_IF_CLOSED):
+        outcome, measured = _try(target, port, address, timeout)
+        if outcome != _CLOSED or time.monotonic() > until:
+            break
+    return outcome, measured
+
+
+def _try(target: dict[str, Any], port: int, address: str, timeout: float) -> tuple[str, dict[str, Any]]:
     """The outcome of one connection, and what it measured.
 
-    The first one to a target also sends a packet of full size, and waits for the answer.
+    To the first port of a target it sends a packet of full size.
     """
     try:
         connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -246,23 +281,30 @@ def _connect(target: dict[str, Any], port: int, address: str, timeout: float) ->
             "latency": struct.unpack_from("=I", information, _TCPI_RTT)[0] / 1e6,
             "mtu": connection.getsockopt(socket.IPPROTO_IP, _IP_MTU),
         }
-        if port in target["ports"][:1]:
-            connection.settimeout(2 * timeout)  # the peer's program has to answer
-            measured["full"] = _full_packet(connection)
-        return "ok", measured
+        full = port in target["ports"][:1]
+        size = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) if full else _HEADER.size
+        connection.settimeout(2 * timeout)  # the peer's program has to answer
+        nonce, expected = bytes.fromhex(target["nonce"]), bytes.fromhex(target["answers"][str(port)])
+        outcome = _ask(connection, size, nonce, expected)
+        if full:
+            measured["full"] = {"ok": True, "timeout": False}.get(outcome)
+            if outcome == "timeout":  # of the packet; the connection was made
+                outcome = "ok"
+        return outcome, measured
 
 
-def _full_packet(connection: socket.socket) -> bool | None:
-    """Whether a packet of full size gets through; None: the peer closed the connection, so nobody knows."""
-    size = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+def _ask(connection: socket.socket, size: int, nonce: bytes, expected: bytes) -> str:
+    """The outcome of a packet of that many bytes: `ok` if the target itself answers."""
     try:
-        connection.sendall(_HEADER.pack(size) + bytes(size - _HEADER.size))
-        answer = connection.recv(len(_ANSWER))
-        return answer == _ANSWER if answer else None
+        connection.sendall(_HEADER.pack(size, nonce) + bytes(size - _HEADER.size))
+        answer = connection.recv(len(expected))
     except socket.timeout:
-        return False
+        return "timeout"
     except OSError:
-        return None
+        return _CLOSED
+    if not answer:
+        return _CLOSED
+    return "ok" if hmac.compare_digest(answer, expected) else _STRANGER
 
 
 def _about_route(address: str) -> dict[str, Any]:
