@@ -66,8 +66,15 @@ def _playbooks(context: click.Context) -> list[str]:
     return [playbook.name for playbook in PLAYBOOKS]
 
 
+def _jobs(context: click.Context) -> list[str]:
+    from mnt.launch.seen import recall
+
+    return recall()
+
+
 hosts = _of(_hosts)
 hostlists = _of(_hosts_and_groups, several=True)
 inventories = _of(_inventories)
 checks = _of(_checks, several=True)
 playbooks = _of(_playbooks)
+jobs = _of(_jobs)  # those that were seen last

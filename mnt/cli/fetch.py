@@ -11,6 +11,7 @@ import click
 from rich import filesize
 
 from mnt import ui
+from mnt.cli import completing
 from mnt.cli.jobs import found_jobs
 from mnt.cli.options import Selection, json_option, selection_options
 from mnt.errors import MntError, OutputError, UsageError, counted
@@ -35,7 +36,7 @@ _COLOURS = {"fetched": "green", "there": "green", "shared": "green", "nothing": 
 )
 @click.option("--force", is_flag=True, help="Overwrite files that were changed here.")
 @click.option("--dry-run", is_flag=True, help="Only say how much there is; write nothing.")
-@click.argument("what", metavar="[JOB | PATH..]", nargs=-1)
+@click.argument("what", metavar="[JOB | PATH..]", nargs=-1, shell_complete=completing.jobs)
 def fetch(
     selection: Selection, as_json: bool, to: str | None, force: bool, dry_run: bool, what: tuple[str, ...]
 ) -> int:

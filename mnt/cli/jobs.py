@@ -12,6 +12,7 @@ from mnt.errors import MntError, UsageError
 from mnt.inventory.find import NoInventory, SeveralLabs
 from mnt.inventory.hostlist import brief
 from mnt.inventory.model import Host
+from mnt.launch import seen
 from mnt.launch.jobs import Job, named_job
 from mnt.launch.status import JobHosts
 
@@ -90,4 +91,5 @@ def look_for_jobs(hosts: JobHosts, wanted: str | None, *, decided: bool) -> Foun
         other = "disagrees with most hosts" if job.agreed else "these hosts do not agree"
         ui.warn(f"{brief(job.disagreeing)}: {other} about job {job.job}")
     complete = decided and not (listing.errors or disputed)
+    seen.remember(job.job for job in listing.jobs)
     return FoundJobs(hosts, listing.jobs, complete, tuple(listing.errors))

@@ -18,7 +18,7 @@ from mnt.cli.stop import show_stopped
 from mnt.errors import MntError, NeverStarted, OutputError, UsageError, counted
 from mnt.fleet import Fleet
 from mnt.inventory.model import Host, Inventory
-from mnt.launch import backends, engines, run
+from mnt.launch import backends, engines, run, seen
 from mnt.launch.backends.api import Backend, Request, new_job_id
 from mnt.launch.backends.local import this_machine
 from mnt.launch.banner import WithoutBanner
@@ -229,6 +229,7 @@ def _run(fleet: Fleet, launch: Launch, detach: bool, as_json: bool) -> int:
     ui.note(
         f"job {plan.job}: {plan.command}, world size {plan.world_size} on {counted(len(plan.nodes), 'node')}"
     )
+    seen.remember([plan.job])
     stop = partial(_stop_everywhere, launch)
     try:
         if detach:

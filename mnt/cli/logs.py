@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from mnt import ui
+from mnt.cli import completing
 from mnt.cli.job_view import show_end
 from mnt.cli.jobs import FoundJobs, found_jobs
 from mnt.cli.options import Selection, selection_options
@@ -28,7 +29,7 @@ from mnt.tasks.job import JobEntry, read_logs
 @click.option("--node", metavar="HOST", help="Only the output of this host.")
 @click.option("--rank", type=click.IntRange(min=0), help="Only the output of this global rank.")
 @click.option("--tail", metavar="N", type=click.IntRange(min=0), help="Only the last N lines of each host.")
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=completing.jobs)
 def logs(
     selection: Selection, follow: bool, node: str | None, rank: int | None, tail: int | None, job: str | None
 ) -> int:

@@ -7,6 +7,7 @@ import time
 import click
 
 from mnt import ui
+from mnt.cli import completing
 from mnt.cli.job_view import duration
 from mnt.cli.jobs import found_jobs
 from mnt.cli.options import Selection, json_option, selection_options
@@ -39,7 +40,7 @@ _COLOURS = {
     type=click.IntRange(min=1),
     help=f"Only the N newest jobs; default: {_NEWEST}, with --json all.",
 )
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=completing.jobs)
 def status(selection: Selection, as_json: bool, limit: int | None, job: str | None) -> int:
     """Show the jobs on the hosts, newest first, or one JOB node by node.
 

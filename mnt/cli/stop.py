@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from mnt import ui
+from mnt.cli import completing
 from mnt.cli.jobs import job_hosts, look_for_jobs
 from mnt.cli.options import Selection, grace_option, json_option, selection_options
 from mnt.errors import UsageError
@@ -19,7 +20,7 @@ from mnt.launch.stop import NamedStop, stop_jobs
 @json_option
 @click.option("--all", "everything", is_flag=True, help="Stop all your jobs that may still run.")
 @grace_option
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=completing.jobs)
 def stop(selection: Selection, as_json: bool, everything: bool, grace: float, job: str | None) -> int:
     """Stop JOB on all its nodes (default: the only running job).
 

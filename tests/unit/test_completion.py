@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from waiting import PATIENCE
 
+from mnt.launch import seen
+
 INVENTORY = """\
 hosts: ["node[1-2]", other]
 groups: {train: "node[1-2]", trial: other}
@@ -116,6 +118,19 @@ def test_zsh_takes_it(place: Path) -> None:
     program = 'autoload -U compinit; compinit -D -u; eval "$(mnt completion zsh)"; print $_comps[mnt]'
     done = subprocess.run(["zsh", "-fc", program], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "_mnt_completion\n", "")
+
+
+def test_jobs_that_were_seen(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(place / "state"))
+    seen.remember(["20261129-080000-aaaaaa", "20261128-080000-bbbbbb"])
+    seen.remember(["20261129-090000-cccccc", "20261129-080000-aaaaaa", "../../etc"])
+    kept = ["20261129-090000-cccccc", "20261129-080000-aaaaaa", "20261128-080000-bbbbbb"]
+    assert seen.recall() == kept
+    assert bash("mnt stop 20261129-08") == [kept[1]]
+    (place / "state" / "mnt").chmod(0o777)  # another user could write there
+    assert seen.recall() == []
+    seen.remember(["20261129-100000-dddddd"])
+    assert "dddddd" not in (place / "state" / "mnt" / "jobs").read_text()
 
 
 def test_what_cannot_be_read_offers_nothing(place: Path) -> None:
