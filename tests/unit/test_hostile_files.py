@@ -146,6 +146,22 @@ def test_status_logs_and_stop_survive_each_file(
     json.dumps(answers, allow_nan=False)
 
 
+def test_lost_jobs_that_another_node_has_invented_hide_no_other_job(tmp_path: Path, paths: JobPaths) -> None:
+    long = "\U0001f600" * TRACEBACK_BYTES
+    failure = {**make_failure("", 1), "message": long, "traceback": long}
+    state = {"state": "running", "failure": failure, "reason": {"message": long, "failure": failure}}
+    for number in range(40):
+        other = JobPaths(str(tmp_path / "jobs"), f"j{number}", HOST)
+        os.makedirs(other.directory)
+        Path(other.about).write_text(json.dumps({**ABOUT, "job": other.job, "created": 1e9}))
+        Path(other.state).write_text(json.dumps(state))
+    answer = answer_of(str(tmp_path / "jobs"), HOST, 1 << 20)
+    assert JOB in [entry["job"] for entry in answer["jobs"]]
+    assert len(answer["jobs"]) + answer["left_out"] == 41
+    said = answer["problems"][0]["message"]
+    assert said == f"{answer['left_out']} jobs that seem to be lost here are left out: there are too many"
+
+
 def test_many_jobs_with_long_texts_are_listed_in_little_memory(tmp_path: Path, paths: JobPaths) -> None:
     """One wide character makes each of a text take four bytes; a disk that nodes share has hard links."""
     wide = "\U0001f600" + "x" * 65535

@@ -276,10 +276,10 @@ def test_a_host_that_left_jobs_out_does_not_say_that_it_had_no_part() -> None:
         assert job.state == whole
 
 
-def entries(*states: str) -> list[dict[str, Any]]:
+def entries(*states: str, local: bool = True) -> list[tuple[dict[str, Any], bool]]:
     """The newest first."""
     return [
-        {"job": f"j{index}", "state": state, "created": 9.0 - index, "x": "y" * 43}
+        ({"job": f"j{index}", "state": state, "created": 9.0 - index, "x": "y" * 43}, local)
         for index, state in enumerate(states)
     ]
 
@@ -299,7 +299,7 @@ def test_the_jobs_that_fit_are_the_running_and_the_newest(
 ) -> None:
     listed = entries("finished", "failed", "stopped", "running", "finished")
     for order in permutations(listed):
-        assert that_fit(order, most, wanted) == ([listed[index] for index in kept], 5 - len(kept))
+        assert that_fit(order, most, wanted) == ([listed[index][0] for index in kept], 5 - len(kept), 0)
 
 
 def test_no_running_job_is_left_out() -> None:
@@ -307,6 +307,20 @@ def test_no_running_job_is_left_out() -> None:
         that_fit(entries(*["running"] * 9), 400, None)
     with pytest.raises(Refused, match="too many jobs run"):
         that_fit(entries("lost"), 10, None)
+
+
+def test_jobs_that_another_node_may_have_invented_hide_none_that_runs() -> None:
+    """They are newer, and the disk of jobs_dir has room for any number of them."""
+    invented = entries(*["lost", "running"] * 3, local=False)
+    real = entries("failed", "running", "lost")
+    for entry, _ in real:
+        entry["job"], entry["created"] = f"real-{entry['job']}", 1.0
+    found = that_fit([*invented, *real], 400, None)
+    assert [entry["job"] for entry in found.jobs] == ["j0", "real-j1", "real-j2"]
+    assert (found.left_out, found.unended) == (6, 5)
+    found = that_fit([*invented, *real], 400, "real-j0")
+    assert [entry["job"] for entry in found.jobs] == ["real-j0", "real-j1", "real-j2"]
+    assert (found.left_out, found.unended) == (6, 6)
 
 
 def jobs(*states: str) -> list[Job]:

@@ -202,10 +202,11 @@ def require(paths: JobPaths) -> dict[str, Any]:
     return entry
 
 
-def list_entries(jobs_dir: str, host: str, problems: list[Refused]) -> Iterator[dict[str, Any]]:
+def list_entries(jobs_dir: str, host: str, problems: list[Refused]) -> Iterator[tuple[dict[str, Any], bool]]:
     """The entry of every job that has a directory for this host; what prevents others is added to `problems`.
 
-    Others may have made any number of them: each is read when it is asked for.
+    With each comes whether it has a node-local directory too, which only this node can make. Other nodes may
+    have made any number of others: each is read when it is asked for.
 
     Raises Refused if another user can write to the directory of jobs.
     """
@@ -226,4 +227,4 @@ def list_entries(jobs_dir: str, host: str, problems: list[Refused]) -> Iterator[
             problems.append(refusal)
             continue
         if entry is not None:
-            yield entry
+            yield entry, local and os.path.isdir(paths.local)

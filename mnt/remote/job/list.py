@@ -32,6 +32,9 @@ def answer_of(jobs_dir: str, host: str, most: int | None = None, wanted: str | N
         found = that_fit(list_entries(jobs_dir, host, problems), math.inf if most is None else most, wanted)
     except Refused as refusal:
         return {"refused": refusal.document()}
+    if found.unended:
+        message = f"{found.unended} jobs that seem to be lost here are left out: there are too many"
+        problems.insert(0, Refused(message, "mnt stop --all ends those that are listed"))
     return {
         "now": time.time(),
         "jobs": found.jobs,
@@ -45,36 +48,44 @@ class Fitting(NamedTuple):
 
     jobs: list[dict[str, Any]]
     left_out: int
+    unended: int  # of those that are left out, how many have not ended
 
 
-def that_fit(entries: Iterable[dict[str, Any]], most: float, wanted: str | None) -> Fitting:
+def that_fit(entries: Iterable[tuple[dict[str, Any], bool]], most: float, wanted: str | None) -> Fitting:
     """The entries that have at most `most` bytes of JSON together. No more of them are in memory meanwhile.
 
-    Those come first that are wanted, then those that have not ended, then the newest. Raises Refused if one
-    that is wanted or has not ended is left out.
+    Those come first that are wanted, then those that have not ended, then the newest. Of those that have not
+    ended, the ones with node-local files come first: others may be an invention of other nodes.
+
+    Args:
+        entries: each with whether it has node-local files.
+
+    Raises Refused if one that is wanted, or has not ended and has node-local files, is left out.
     """
     kept: list[tuple[_Rank, int, dict[str, Any]]] = []  # a heap: the lowest rank is the first
-    left_out, highest = 0, None  # of those that are left out
-    for number, entry in enumerate(entries):
-        when = entry["created"] or entry["started"] or 0
-        rank = _Rank(entry["job"] == wanted, entry["state"] not in FINAL_STATES, when, -number)
+    left_out, unended, highest = 0, 0, None  # of those that are left out
+    for number, (entry, is_local) in enumerate(entries):
+        when, going_on = entry["created"] or entry["started"] or 0, entry["state"] not in FINAL_STATES
+        rank = _Rank(entry["job"] == wanted, going_on and is_local, going_on, when, -number)
         size = len(json.dumps(entry)) + 2
         heapq.heappush(kept, (rank, size, entry))
         most -= size
         while kept and (most < 0 or (highest is not None and kept[0][0] < highest)):
             lowest, size, _ = heapq.heappop(kept)
-            if lowest.wanted or lowest.unended:
+            if lowest.wanted or lowest.runs:
                 raise Refused("too many jobs run or are lost here to list them", "mnt stop JOB ends a job")
             most += size
-            left_out, highest = left_out + 1, lowest if highest is None else max(highest, lowest)
-    newest_first = sorted(kept, key=lambda each: each[0][2:], reverse=True)
-    return Fitting([entry for _, _, entry in newest_first], left_out)
+            left_out, unended = left_out + 1, unended + lowest.unended
+            highest = lowest if highest is None else max(highest, lowest)
+    newest_first = sorted(kept, key=lambda each: (each[0].when, each[0].place), reverse=True)
+    return Fitting([entry for _, _, entry in newest_first], left_out, unended)
 
 
 class _Rank(NamedTuple):
     """A higher one is left out later."""
 
     wanted: bool
+    runs: bool  # or was started here, and has not ended properly
     unended: bool
     when: float  # created or started, epoch seconds
     place: int  # none is another one's
