@@ -79,12 +79,16 @@ def _of_host(
 
 
 def _words(host: Host, timeouts: Timeouts) -> list[str]:
-    """Options for ssh, as `mnt` itself logs in, with the inventory's gateway."""
+    """Options for ssh, as `mnt` itself logs in, with the inventory's gateway.
+
+    None of them contains "ControlPath": so Ansible shares its connections by a socket in a directory of the
+    user's own (`control_path_dir`), and not by one that ssh_config names.
+    """
     words = login_words(replace(host.ssh, user=None, port=None), timeouts)  # Ansible gives these itself
     if host.ssh.gateway is not None:
         *before, last = host.ssh.gateway.split(",")
         jump = ["-J", ",".join(before)] if before else []
-        proxy = ["ssh", *words, *jump, "-W", "[%h]:%p", "--", last]
+        proxy = ["ssh", *words, "-S", "none", *jump, "-W", "[%h]:%p", "--", last]
         words += ["-o", f"ProxyCommand={shlex.join(proxy)}"]
     return words
 

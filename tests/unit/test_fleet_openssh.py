@@ -16,7 +16,7 @@ USUAL = [
     *("-o", "ClearAllForwardings=yes", "-o", "Tunnel=no", "-o", "PermitLocalCommand=no"),
 ]
 SESSION = ["-o", "RemoteCommand=none", "-o", "RequestTTY=no", "-o", "ExitOnForwardFailure=no"]
-SESSION += ["-o", "LogLevel=INFO", "-o", "ControlMaster=no"]
+SESSION += ["-o", "LogLevel=INFO", "-o", "ControlMaster=no", "-o", "ControlPath=none"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ OPEN = """
     Tunnel point-to-point
     PermitLocalCommand yes
     LocalCommand touch '{canary}'
+    ControlPath {canary}.%r@%h:%p
 """
 
 
@@ -83,6 +85,25 @@ def test_each_ssh_is_closed_as_ssh_itself_sees_it(tmp_path: Path) -> None:
         said = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
         closed = {"forwardagent no", "forwardx11 no", "clearallforwardings yes", "tunnel false"}
         assert closed | {"permitlocalcommand no"} <= set(said)
+        assert [line for line in said if line.startswith("controlpath ")] == (
+            ["controlpath /s"] if "/s" in words else []
+        )
+
+
+def test_a_socket_of_another_user_does_not_answer_for_a_host(tmp_path: Path) -> None:
+    """In a directory like /tmp she can listen first at the path that the user's ssh_config has."""
+    config = tmp_path / "config"
+    got: list[str] = []
+    with rogue(told(got)) as port, socket.socket(socket.AF_UNIX) as hers:
+        hers.bind(str(tmp_path / f"cm:{port}"))
+        hers.listen()
+        hers.setblocking(False)
+        config.write_text(f"ControlPath {tmp_path}/cm:%p\nControlMaster auto\n")
+        file = inventory(tmp_path, {"a": port}, host_keys="accept-new", config=str(config))
+        assert mnt("run", "-i", file, "--worker", "ssh", "x").returncode == 0
+        with pytest.raises(BlockingIOError):
+            hers.accept()
+    assert got == ["a command"]
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,8 @@ def ask(*workers: dict[str, Any], **args: Any) -> Any:
 )
 def test_the_command_never_asks_and_names_are_no_options(worker: dict[str, Any], end: list[str]) -> None:
     argv = mesh.command(worker, 2.5)
-    options = ["-o", "BatchMode=yes", "-o", "ControlMaster=no", "-o", "ConnectTimeout=3"]
+    options = ["-o", "BatchMode=yes", "-o", "ControlMaster=no", "-o", "ControlPath=none"]
+    options += ["-o", "ConnectTimeout=3"]
     closed = ["-a", "-x", "-o", "ClearAllForwardings=yes", "-o", "Tunnel=no", "-o", "PermitLocalCommand=no"]
     assert argv == ["ssh", *options, *closed, "-T", *end]
 

@@ -47,6 +47,10 @@ _SESSION = {
 }
 _SESSION_8_7 = {"SessionType": "default", "StdinNull": "no", "ForkAfterAuthentication": "no"}
 
+# Nor is a connection used whose socket ssh_config names: another user who listens there would get the
+# command, and answer for the host.
+_ALONE = {"ControlMaster": "no", "ControlPath": "none"}
+
 # For a master, in addition.
 _MASTER = {"ControlMaster": "yes", "ControlPersist": "no"}
 
@@ -81,7 +85,7 @@ def ssh_argv(
         newer: the client is OpenSSH 8.7 or newer (`has_session_type`).
         terminal: give the command a terminal.
     """
-    own = {**_SESSION, **(_SESSION_8_7 if newer else {}), "ControlMaster": "no"}
+    own = {**_SESSION, **(_SESSION_8_7 if newer else {}), **_ALONE}
     if terminal:
         own["RequestTTY"] = "force"
     words = [

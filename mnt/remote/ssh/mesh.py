@@ -75,7 +75,8 @@ def _run(argv: list[str], timeout: float) -> str | None:
 def command(worker: dict[str, Any], timeout: float, options: Sequence[str] = ()) -> list[str]:
     """The argv that logs in to a worker. It never asks; the host's own configuration decides on host keys.
 
-    It leaves no process that keeps the connection open, even if the user's ssh_config asks for one.
+    It leaves no process that keeps the connection open, and uses none that another one keeps open, even if
+    the user's ssh_config asks for that.
     """
     argv = [
         "ssh",
@@ -83,6 +84,8 @@ def command(worker: dict[str, Any], timeout: float, options: Sequence[str] = ())
         "BatchMode=yes",
         "-o",
         "ControlMaster=no",
+        "-o",
+        "ControlPath=none",
         "-o",
         f"ConnectTimeout={max(1, math.ceil(timeout))}",
         *_CLOSED,
