@@ -83,7 +83,7 @@ def look_for_jobs(hosts: JobHosts, wanted: str | None, *, decided: bool) -> Foun
     for problem in listing.errors.values():
         ui.warn(problem.message)
         if problem.advice:
-            ui.info(f"  fix: {problem.advice}")
+            ui.info(f"  fix: {ui.fix_text(problem.advice)}")
     if listing.cut:
         ui.note(f"{brief(listing.cut)}: too many jobs: the oldest that have ended are not listed")
     disputed = [job for job in listing.jobs if job.disagreeing]

@@ -8,7 +8,7 @@ from mnt import ui
 from mnt.cli.options import Selection, json_option, mode_option, selection_options
 from mnt.errors import MntError, UsageError
 from mnt.fleet import Fleet
-from mnt.inventory.hostlist import fold
+from mnt.inventory.hostlist import brief
 from mnt.inventory.spelling import did_you_mean
 from mnt.network.nic import NicChoice
 from mnt.network.overview import NetworkOverview, NodeOverview, network_overview
@@ -38,7 +38,7 @@ def net(selection: Selection, as_json: bool, node: str | None, deep: bool) -> in
         if node not in names:
             raise UsageError(
                 f"--shell {node}: not one of the selected hosts{did_you_mean(node, names)}",
-                fix=f"use one of {fold(names)}",
+                fix=f"use one of {brief(names)}",
             )
     with Fleet(selection.hosts) as fleet:
         if deep:
@@ -87,7 +87,7 @@ def _show_node(node: NodeOverview) -> None:
         message, fix = node.problem
         colour = "yellow" if node.status == "waiting" else "red"
         ui.plain(f"{node.host}: {message}", colour)
-        ui.plain(f"  fix: {fix}")
+        ui.plain(f"  fix: {ui.fix_text(fix)}")
     if node.variables:
         ui.table(
             ["  VARIABLE", "VALUE", "REASON"],
@@ -104,4 +104,5 @@ def _show_node(node: NodeOverview) -> None:
     for conflict in node.conflicts:
         colour = "yellow" if conflict.harmful else "cyan"
         ui.plain(f"  {conflict.variable}: {conflict.message}", colour)
-        ui.plain(f"    found {conflict.found}, expected {conflict.expected}; fix: {conflict.fix}")
+        fix = ui.fix_text(conflict.fix)
+        ui.plain(f"    found {conflict.found}, expected {conflict.expected}; fix: {fix}")

@@ -97,6 +97,6 @@ def _show_finding(finding: Finding) -> None:
     )
     ui.plain(f"    found     {finding.found}")
     ui.plain(f"    expected  {finding.expected}")
-    ui.plain(f"    fix       {finding.fix}")
+    ui.plain(f"    fix       {ui.fix_text(finding.fix)}")
     if finding.playbook is not None:
         ui.plain(f"    or        mnt setup {finding.playbook} -n {shlex.quote(fold(finding.hosts))}")

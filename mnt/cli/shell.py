@@ -14,7 +14,7 @@ from mnt.cli.options import Selection, selection_options
 from mnt.errors import HostError, UsageError
 from mnt.fleet import Fleet
 from mnt.fleet.processes import OpenSshConnection
-from mnt.inventory.hostlist import fold
+from mnt.inventory.hostlist import brief
 from mnt.inventory.model import Host
 from mnt.inventory.spelling import did_you_mean
 from mnt.launch import run
@@ -57,7 +57,7 @@ def _named(selection: Selection, name: str | None) -> Host:
     if name not in hosts:
         hint = did_you_mean(name, list(hosts))
         raise UsageError(
-            f"{name}: not one of the selected hosts{hint}", fix=f"use one of {fold(list(hosts))}"
+            f"{name}: not one of the selected hosts{hint}", fix=f"use one of {brief(list(hosts))}"
         )
     return hosts[name]
 

@@ -70,7 +70,7 @@ def check_known(hosts: Sequence[str], known: Collection[str]) -> None:
     if unknown:
         hint = did_you_mean(unknown[0], known)
         raise UsageError(
-            f"no host named {fold(unknown)} in the inventory{hint}", fix=f"hosts: {fold(list(known))}"
+            f"no host named {brief(unknown)} in the inventory{hint}", fix=f"hosts: {brief(list(known))}"
         )
 
 

@@ -101,6 +101,13 @@ def one_line(text: str) -> str:
     return _ACTS.sub("", text).replace("\n", " ")
 
 
+def fix_text(text: str) -> str:
+    """A fix as it is shown; marked if this makes another path of one in it, which could be anybody's."""
+    if readable(one_line(text)) == text:
+        return text
+    return f"(not to be pasted: it has characters that cannot be shown) {text}"
+
+
 def _write(text: str, stream: TextIO, **style: Any) -> None:
     text = one_line(text)
     put(stream, (click.style(text, **style) if colours(stream) else text) + "\n")
@@ -167,7 +174,7 @@ def success(text: str) -> None:
 def failure(text: str, fix: str | None = None) -> None:
     _write(text, sys.stderr, fg="red")
     if fix:
-        _write(f"  fix: {fix}", sys.stderr, fg="red")
+        _write(f"  fix: {fix_text(fix)}", sys.stderr, fg="red")
 
 
 def warn(text: str) -> None:
@@ -180,7 +187,7 @@ def error(problem: MntError) -> None:
     for detail in problem.details:
         _write(f"  {detail}", sys.stderr, fg="red")
     if problem.advice:
-        _write(f"  fix: {problem.advice}", sys.stderr)
+        _write(f"  fix: {fix_text(problem.advice)}", sys.stderr)
 
 
 class StatusLine:

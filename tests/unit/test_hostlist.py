@@ -194,6 +194,16 @@ def test_folding_names_that_a_host_chose_ends_soon(numbers: int, first: int) -> 
     assert hostlist.names(folded) == hosts
 
 
+def test_an_unknown_host_does_not_print_all_known_ones() -> None:
+    """A group of an inventory of 1.4 MiB printed as much, and more."""
+    with pytest.raises(UsageError) as caught:
+        hostlist.check_known(
+            [f"{index}y" for index in range(0, 90_000, 2)], [f"{'x' * (i % 7)}n{i}" for i in range(90_000)]
+        )
+    assert len(caught.value.message) < 400
+    assert len(str(caught.value.fix)) < 400
+
+
 def test_many_hosts_are_cut_for_people() -> None:
     assert hostlist.brief(["node1", "node2", "node3"]) == "node[1-3]"
     assert hostlist.brief(["b", "a", "node1"], longest=5) == "b,a and 1 more"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -51,6 +52,21 @@ def test_a_message_is_one_plain_line(
     for stream, expected in ((printed.out, usual.out), (printed.err, usual.err)):
         assert stream.count("\n") == expected.count("\n")
         stream.encode()
+
+
+@pytest.mark.parametrize(
+    "show", [lambda fix: ui.error(MntError("x", fix=fix)), lambda fix: ui.failure("x", fix)]
+)
+@pytest.mark.parametrize("name", ["t\x1b[2J", "t\n", "t\u202e", "t\x9b1m", "t\udcff"])
+def test_a_fix_whose_path_is_shown_as_another_is_not_to_be_pasted(
+    capsys: pytest.CaptureFixture[str], show: Callable[[str], None], name: str
+) -> None:
+    """The tree `t` beside it may be its author's, too."""
+    show(f"rm {shlex.quote(f'/{name}/x')}")
+    show(f"rm {shlex.quote('/t é/x')}")
+    marked, ordinary = [line for line in capsys.readouterr().err.splitlines() if "fix" in line]
+    assert marked.startswith("  fix: (not to be pasted: it has characters that cannot be shown) rm '/t")
+    assert ordinary == "  fix: rm '/t é/x'"
 
 
 def test_several_lines_stay_lines(capsys: pytest.CaptureFixture[str]) -> None:
