@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from job_host import new_directory
 from local_jobs import LocalMnt, make_python
 from ports import free_port
 from waiting import PATIENCE, alive, read_until, rest_of, wait_for
@@ -265,6 +266,28 @@ def test_a_dry_run_shows_what_the_host_would_refuse(mnt: LocalMnt) -> None:
     assert "script missing: " in refusal["message"]
     assert refusal["message"] in refused.stderr
     assert mnt.jobs() == []
+
+
+@pytest.mark.parametrize("mode", [0o1777, 0o777])
+def test_a_directory_in_which_another_user_can_put_files(mnt: LocalMnt, mode: int) -> None:
+    """Its sitecustomize.py would run as this user, with the job's secrets, whatever the script is."""
+    own = mnt.cwd
+    mnt.script("print('mine')")
+    mnt.cwd = new_directory()
+    try:
+        mnt.script("import sys; sys.exit('hers')", "sitecustomize.py")
+        mnt.cwd.chmod(mode)
+        named = f"all users can write to {mnt.cwd} (mode {mode:04o})"
+        for words, code in (((), 125), (("--no-preflight",), 125), (("--dry-run",), 1)):
+            done = mnt.launch(*words, str(own / "train.py"))
+            assert (done.returncode, named in done.stderr) == (code, True), done.stdout + done.stderr
+            assert "hers" not in done.stdout + done.stderr
+        mnt.cwd.chmod(0o755)
+        (mnt.cwd / "sitecustomize.py").unlink()
+        assert "mine" in mnt.launch(str(own / "train.py")).stdout
+    finally:
+        shutil.rmtree(mnt.cwd)
+        mnt.cwd = own
 
 
 def test_a_dry_run_starts_nothing(mnt: LocalMnt) -> None:

@@ -113,7 +113,9 @@ def _check(spec: Mapping[str, Any], environment: Mapping[str, str]) -> None:
     if not os.path.isdir(cwd):
         raise Refused(f"working directory missing: {cwd}", "mnt push")
     script = spec.get("script")
-    if spec["release"] is not None:  # otherwise it is the directory in which its user runs it by hand
+    if spec["release"] is None:  # the user's own directory: the script is as the user named it
+        check_owners(cwd, inside_closed=True)
+    else:
         group = spec.get("workdir_group")
         check_owners(
             os.path.join(cwd, script or ""),
