@@ -27,7 +27,7 @@ class Problem:
     fix: str  # in the style that mnt.errors describes
     severity: Severity | None = None  # None: the check's own
     hosts: tuple[str, ...] = ()  # empty in a `host_check`, which judges one host
-    by_hand: bool = False  # the check's playbook does not mend this one
+    playbook: str | None = ""  # of `mnt setup`; empty: the check's own; None: it does not mend this one
 
 
 @dataclass(frozen=True)

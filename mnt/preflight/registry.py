@@ -94,7 +94,7 @@ class Check:
                 expected=problem.expected,
                 message=problem.message,
                 fix=problem.fix,
-                playbook=None if problem.by_hand else self.playbook,
+                playbook=self.playbook if problem.playbook == "" else problem.playbook,
             )
             for problem, names in hosts.items()
         ]

@@ -73,7 +73,8 @@ def neighbour_table(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Pro
             expected="room for twice the hosts of the subnet",
             fix=fix,
             severity=Severity.FAIL if pairs else Severity.WARN,
-            by_hand=host not in crowded or crowded[host].hosts > 1,  # namespaces cannot set it
+            # Namespaces of one kernel cannot set it.
+            playbook=None if host not in crowded or crowded[host].hosts > 1 else "tuning",
         )
 
 

@@ -184,7 +184,7 @@ def session_linger(host: Host, facts: HostFacts) -> Iterator[Problem]:
             found=f"{_kill_setting(logind)} for {user}",
             expected="KillUserProcesses=no, or the user in KillExcludeUsers",
             fix=_keep_processes(logind, user),
-            by_hand=True,  # it is a policy of the administrator
+            playbook=None,  # it is a policy of the administrator
         )
     elif not kept and login.uid >= _SYSTEM_UIDS and _setting(logind, "RemoveIPC"):
         yield Problem(

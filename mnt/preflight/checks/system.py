@@ -115,7 +115,7 @@ def shm(host: Host, facts: HostFacts) -> Iterator[Problem]:
             fix="sudo mount -o remount,size=50% /dev/shm"
             if small
             else "remove files of killed jobs: ls -l /dev/shm",
-            by_hand=not small,
+            playbook="tuning" if small else None,
             severity=Severity.FAIL if space.free < needed else Severity.WARN,
         )
 

@@ -155,6 +155,8 @@ def _no_interpreter(host: Host, facts: HostFacts) -> Problem:
         found=found,
         expected=f"{configured} (inventory: python)",
         fix=fix,
+        # A Python of the system is there: what is missing is the environment.
+        playbook="environment" if facts.python and host.python[0].endswith("/bin/python") else "",
     )
 
 

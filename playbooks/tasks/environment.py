@@ -1,0 +1,421 @@
+#!/usr/bin/env python3
+"""One Python environment on one host: environment.yml runs this there. Standard library only, Python 3.8.
+
+    environment.py look ARGUMENTS     what is there, and who has to build
+    environment.py build ARGUMENTS    builds it, unless it is complete
+    environment.py ops ARGUMENTS      compiles DeepSpeed's ops, unless they are there
+
+ARGUMENTS are JSON in base64. The answer is one line, `mnt-environment: JSON`; if something fails, it has
+`error`.
+
+PATH is a symbolic link to PATH.builds/ID, and leads only to what is complete: a job finds all of an environment
+or nothing, and one that runs keeps the environment that it has started with. A venv cannot be moved, so each is
+made where it stays; its last file is `mnt-environment.json`.
+"""
+
+import base64
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+
+MARKER = "mnt-environment.json"
+NOT_PACKAGES = ("python", "os-release", "kernel", "cuda", "nccl", "driver")  # keys of `require`
+LEAST = 16  # MiB: what fails with less has probably failed for that
+KEPT = 2  # builds: the current one, and the one before it, which jobs may use
+_CLAUSE = r"(?:~=|===?|!=|<=|>=|<|>)[\w.*+!-]+"
+REQUIREMENT = re.compile(
+    r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(\[[\w,-]+\])?(%s(?:,%s)*|)$" % (_CLAUSE, _CLAUSE)
+)
+INSTALLED = """
+import importlib.metadata, json, re, sys
+found = {}
+for each in importlib.metadata.distributions():
+    name = each.metadata["Name"]
+    if name:
+        found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), each.version)
+print(json.dumps(found))
+"""
+OPS = """
+import importlib, os, sys
+from deepspeed.ops.op_builder.all_ops import ALL_OPS
+for name in sys.argv[1:]:
+    if name not in ALL_OPS:
+        sys.exit("DeepSpeed has no op %s; it has %s" % (name, ", ".join(sorted(ALL_OPS))))
+for name in sys.argv[1:]:
+    ALL_OPS[name].load()
+"""
+
+
+class Failed(Exception):
+    """Why nothing was done; for people."""
+
+
+# --- what is wanted --------------------------------------------------------------------------------------
+
+
+def requirements(packages, require):
+    """The requirements for pip, with the pins of the inventory: `["torch>=2.6,==2.13.0"]`."""
+    wanted = {}
+    words = packages.split() if isinstance(packages, str) else list(packages)
+    for word in words:
+        match = REQUIREMENT.match(word)
+        if not match:
+            raise Failed("environment_packages: %r is no requirement such as torch>=2.6,<3" % word)
+        wanted[canonical(match.group(1))] = [match.group(1) + (match.group(2) or ""), match.group(3)]
+    for name, specifier in require.items():
+        if name not in NOT_PACKAGES:
+            entry = wanted.setdefault(canonical(name), [name, ""])
+            entry[1] = ",".join(filter(None, [entry[1], specifier.replace(" ", "")]))
+    if not wanted:
+        raise Failed("environment_packages names no package")
+    return ["".join(entry) for _, entry in sorted(wanted.items())]
+
+
+def canonical(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def satisfies(version, specifier):
+    """Whether a version of Python, as 3 numbers, is one of `>=3.10,<3.13`, `==3.11.*`."""
+    for part in filter(None, specifier.replace(" ", "").split(",")):
+        match = re.match(r"(~=|==|!=|<=|>=|<|>)(\d+(?:\.\d+){0,2})(\.\*)?$", part)
+        if not match:
+            raise Failed("require: python: %r is no specifier that this playbook knows" % specifier)
+        sign, number, star = match.groups()
+        numbers = tuple(map(int, number.split(".")))
+        same = version[: len(numbers)] == numbers
+        if not star:
+            full = numbers + (0,) * (3 - len(numbers))
+            same = version == full
+        ok = {
+            "==": same,
+            "!=": not same,
+            "<=": version <= numbers + (0,) * (3 - len(numbers)),
+            ">=": version >= numbers,
+            "<": version < numbers,
+            ">": version > numbers + (0,) * (3 - len(numbers)),
+            "~=": version >= numbers and version[: len(numbers) - 1] == numbers[:-1],
+        }[sign]
+        if not ok:
+            return False
+    return True
+
+
+def interpreter(name, specifier):
+    """The interpreter to build with, and its version. Raises Failed if the host has none that fits."""
+    names = [name] if name else ["python3"] + ["python3.%d" % minor for minor in range(15, 8, -1)]
+    tried = []
+    for each in names:
+        path = shutil.which(os.path.expanduser(each))
+        if path is None:
+            continue
+        look = "import sys; print(*sys.version_info[:3])"
+        done = subprocess.run([path, "-c", look], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        if done.returncode == 0:
+            version = tuple(map(int, done.stdout.split()))
+            if satisfies(version, specifier):
+                return path, "%d.%d.%d" % version
+            tried.append("%s is %d.%d.%d" % ((each,) + version))
+    wanted = "Python %s" % specifier if specifier else name or "Python 3.9"
+    raise Failed(
+        "this host has no %s (%s); install it, or name one by environment_python"
+        % (wanted, "; ".join(tried) or "%s not found" % names[0])
+    )
+
+
+# --- what is there ---------------------------------------------------------------------------------------
+
+
+class Place:
+    """Where an environment is, and where its builds are."""
+
+    def __init__(self, path):
+        self.path = os.path.normpath(os.path.expanduser(path))
+        if not os.path.isabs(self.path) or self.path == "/":
+            raise Failed("%s: an environment needs a directory of its own, by its whole path" % path)
+        self.builds = self.path + ".builds"
+        self.python = os.path.join(self.path, "bin", "python")
+
+    def current(self):
+        """The marker of what PATH leads to; None: nothing. Raises Failed for what others have made."""
+        if not os.path.lexists(self.path):
+            return None
+        target = os.path.realpath(self.path)
+        if os.path.dirname(target) != os.path.realpath(self.builds):
+            raise Failed(
+                "%s exists, and was not made by this playbook; set environment_path to a new place, and "
+                "`python` in the inventory to its bin/python" % self.path
+            )
+        return read_marker(target)
+
+    def owner_is_root(self):
+        """Whether this user cannot write where it is to be made, so that root must."""
+        parent = os.path.dirname(self.path)
+        while not os.path.isdir(parent):
+            parent = os.path.dirname(parent)
+        there = [parent] + [self.builds] * os.path.isdir(self.builds)
+        return not all(os.access(each, os.W_OK | os.X_OK) for each in there)
+
+
+def read_marker(build):
+    try:
+        with open(os.path.join(build, MARKER)) as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return None
+
+
+def installed(python):
+    done = subprocess.run([python, "-I", "-c", INSTALLED], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return json.loads(done.stdout) if done.returncode == 0 else {}
+
+
+def differs(python, lock):
+    """What is not installed as the lock says."""
+    found = installed(python)
+    return [line for line in lock if found.get(canonical(line.split("==")[0])) != line.split("==")[1]]
+
+
+def look(args):
+    """What is there. `patience`: for how many seconds to wait for what is not seen: NFS caches that."""
+    ends = time.time() + args["patience"]
+    while True:
+        answer = look_once(args)
+        if answer["complete"] or time.time() >= ends:
+            return answer
+        time.sleep(2)
+
+
+def look_once(args):
+    """What is there. `head` is the lock file of the head: {"request": .., "lock": ..}, or {}."""
+    wanted = requirements(args["packages"], args["require"])
+    place = Place(args["path"])
+    storage = shared_by(args["storage"], place.path)
+    if storage and os.path.isdir(storage) and os.stat(storage).st_dev == os.stat("/").st_dev:
+        raise Failed(
+            "nothing is mounted at %s, which `storage` in the inventory names; mount it first" % storage
+        )
+    marker = place.current()
+    agreed = args["head"]["lock"] if args["head"].get("request") == wanted else []
+    found = marker["lock"] if marker and marker["request"] == wanted else []
+    complete = (
+        bool(found) and agreed in ([], found) and not args["upgrade"] and not differs(place.python, found)
+    )
+    answer = {
+        "path": place.path,
+        "python": place.python,
+        "root": place.owner_is_root(),
+        "request": wanted,
+        "complete": complete,
+        "shared": bool(storage),
+        "lock": agreed or ([] if args["upgrade"] else found),
+        "ops_shared": bool(shared_by(args["storage"], args["env"].get("TORCH_EXTENSIONS_DIR", ""))),
+    }
+    if not complete:
+        answer["base"] = interpreter(args["base"], args["require"].get("python", ""))[0]
+    return answer
+
+
+def shared_by(storage, path):
+    """The storage that a path is on; None: on none that the inventory names."""
+    found = [each.rstrip("/") for each in storage if (path + "/").startswith(each.rstrip("/") + "/")]
+    return max(found, key=len) if found else None
+
+
+# --- the build -------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def alone(place, seconds):
+    """One build at a time, of all hosts that see the place: `mkdir` is atomic on NFS too."""
+    lock = os.path.join(place.builds, "lock")
+    mine = {"host": socket.gethostname(), "pid": os.getpid()}
+    ends = time.time() + seconds
+    while True:
+        try:
+            os.makedirs(lock)
+            break
+        except FileExistsError:
+            try:
+                with open(os.path.join(lock, "owner")) as file:
+                    owner = json.load(file)
+            except (OSError, ValueError):
+                owner = {}  # it is being written, or was cut off
+            dead = owner.get("host") == mine["host"] and not os.path.isdir("/proc/%d" % owner["pid"])
+            if dead or (not owner and time.time() - mtime(lock) > 60):
+                shutil.rmtree(lock, ignore_errors=True)
+            elif time.time() > ends:
+                raise Failed(
+                    "%s builds there since more than %d s; if it does not any more, remove %s"
+                    % (owner.get("host", "another host"), seconds, lock)
+                )
+            else:
+                time.sleep(1)
+    try:
+        with open(os.path.join(lock, "owner"), "w") as file:
+            json.dump(mine, file)
+        yield
+    finally:
+        shutil.rmtree(lock, ignore_errors=True)
+
+
+def mtime(path):
+    try:
+        return os.stat(path).st_mtime
+    except FileNotFoundError:
+        return time.time()
+
+
+def build(args):
+    """Build what `request` says, with the versions of `lock` if there is one, and switch to it."""
+    place = Place(args["path"])
+    python, version = interpreter(args["base"], args["require"].get("python", ""))
+    wanted = requirements(args["packages"], args["require"])
+    with alone(place, args["wait"]):
+        marker = place.current()
+        done = marker and marker["request"] == wanted and not args["upgrade"]
+        if done and args["lock"] in ([], marker["lock"]) and not differs(place.python, marker["lock"]):
+            return {"changed": False, "lock": marker["lock"], "id": marker["id"]}  # by another host meanwhile
+        number = hashlib.sha256(json.dumps([wanted, args["lock"], version]).encode()).hexdigest()[:8]
+        name = "%s-%s" % (time.strftime("%Y%m%d%H%M%S", time.gmtime()), number)
+        target = os.path.join(place.builds, name)
+        for each in builds(place):
+            if read_marker(os.path.join(place.builds, each)) is None:
+                shutil.rmtree(os.path.join(place.builds, each))  # an earlier run was cut off
+        try:
+            lock = fill(target, python, wanted, args)
+        except BaseException as error:
+            free = free_mib(place.builds)
+            shutil.rmtree(target, ignore_errors=True)  # a full disk gets its space back
+            if isinstance(error, Failed) and free < LEAST:
+                raise Failed("no space left on device: %s has %d MiB free. %s" % (place.builds, free, error))
+            raise
+        write(os.path.join(target, MARKER), {"id": name, "request": wanted, "lock": lock, "python": version})
+        link = place.path + ".new"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(link)
+        os.symlink(os.path.join(os.path.basename(place.builds), name), link)
+        os.rename(link, place.path)
+        for each in builds(place)[:-KEPT]:
+            shutil.rmtree(os.path.join(place.builds, each), ignore_errors=True)
+    return {"changed": True, "lock": lock, "id": name}
+
+
+def free_mib(path):
+    space = os.statvfs(path)
+    return space.f_bavail * space.f_frsize >> 20
+
+
+def builds(place):
+    """The names of the builds, the oldest first."""
+    return sorted(each for each in os.listdir(place.builds) if re.match(r"\d{14}-[0-9a-f]{8}$", each))
+
+
+def write(path, value):
+    with open(path + ".new", "w") as file:
+        json.dump(value, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(path + ".new", path)
+
+
+def fill(target, python, wanted, args):
+    """Make the environment; returns its lock: each distribution with its version."""
+    run([python, "-m", "venv", target], "the environment cannot be made; mnt setup system brings venv")
+    own = os.path.join(target, "bin", "python")
+    brought = installed(own)  # pip, and with older Pythons setuptools
+    source = []
+    if args["wheels"]:
+        source = ["--no-index", "--find-links", args["wheels"]]
+    elif args["index"]:
+        source = ["--index-url", args["index"]]
+    trusted = re.match(r"http://([^/@]*@)?([^/:]+)", args["index"])
+    pip = [own, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
+    pip += source + (["--trusted-host", trusted.group(2)] if trusted and not args["wheels"] else [])
+    install = pip
+    uv = shutil.which("uv") or shutil.which(os.path.expanduser("~/.local/bin/uv"))
+    if args["uv"] == "true" and uv is None:
+        run(pip + ["uv"], "uv cannot be installed")
+        uv = os.path.join(target, "bin", "uv")
+    if uv and args["uv"] != "false":
+        install = [uv, "pip", "install", "--python", own, "--no-progress", *source]
+    listed = os.path.join(target, "mnt-requirements.txt")
+    with open(listed, "w") as file:
+        file.write("".join(line + "\n" for line in args["lock"] or wanted))
+    exact = ["--no-deps"] if args["lock"] else []
+    run(install + exact + ["-r", listed], "the packages cannot be installed")
+    new = [
+        item for item in sorted(installed(own).items()) if item[0] != "uv" and brought.get(item[0]) != item[1]
+    ]
+    return args["lock"] or ["%s==%s" % item for item in new]
+
+
+def run(argv, what, env=None):
+    """Run a command. Raises Failed with what it says of its failure."""
+    environment = {**os.environ, "PYTHONNOUSERSITE": "1", **(env or {})}
+    for name in ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"):
+        environment.pop(name, None)
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
+    text = done.stdout.decode(errors="replace")
+    if done.returncode != 0:
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        said = [line for line in lines if re.search("error|no space left|quota|not available", line, re.I)]
+        # pip's first error names the reason, its last the package
+        chosen = list(dict.fromkeys(said[:1] + said[-2:])) or lines[-2:]
+        raise Failed("%s: %s" % (what, "; ".join(chosen)[:500]))
+    return text
+
+
+# --- DeepSpeed's ops -------------------------------------------------------------------------------------
+
+
+def ops(args):
+    """Compile the ops that were not compiled yet for these versions of torch and DeepSpeed."""
+    place = Place(args["path"])
+    found = installed(place.python)
+    if "deepspeed" not in found:
+        raise Failed("deepspeed_ops: the environment %s has no deepspeed" % place.path)
+    where = args["env"].get("TORCH_EXTENSIONS_DIR")
+    stamps = os.path.expanduser(where or "~/.cache/mnt-deepspeed-ops")
+    os.makedirs(stamps, exist_ok=True)
+    versions = "-".join([found.get("torch", "none"), found["deepspeed"], place.path.replace("/", "_")])
+    left = [name for name in args["ops"] if not os.path.exists(os.path.join(stamps, stamp(name, versions)))]
+    if left and not args["check"]:
+        environment = {name: str(value) for name, value in args["env"].items()}
+        environment["PATH"] = (
+            os.path.join(place.path, "bin") + os.pathsep + os.environ.get("PATH", os.defpath)
+        )
+        run([place.python, "-c", OPS, *left], "DeepSpeed's ops cannot be compiled", environment)
+        for name in left:
+            write(os.path.join(stamps, stamp(name, versions)), {"time": time.time()})
+    return {"changed": bool(left), "ops": left}
+
+
+def stamp(name, versions):
+    return "mnt-op-%s-%s" % (name, versions)
+
+
+def main():
+    word, text = sys.argv[1:]
+    try:
+        answer = {"look": look, "build": build, "ops": ops}[word](json.loads(base64.b64decode(text)))
+    except Failed as error:
+        answer = {"error": str(error)}
+    except OSError as error:
+        answer = {"error": "%s: %s" % (error.filename, error.strerror)}
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            answer["error"] += "; what was built there is removed"
+    print("mnt-environment: " + json.dumps(answer))
+
+
+if __name__ == "__main__":
+    os.umask(0o022)
+    main()

@@ -1,0 +1,139 @@
+"""playbooks/environment.yml: on shared storage once, elsewhere on each host; the packages are small ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import faults
+import pytest
+from mirror import make_wheel, serving
+from setups import allow_sudo, changed, output, problem, setup, snapshot
+
+from mnt.lab.lab import Lab, LabHost
+
+pytest.importorskip("ansible_runner", reason="pip install 'mnt-cluster[setup]'")
+
+SHARED = "/shared/train"
+HOME = "/home/mnt/own/train"
+VERSIONS = "import torch as a, deepspeed as b, transformers as c; print(*(m.__version__ for m in (a, b, c)))"
+
+
+@pytest.fixture
+def make(make_lab: Callable[..., Lab]) -> Callable[[str], Lab]:
+    """Two hosts whose inventory names an interpreter that does not exist."""
+
+    def with_python(place: str) -> Lab:
+        lab = make_lab(count=2, python=f"{place}/bin/python")
+        if lab.hosts[0].exec(["/usr/bin/python3", "-c", "import ensurepip"]).returncode != 0:
+            pytest.skip("no python3-venv")
+        allow_sudo(lab)
+        return lab
+
+    return with_python
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    """Packages of the names in mnt[train], which are not of their size."""
+    place = tmp_path / "wheels"
+    place.mkdir()
+    make_wheel(place, "torch", "2.7.1")
+    make_wheel(place, "deepspeed", "0.17.0", requires=["torch"])
+    make_wheel(place, "transformers", "4.50.0", requires=["tokens>=1"])
+    make_wheel(place, "tokens", "1.1")
+    return place
+
+
+def versions(host: LabHost, place: str) -> str:
+    return output(host, f"{place}/bin/python", "-c", VERSIONS, user=True).strip()
+
+
+def findings(run_mnt: Callable[..., Any], lab: Lab) -> list[tuple[str, str]]:
+    only = "python-version,torch-version,deepspeed-version,transformers-version,package-version"
+    document = json.loads(run_mnt("preflight", "--only", only, "--json", lab=lab).stdout)
+    return [(each["check"], each["playbook"]) for each in document["findings"]]
+
+
+def test_shared_storage_gets_it_once(make: Any, wheels: Path, run_mnt: Callable[..., Any]) -> None:
+    lab = make(SHARED)
+    assert ("python-version", "environment") in findings(run_mnt, lab)
+    with serving(lab, wheels=sorted(wheels.iterdir())) as mirror:
+        assert changed(setup(lab, "environment", "--check", pip_index=mirror.pip)) == {"node1": 1, "node2": 0}
+        assert output(lab.hosts[0], "ls", "-A", "/shared") == ""
+
+        # What an earlier run left behind that was cut off: its lock, whose owner is gone, and half a build.
+        half = f"{SHARED}.builds/20200101000000-0123abcd"
+        output(lab.hosts[0], "mkdir", "-p", f"{half}/bin", f"{SHARED}.builds/lock", user=True)
+        owner = json.dumps({"host": "node1", "pid": 4000000})
+        faults.write_file(lab.hosts[0], f"{SHARED}.builds/lock/owner", owner, user=True)
+
+        assert changed(setup(lab, "environment", pip_index=mirror.pip)) == {"node1": 1, "node2": 0}
+        assert len([path for path in mirror.requests if path.endswith(".whl")]) == 4  # each once
+        assert [versions(host, SHARED) for host in lab.hosts] == ["2.7.1 0.17.0 4.50.0"] * 2
+        assert lab.hosts[0].exec(["test", "-e", half]).returncode == 1
+        assert changed(setup(lab, "environment", pip_index=mirror.pip)) == {"node1": 0, "node2": 0}
+        assert findings(run_mnt, lab) == []
+
+        # Somebody changes it by hand; then node2 does not see the storage.
+        output(lab.hosts[1], f"{SHARED}/bin/python", "-m", "pip", "uninstall", "--yes", "tokens", user=True)
+        assert changed(setup(lab, "environment", pip_index=mirror.pip)) == {"node1": 1, "node2": 0}
+        assert "1.1" in output(lab.hosts[1], f"{SHARED}/bin/pip", "show", "tokens", user=True)
+        with faults.no_shared(lab.hosts[1]):
+            said = problem(setup(lab, "environment", ok=False, pip_index=mirror.pip), "node2")
+        assert "nothing is mounted at /shared, which `storage` in the inventory names" in said
+
+
+def test_each_host_gets_the_same_versions(make: Any, wheels: Path) -> None:
+    lab = make(HOME)
+    only = "torch>=2.6,<3 deepspeed transformers"
+    words = ("environment", "--wheelhouse", str(wheels))
+    assert changed(setup(lab, *words, "-n", "node1", environment_packages=only)) == {"node1": 1}
+    make_wheel(wheels, "torch", "2.8.0")
+    assert changed(setup(lab, *words, environment_packages=only)) == {"node1": 0, "node2": 1}
+    assert [versions(host, HOME) for host in lab.hosts] == ["2.7.1 0.17.0 4.50.0"] * 2  # the lock file's
+    first = output(lab.hosts[0], "readlink", HOME)
+    newer = setup(lab, *words, environment_packages=only, environment_upgrade="true")
+    assert changed(newer) == {"node1": 1, "node2": 1}
+    assert [versions(host, HOME) for host in lab.hosts] == ["2.8.0 0.17.0 4.50.0"] * 2
+    output(
+        lab.hosts[0], f"/home/mnt/own/{first.strip()}/bin/python", "-c", "import torch"
+    )  # for jobs that run
+    assert lab.hosts[0].exec(["sh", "-c", "ls -d /var/tmp/mnt-wheels-*"]).returncode != 0
+
+
+def test_a_disk_that_fills_leaves_nothing_by_halves(make: Any, wheels: Path) -> None:
+    lab = make("/opt/train")
+    host = lab.hosts[0]
+    words = ("environment", "-n", "node1", "--wheelhouse", str(wheels))
+    output(host, "mount", "-t", "tmpfs", "-o", "size=4m,mode=755", "small", "/opt")
+    said = problem(setup(lab, *words, ok=False))
+    assert "no space left on device: /opt/train.builds has " in said
+    assert snapshot(host, "/opt/train").strip() == ""
+    assert output(host, "ls", "/opt/train.builds") == ""
+    output(host, "mount", "-o", "remount,size=200m", "/opt")
+    assert changed(setup(lab, *words)) == {"node1": 1}
+    assert versions(host, "/opt/train") == "2.7.1 0.17.0 4.50.0"
+    assert output(host, "stat", "--format", "%U", "/opt/train/") == "root\n"  # the user cannot write to /opt
+
+
+@pytest.mark.parametrize(
+    ("python", "variables", "says"),
+    [
+        ("/usr", {}, "/usr exists, and was not made by this playbook; set environment_path to a new place"),
+        ("/srv/e", {"environment_packages": "torch;reboot"}, "'torch;reboot' is no requirement such as"),
+        ("/srv/e", {"environment_python": "python9"}, "has no python9 (python9 not found); install it"),
+        ("/srv/e", {"use_uv": "yes please"}, "use_uv is auto, true or false"),
+        ("/srv/e", {"environment_packages": "no-such-thing-at-all"}, "No matching distribution found"),
+    ],
+)
+def test_what_cannot_be_done(
+    make: Any, wheels: Path, python: str, variables: dict[str, str], says: str
+) -> None:
+    lab = make(python)
+    played = setup(lab, "environment", "-n", "node1", "--wheelhouse", str(wheels), ok=False, **variables)
+    assert says in problem(played)
+    assert changed(played) == {"node1": 0}
+    assert lab.hosts[0].exec(["test", "-e", "/srv/e"]).returncode == 1
