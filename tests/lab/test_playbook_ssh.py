@@ -76,4 +76,4 @@ def test_nodes_without_keys_can_log_in_to_each_other(make_lab: Callable[..., Lab
 def test_without_an_inventory_it_says_so(make_lab: Callable[..., Lab], run_mnt: Mnt) -> None:
     lab = make_lab(count=1)
     shown = setup(run_mnt, "-i", str(lab.inventory_path), "-e", "mnt_inventory=/nowhere.yaml", ok=False)
-    assert "there is no inventory /nowhere.yaml on this machine" in shown["node1"]["problem"]
+    assert "there is no inventory '/nowhere.yaml' on this machine" in shown["node1"]["problem"]
