@@ -44,7 +44,7 @@ def problems(mount: Mount, fleet: FleetFacts) -> dict[str, Problem]:
     usable = {host: facts for host, facts in known.items() if host not in found or not _fails(found[host])}
     for problem in (*_other_source(mount, usable), *_no_permission(mount, usable, writable)):
         for host in problem.hosts:
-            found[host] = replace(problem, hosts=(host,))
+            found[host] = replace(problem, hosts=(host,), by_hand=True)
     return {host: found[host] for host in known if host in found}
 
 
@@ -100,7 +100,12 @@ def _problem(mount: Mount, facts: HostFacts, writable: bool) -> Problem | None:
         found, fix, severity = _shown(stack), f"sudo umount {shlex.quote(mount.path)}", Severity.WARN
     else:
         return None
-    return Problem(message, found, describe(mount), fix, severity)
+    # A playbook mounts what is not there; it replaces nothing.
+    return Problem(message, found, describe(mount), fix, severity, by_hand=bool(stack) or not _is_nfs(mount))
+
+
+def _is_nfs(mount: Mount) -> bool:
+    return mount.type in ("nfs", "nfs4") or (mount.type is None and ":/" in (mount.source or ""))
 
 
 def _differences(mount: Mount, top: Mounted, writable: bool) -> list[str]:

@@ -126,6 +126,7 @@ def test_storage_that_is_wrong(facts: dict[str, Any], message: str, fix: str) ->
     fleet = make_fleet({"node2": facts}, everywhere=storage(GOOD), storage=(WANTED,))
     finding = only_finding(fleet, "storage-mount", "node2")
     assert (finding.message, finding.fix, finding.severity) == (message, fix, Severity.FAIL)
+    assert finding.playbook == ("nfs" if facts == storage() else None)
 
 
 def test_storage_mounted_twice_is_a_warning() -> None:

@@ -37,7 +37,7 @@ _STORAGE = _Limits(_GIB, _GIB, 0.05, "at least 5 % of the bytes and of the inode
 _LOCAL = _Limits(_GIB // 16, _GIB, 0.0, "1 GiB and some inodes free")
 
 
-@check("storage-mount")
+@check("storage-mount", playbook="nfs")
 def storage_mount(fleet: FleetFacts) -> Iterator[Problem]:
     """Every path of the inventory's `storage` is mounted as required (type, source, options), and works.
 

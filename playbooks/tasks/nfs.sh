@@ -1,0 +1,205 @@
+#!/bin/sh
+# What playbooks/nfs.yml does on a host: no Python is needed there. Words are plain, nfs_plan.py has checked them.
+#
+#   nfs.sh look     what is missing: client, server
+#   nfs.sh serve    MNT_EXPORTS: directories; MNT_CLIENTS: networks, or "", then that of MNT_ADDRESS;
+#                   MNT_OPTIONS of exports(5); MNT_OWNER of a directory that is made
+#   nfs.sh mount    MNT_MOUNTS: PATH|SOURCE|TYPE|OPTIONS, with spaces between them
+#
+# MNT_CHECK=yes: change nothing. It prints `mnt-changed: ..` for each change, `mnt-error: ..` for the reason of a
+# failure, and `mnt-done` at the end.
+set -u
+umask 022
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C
+
+fail() {
+    echo "mnt-error: $*"
+    exit 1
+}
+
+# Says what changes, and whether it may be done.
+change() {
+    echo "mnt-changed: $*"
+    [ "$MNT_CHECK" != yes ]
+}
+
+has() {
+    command -v "$1" >/dev/null 2>&1
+}
+
+# Runs a command; on failure its words are the reason.
+try() {
+    said=$("$@" 2>&1) || fail "$(echo "$said" | tr -s '\n' ' ')"
+}
+
+# Replaces a file ($1) by standard input, in one step.
+replace() {
+    # Its name ends neither with .conf nor with .exports: nobody reads it.
+    new=$1.mnt-new
+    if [ -e "$1" ]; then cp -p "$1" "$new"; fi
+    if ! { cat >"$new" && mv "$new" "$1"; }; then
+        rm -f "$new"
+        fail "$1 cannot be written: $(df -P "${1%/*}" | awk 'NR == 2 { print $4 " KiB are free" }')"
+    fi
+}
+
+look() {
+    echo "mnt-missing:$(has mount.nfs || echo ' client')$(has exportfs || echo ' server')"
+}
+
+# --- the server --------------------------------------------------------------------------------------------------
+
+EXPORTS=/etc/exports.d/mnt.exports
+
+# The network of the address by which the clients know this host.
+own_network() {
+    address=$MNT_ADDRESS
+    [ -n "$address" ] || address=$(getent ahostsv4 "$(uname -n)" | awk '$1 !~ /^127\./ { print $1; exit }')
+    ip -4 -o route show proto kernel scope link src "${address:-0.0.0.0}" 2>/dev/null | awk '{ print $1; exit }'
+}
+
+runs() {
+    [ "$(cat /proc/fs/nfsd/threads 2>/dev/null || echo 0)" -gt 0 ]
+}
+
+start() {
+    if [ -d /run/systemd/system ]; then
+        try systemctl enable --now nfs-server.service
+    elif [ -x /etc/init.d/nfs-kernel-server ]; then
+        try service nfs-kernel-server start
+    else
+        grep -q nfsd /proc/filesystems || try modprobe nfsd
+        [ -e /proc/fs/nfsd/threads ] || try mount -t nfsd nfsd /proc/fs/nfsd
+        mkdir -p /var/lib/nfs/v4recovery
+        touch /var/lib/nfs/etab /var/lib/nfs/rmtab
+        old=''
+        [ -e /run/rpcbind.sock ] || old='-N 3' # version 3 needs rpcbind
+        # shellcheck disable=SC2086 # it is two words, or none
+        try rpc.nfsd $old 8
+        [ -z "$first" ] || echo Y >/proc/fs/nfsd/v4_end_grace # no client has anything to reclaim
+        # shellcheck disable=SC2086
+        try rpc.mountd $old
+    fi
+    runs || fail "the NFS server does not run: this kernel may have none (modprobe nfsd)"
+}
+
+# Whether lines have this first word.
+names() {
+    awk -v path="$1" '$1 == path { found = 1 } END { exit !found }'
+}
+
+# Whether another file exports a directory: what it says stays in force.
+exported_elsewhere() {
+    for file in /etc/exports /etc/exports.d/*.exports; do
+        if [ "$file" != "$EXPORTS" ] && [ -e "$file" ] && names "$1" <"$file"; then
+            return 0
+        fi
+    done
+    return 1
+}
+
+serve() {
+    clients=$(echo "$MNT_CLIENTS" | tr , ' ')
+    [ -n "$clients" ] || clients=$(own_network)
+    [ -n "$clients" ] || fail "no network of this host has the address ${MNT_ADDRESS:-of its name}: say who may mount" \
+        "what it exports, such as -e nfs_clients=10.0.0.0/24"
+    for path in $MNT_EXPORTS; do
+        [ -d "$path" ] || {
+            [ ! -e "$path" ] || fail "$path is no directory"
+            if change "$path is made, for $MNT_OWNER"; then
+                try mkdir -p "$path"
+                try chown "$MNT_OWNER:" "$path"
+            fi
+        }
+    done
+    wanted="# Written by playbooks/nfs.yml of mnt."
+    # Other directories of earlier runs stay.
+    others=$(awk -v ours=" $MNT_EXPORTS " '$1 !~ /^#/ && NF && !index(ours, " " $1 " ")' "$EXPORTS" 2>/dev/null)
+    [ -z "$others" ] || wanted="$wanted
+$others"
+    for path in $MNT_EXPORTS; do
+        exported_elsewhere "$path" && continue
+        wanted="$wanted
+$path"
+        for client in $clients; do wanted="$wanted $client($MNT_OPTIONS)"; done
+    done
+    first='' before=''
+    if [ -e "$EXPORTS" ]; then before=$(cat "$EXPORTS"); else first=yes; fi
+    written=''
+    if [ "$wanted" != "$before" ] && change "$EXPORTS is written"; then
+        mkdir -p "${EXPORTS%/*}"
+        [ -e /etc/exports ] || : >/etc/exports # exportfs insists on it
+        echo "$wanted" | replace "$EXPORTS"
+        written=yes
+    fi
+    if ! runs && change "the NFS server is started"; then
+        start
+    elif [ -d /run/systemd/system ] && ! systemctl is-enabled -q nfs-server.service; then
+        change "the NFS server is enabled" && try systemctl enable nfs-server.service
+    fi
+    active=yes
+    for path in $MNT_EXPORTS; do
+        exportfs -s 2>/dev/null | names "$path" || active=''
+    done
+    if [ -n "$written" ] || { [ -z "$active" ] && change "the directories are exported"; }; then
+        said=$(exportfs -ra 2>&1) || {
+            # Nothing half done: what was exported before is exported again.
+            if [ -n "$written" ] && [ -n "$first" ]; then rm -f "$EXPORTS"; fi
+            if [ -n "$written" ] && [ -z "$first" ]; then echo "$before" | replace "$EXPORTS"; fi
+            exportfs -ra >/dev/null 2>&1
+            fail "exportfs: $(echo "$said" | tr -s '\n' ' ')"
+        }
+    fi
+}
+
+# --- the clients -------------------------------------------------------------------------------------------------
+
+mount_one() {
+    # What is on top counts. Nothing is asked of a file system: it may hang.
+    found=$(awk -v path="$path" '$2 == path && $3 != "autofs" { top = $3 " " $1 } END { print top }' /proc/self/mounts)
+    case $found in
+        "nfs ${source%/}" | "nfs4 ${source%/}" | "nfs $source" | "nfs4 $source") ;;
+        '')
+            if change "$path is mounted"; then
+                [ -d "$path" ] || try mkdir -p "$path"
+                said=$(timeout 60 mount -t "$type" -o "$options,retry=0" "$source" "$path" 2>&1)
+                code=$?
+                way="the server must be among the hosts of this run, or export it already"
+                case $code,$said in
+                    0,*) ;;
+                    124,*) fail "$source does not answer" ;;
+                    *"No such device"*) fail "$(echo "$said" | tail -n 1): this kernel has no NFS (modprobe $type)" ;;
+                    *) fail "$(echo "$said" | tr -s '\n' ' ' | sed 's/ *$//'); $way" ;;
+                esac
+            fi
+            ;;
+        *)
+            fail "$path has ${found#* } (${found%% *}) on it instead of $source: end what uses it," \
+                "then: sudo umount $path"
+            ;;
+    esac
+    # An entry for this mount with options of its own stays.
+    entry=$(awk -v path="$path" '$1 !~ /^#/ && $2 == path { print $1 }' /etc/fstab 2>/dev/null)
+    if [ "${entry%/}" != "${source%/}" ] && change "/etc/fstab has $path"; then
+        {
+            [ ! -e /etc/fstab ] || awk -v path="$path" '$1 ~ /^#/ || $2 != path' /etc/fstab
+            echo "$source $path $type $options,_netdev,nofail 0 0"
+        } | replace /etc/fstab
+    fi
+}
+
+mount_all() {
+    for mount in $MNT_MOUNTS; do
+        IFS='|' read -r path source type options <<END
+$mount
+END
+        mount_one
+    done
+}
+
+case $1 in
+    look) look ;;
+    serve) serve ;;
+    mount) mount_all ;;
+esac
+echo mnt-done

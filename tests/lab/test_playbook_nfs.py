@@ -1,0 +1,124 @@
+"""playbooks/nfs.yml, by `mnt setup` on hosts whose kernels have NFS: node1 serves, both mount it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from nfs import NfsLab, packages
+
+from mnt.errors import MntError
+
+pytest.importorskip("ansible_runner", reason="pip install 'mnt-cluster[setup]'")
+
+Mnt = Callable[..., subprocess.CompletedProcess[str]]
+Setup = Callable[..., dict[str, Any]]
+
+SOURCE, PATH = "node1:/mnt/export/shared", "/mnt/shared"
+EXPORTS = "/etc/exports.d/mnt.exports"
+# The export lies on a tmpfs, which has no number of its own.
+OPTIONS = "nfs_export_options=rw,sync,no_subtree_check,root_squash,fsid=7"
+_SUDO = {
+    "sudoers": "root ALL=(ALL) ALL\nmnt ALL=(ALL) NOPASSWD: ALL\n",
+    "pam.d/sudo": "".join(f"{kind} required pam_permit.so\n" for kind in ("auth", "account", "session")),
+}
+# A guest's /etc is that of all guests, read-only, and so is its root, which cannot be exported: nfs.conf has
+# another root for what is exported.
+_OWN_FILES = (
+    "umount /mnt/shared; cp -a /etc /run/etc && mount --bind /run/etc /etc && rm /etc/exports; "
+    "mount -t tmpfs tmpfs /srv && mkdir /srv/mnt && mount --bind /mnt /srv/mnt"
+)
+
+
+@pytest.fixture(scope="module")
+def nfs_lab(lab_support: None) -> Iterator[NfsLab]:
+    """Two nodes that mount nothing and serve nothing, on which the ordinary user may become root."""
+    try:
+        packages.require()
+    except MntError as error:
+        pytest.skip(f"no NFS lab can be made here: {error}; {error.fix}")
+    with NfsLab(2) as lab:
+        etc = Path(f"/proc/{lab.anchor}/root/run/root/etc")
+        (etc / "pam.d").mkdir()
+        for name, text in _SUDO.items():
+            (etc / name).write_text(text)
+            (etc / name).chmod(0o440)
+        (etc / "alternatives").mkdir()
+        (etc / "alternatives" / "awk").symlink_to(os.path.realpath("/usr/bin/awk"))
+        for node in lab.nodes.values():
+            node.guest.run(_OWN_FILES)
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def inventory(nfs_lab: NfsLab, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    document = yaml.safe_load(nfs_lab.inventory_path.read_text())
+    document["storage"][0]["source"] = SOURCE
+    place = tmp_path_factory.mktemp("nfs") / "inventory.yaml"
+    place.write_text(yaml.safe_dump(document))
+    return place
+
+
+@pytest.fixture(scope="module")
+def setup(inventory: Path, run_mnt: Mnt) -> Setup:
+    def run(*words: str, ok: bool = True) -> dict[str, Any]:
+        done = run_mnt("setup", "nfs", "-i", str(inventory), "--json", "-e", OPTIONS, *words)
+        assert done.returncode == (0 if ok else 1), done.stdout + done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)["playbooks"]["nfs"]["hosts"]
+        return found
+
+    return run
+
+
+def findings(run_mnt: Mnt, inventory: Path) -> list[dict[str, Any]]:
+    done = run_mnt("preflight", "-i", str(inventory), "--only", "storage-mount,storage-visible", "--json")
+    found: list[dict[str, Any]] = json.loads(done.stdout)["findings"]
+    return found
+
+
+def test_a_server_and_its_clients(nfs_lab: NfsLab, inventory: Path, setup: Setup, run_mnt: Mnt) -> None:
+    one, two = (node.guest for node in nfs_lab.nodes.values())
+    network = yaml.safe_load(inventory.read_text())["network"]["subnet"]
+    (finding,) = findings(run_mnt, inventory)
+    assert (finding["check"], finding["hosts"], finding["playbook"]) == (
+        "storage-mount",
+        ["node1", "node2"],
+        "nfs",
+    )
+
+    shown = setup("--check")
+    assert all(host["changed"] > 0 for host in shown.values()), shown
+    assert (
+        one.run("ls -d /etc/exports.d /mnt/export /etc/fstab /proc/fs/nfsd/threads 2>/dev/null || true") == ""
+    )
+
+    setup()
+    assert (
+        one.run(f"tail -n 1 {EXPORTS}")
+        == f"/mnt/export/shared {network}(rw,sync,no_subtree_check,root_squash,fsid=7)\n"
+    )
+    for guest in (one, two):
+        assert guest.run("cat /etc/fstab") == f"{SOURCE} {PATH} nfs4 rw,hard,_netdev,nofail 0 0\n"
+        assert guest.run(f"findmnt -n -o SOURCE,FSTYPE {PATH}").split() == [SOURCE, "nfs4"]
+    assert findings(run_mnt, inventory) == []
+    two.run(f"setpriv --reuid=mnt --regid=mnt --clear-groups touch {PATH}/of-mnt")
+    assert one.run("stat -c %U /mnt/export/shared/of-mnt") == "mnt\n"
+    assert two.run(f"touch {PATH}/of-root 2>&1 || true").endswith("Permission denied\n")  # root_squash
+
+    two.run(f"umount {PATH}; sed -i '/shared/d' /etc/fstab")
+    again = setup()
+    assert [host["changed"] for host in again.values()] == [0, 1]
+
+
+def test_what_is_mounted_there_stays(nfs_lab: NfsLab, setup: Setup) -> None:
+    """One host alone, whose server is not in the run."""
+    two = nfs_lab.nodes["node2"].guest
+    two.run(f"umount {PATH}; mount -t tmpfs other {PATH}")
+    shown = setup("-n", "node2", ok=False)
+    assert f"{PATH} has other (tmpfs) on it instead of {SOURCE}" in shown["node2"]["problem"]
