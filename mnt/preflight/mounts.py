@@ -44,7 +44,7 @@ def problems(mount: Mount, fleet: FleetFacts) -> dict[str, Problem]:
     usable = {host: facts for host, facts in known.items() if host not in found or not _fails(found[host])}
     for problem in (*_other_source(mount, usable), *_no_permission(mount, usable, writable)):
         for host in problem.hosts:
-            found[host] = replace(problem, hosts=(host,), by_hand=True)
+            found[host] = replace(problem, hosts=(host,), playbook=None)
     return {host: found[host] for host in known if host in found}
 
 
@@ -101,7 +101,8 @@ def _problem(mount: Mount, facts: HostFacts, writable: bool) -> Problem | None:
     else:
         return None
     # A playbook mounts what is not there; it replaces nothing.
-    return Problem(message, found, describe(mount), fix, severity, by_hand=bool(stack) or not _is_nfs(mount))
+    playbook = "nfs" if not stack and _is_nfs(mount) else None
+    return Problem(message, found, describe(mount), fix, severity, playbook=playbook)
 
 
 def _is_nfs(mount: Mount) -> bool:
