@@ -139,3 +139,20 @@ def test_a_directory_for_caches_that_another_user_made(
     with pytest.raises(Refused, match=f"{taken} (is open to|is not a directory|belongs to)") as caught:
         files.make_temporary_directory()
     assert caught.value.fix
+
+
+@pytest.mark.parametrize("level", ["job", "host"])
+def test_no_file_is_written_behind_a_link_of_another_node(
+    paths: JobPaths, tmp_path: Path, level: str
+) -> None:
+    """jobs_dir is on a disk that the nodes share; the link leads to files that only this node has."""
+    taken = Path(paths.job_directory if level == "job" else paths.directory)
+    elsewhere = tmp_path / "elsewhere"
+    taken.rename(elsewhere)
+    taken.symlink_to(elsewhere)
+    mine = elsewhere / ("node1/state.json" if level == "job" else "state.json")
+    mine.write_text("mine")
+    with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
+        paths.write(paths.state, {})
+    assert mine.read_text() == "mine"
+    assert paths.read(paths.state) is None

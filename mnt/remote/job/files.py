@@ -12,7 +12,15 @@ import stat
 from collections.abc import Iterator
 from typing import Any
 
-from mnt.remote.common.files import entries, open_regular, read_json, replace_file, strerror
+from mnt.remote.common.files import (
+    encode,
+    entries,
+    open_regular,
+    open_without_links,
+    read_json,
+    replace_file,
+    strerror,
+)
 from mnt.remote.common.forms import HOST_NAME, JOB_NAME
 from mnt.remote.common.owners import check_owners
 from mnt.remote.common.refusal import Refused
@@ -122,7 +130,7 @@ class JobPaths(JobFiles):
         """The path of a file in the job's directory, on whose way to `jobs_dir` there is no link.
 
         Another node may have made the links behind that, to files that only this one has. So these files are
-        read without following any.
+        read and replaced without following any.
         """
         jobs_dir = os.path.dirname(self.job_directory)
         return os.path.join(os.path.realpath(jobs_dir), os.path.relpath(path, jobs_dir))
@@ -140,7 +148,8 @@ class JobPaths(JobFiles):
     def write(self, path: str, document: Any) -> None:
         """Replace one of these files.
 
-        Raises OSError, also if another user can write to its directory: a job goes on, as on a full disk.
+        Raises OSError, also if another user can write to its directory, or if another node has put a link on
+        the way to it: a job goes on, as on a full disk.
         """
         try:
             exists = self._has_directory_of(path)
@@ -148,7 +157,14 @@ class JobPaths(JobFiles):
             raise PermissionError(errno.EPERM, str(refusal)) from None
         if not exists:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.path.dirname(path))
-        replace_file(path, json.dumps(document))
+        if self._is_local(path):
+            replace_file(path, json.dumps(document))
+            return
+        above = open_without_links(encode(self.real(os.path.dirname(path))), os.O_PATH | os.O_DIRECTORY)
+        try:
+            replace_file(os.path.basename(path), json.dumps(document), dir_fd=above)
+        finally:
+            os.close(above)
 
     def remove_directory(self) -> None:
         """Remove this node's directory, and the job's if no other node has one. Raises Refused."""
