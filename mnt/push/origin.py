@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mnt import __version__
+from mnt.push.tree import work_tree
 from mnt.tasks.push import Pushed
 
 _GIT_TIMEOUT = 5.0  # seconds
@@ -56,7 +57,9 @@ def here(root: Path, moment: float | None = None) -> Origin:
 
 
 def _git_state(root: Path) -> dict[str, Any]:
-    commit = _git(root, "rev-parse", "--verify", "HEAD")
+    # Others may be able to write to .git: a branch may be a link to a file of this user, whose 40 digits
+    # git takes for an id. Only what the repository has is a commit.
+    commit = _git(root, "rev-parse", "--verify", "HEAD^{commit}")
     if commit is None:
         return {}
     branch = _git(root, "symbolic-ref", "--short", "-q", "HEAD")
@@ -67,13 +70,17 @@ def _git(root: Path, *words: str) -> str | None:
     """What git prints; None: it fails, or there is none.
 
     Only for what reads no file of the work tree: `git status` runs the filters that the tree's own
-    .git/config names.
+    .git/config names. It fetches no object that is missing, which can start a program too, takes no directory
+    for a repository that is not named .git, and does not look above the work tree.
     """
     safe = ["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"]
+    safe += ["-c", "safe.bareRepository=explicit"]
+    lent = {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "", "LC_ALL": "C"}
+    above = str(work_tree(root.resolve()).parent)
     try:
         ran = subprocess.run(
             ["sh", "-c", _LIMITED, "git", "-C", str(root), *safe, *words],
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
+            env={**os.environ, **lent, "GIT_CEILING_DIRECTORIES": above},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -80,7 +80,7 @@ def walk(source: str | os.PathLike[str], most: int | None = None, most_bytes: in
         raise UsageError(f"{source}: {strerror(error)}", fix=_NAME_IT) from None
     started = time.time()
     root = _checked(root)
-    top = _work_tree(root)
+    top = work_tree(root)
     notes: list[str] = []
     try:
         entries = [Entry("", "dir", _mode(root.stat(), "."))]
@@ -174,7 +174,7 @@ def printable(path: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in path)
 
 
-def _work_tree(root: Path) -> Path:
+def work_tree(root: Path) -> Path:
     """The nearest directory at or above `root` that contains `.git`; `root` itself if there is none.
 
     A `.git` of another user does not count, as for git (git-config(1), safe.directory): anyone can make one

@@ -105,6 +105,38 @@ def test_no_program_of_the_tree_is_run(tree: Path, tmp_path: Path) -> None:
     assert not witness.exists()
 
 
+@pytest.mark.parametrize("name", ["HEAD", "refs/heads/main", "refs/heads"])
+def test_what_looks_like_a_commit_and_is_none(tree: Path, tmp_path: Path, name: str) -> None:
+    """Where a group shares .git, a member can make a link to this user's token of 40 hex digits."""
+    git(tree, "init", "-q", "-b", "main")
+    git(tree, "add", "-A")
+    git(tree, "commit", "-qm", "x")
+    (tmp_path / "main").write_text("0badcafe" * 5 + "\n")
+    place = tree / ".git" / name
+    place.rename(tmp_path / "aside")
+    place.symlink_to(tmp_path if name == "refs/heads" else tmp_path / "main")
+    assert here(tree, 1.0).commit is None
+
+
+def test_a_commit_that_is_missing_is_not_fetched(tree: Path, tmp_path: Path) -> None:
+    """Whoever can write to .git/config can name the program that would fetch it."""
+    git(tree, "init", "-q", "-b", "main")
+    witness = tmp_path / "witness"
+    for key, value in (
+        ("core.repositoryFormatVersion", "1"),
+        ("extensions.partialClone", "hers"),
+        ("remote.hers.promisor", "true"),
+        ("remote.hers.url", f"ext::touch {witness}"),
+        ("protocol.ext.allow", "always"),
+    ):
+        git(tree, "config", key, value)
+    (tree / ".git" / "refs" / "heads" / "main").write_text("0badcafe" * 5 + "\n")
+    assert here(tree, 1.0).commit is None
+    assert not witness.exists()
+    subprocess.run(["git", "-C", tree, "rev-parse", "HEAD^{commit}"], capture_output=True)
+    assert witness.exists()
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
