@@ -13,10 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from mnt.remote.common.files import (
-    encode,
     entries,
     open_regular,
-    open_without_links,
     read_json,
     replace_file,
     strerror,
@@ -24,7 +22,7 @@ from mnt.remote.common.files import (
 from mnt.remote.common.forms import HOST_NAME, JOB_NAME
 from mnt.remote.common.owners import check_owners
 from mnt.remote.common.refusal import Refused
-from mnt.remote.common.unlinked import open_regular_without_links
+from mnt.remote.common.unlinked import directory_without_links, open_regular_without_links
 from mnt.remote.job.failures import tail
 
 FORMAT = 1
@@ -160,7 +158,7 @@ class JobPaths(JobFiles):
         if self._is_local(path):
             replace_file(path, json.dumps(document))
             return
-        above = open_without_links(encode(self.real(os.path.dirname(path))), os.O_PATH | os.O_DIRECTORY)
+        above = directory_without_links(self.real(os.path.dirname(path)))
         try:
             replace_file(os.path.basename(path), json.dumps(document), dir_fd=above)
         finally:
