@@ -197,6 +197,7 @@ def _directions(host: str, bad: set[Pair], tried: set[Pair], left: set[Pair]) ->
 
 _EXPECTED = "every host connects to every other over the training network"
 _RULES = "sudo nft list ruleset; sudo iptables -S"
+_OURS = "where ufw or firewalld runs: mnt setup firewall"
 
 
 _STRANGER = "another host answers"  # one that claims the target's address; see `mnt/remote/net/reach.py`
@@ -238,7 +239,7 @@ class _Texts:
             fix = f"check its training NIC, cable, VLAN and firewall: ip -s link; {_RULES}"
         elif cause.shape == "in":
             message = "no other host can connect to it over the training network, but it can connect to them"
-            fix = f"allow incoming connections from the training network in its firewall: {_RULES}"
+            fix = f"allow incoming connections from the training network in its firewall: {_RULES}; {_OURS}"
         elif cause.shape == "out":
             message = (
                 "it cannot connect to any other host over the training network, but they can connect to it"
@@ -264,7 +265,7 @@ class _Texts:
         allowed = f"port {self.port}" if kind == MASTER else "net.ipv4.ip_local_port_range"
         fix = f"open {allowed}, or better all ports, between the training hosts"
         if (network := self._network(cause)) is not None:
-            fix += f": sudo iptables -I INPUT -s {network} -j ACCEPT"
+            fix += f": sudo iptables -I INPUT -s {network} -j ACCEPT; {_OURS}"
         # The master port of a worker is used only if a job has that worker as its master.
         leads = any(target == self.master for _, target in cause.pairs)
         severity = Severity.WARN if kind == MASTER and not leads else None

@@ -1,11 +1,9 @@
-"""playbooks/firewall.yml, applied over SSH and sudo to hosts where a store listens everywhere."""
+"""`mnt setup firewall`, on hosts where a store listens everywhere, and on some with ufw and firewalld."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +13,7 @@ from pathlib import Path
 import faults
 import pytest
 import yaml
+from mirror import Mirror, serving
 from test_store import JOB, PORT, strangers_visit, training_python
 from waiting import PATIENCE, wait_for
 
@@ -35,9 +34,7 @@ sys.stdin.read()
 """
 CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 3).close()"
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("ansible") is None, reason="no ansible-core: pip install -e '.[test]'"
-)
+pytest.importorskip("ansible_runner", reason="pip install 'mnt-cluster[setup]'")
 
 
 @pytest.fixture
@@ -50,8 +47,23 @@ def hosts(make_lab: Callable[..., Lab]) -> Lab:
 
 
 @pytest.fixture
-def play(hosts: Lab, tmp_path: Path) -> Play:
-    """`play("--check", training_sources=..)`: what Ansible prints, and how many things it has changed."""
+def play(hosts: Lab, run_mnt: Mnt) -> Play:
+    """`play("--check", training_sources=..)`: what mnt setup prints, and how many things it has changed."""
+
+    def run(*words: str, ok: bool = True, **variables: str) -> tuple[str, int]:
+        extra = [f"--extra-var={name}={value}" for name, value in variables.items()]
+        done = run_mnt("setup", "firewall", "--json", *words, *extra, lab=hosts)
+        text = done.stdout + done.stderr
+        assert (done.returncode == 0) is ok, text
+        results = json.loads(done.stdout)["playbooks"]["firewall"]["hosts"].values()
+        return text, sum(result["changed"] for result in results)
+
+    return run
+
+
+@pytest.fixture
+def play_by_hand(hosts: Lab, tmp_path: Path) -> Callable[..., None]:
+    """`play_by_hand("--limit", "node1", training_sources=..)`: ansible-playbook, without mnt."""
     ssh = yaml.safe_load(hosts.inventory_path.read_text())["ssh"]
     lines = [f"{host.name} ansible_host={host.spec.management}" for host in hosts.hosts]
     lines += ["[all:vars]", "ansible_python_interpreter=/usr/bin/python3", f"ansible_user={ssh['user']}"]
@@ -59,20 +71,16 @@ def play(hosts: Lab, tmp_path: Path) -> Play:
     lines += [f"ansible_ssh_common_args={options}"]
     (tmp_path / "hosts.ini").write_text("\n".join(lines) + "\n")
 
-    masters = "-o ControlMaster=auto -o ControlPersist=5"
-
-    def run(*words: str, ok: bool = True, **variables: str) -> tuple[str, int]:
+    def run(*words: str, **variables: str) -> None:
         options = ["-i", str(tmp_path / "hosts.ini"), "--become", "--extra-vars", json.dumps(variables)]
         done = subprocess.run(
             [sys.executable, "-m", "ansible", "playbook", *options, *words, str(PLAYBOOK)],
-            env={**os.environ, "ANSIBLE_PIPELINING": "1", "ANSIBLE_SSH_ARGS": masters},
+            env={**os.environ, "ANSIBLE_PIPELINING": "1"},
             capture_output=True,
             text=True,
             timeout=PATIENCE,
         )
-        text = done.stdout + done.stderr
-        assert (done.returncode == 0) is ok, text
-        return text, sum(map(int, re.findall(r"changed=(\d+)", done.stdout)))
+        assert done.returncode == 0, done.stdout + done.stderr
 
     return run
 
@@ -110,25 +118,24 @@ def rules(host: LabHost) -> str:
 
 def test_it_shuts_strangers_out_and_nobody_else(hosts: Lab, play: Play) -> None:
     master, worker = hosts.hosts
-    network = {"training_sources": str(hosts.record.spec.training)}
     with store_on_every_address(hosts, master), route_by_the_management_network(master):
         addresses = (master.spec.management, master.spec.training)
         assert [strangers_visit(hosts, address).returncode for address in addresses] == [0, 0]
 
-        shown, would = play("--check", "--diff", **network)
+        shown, would = play("--check")
         assert would > 0, shown
         assert rules(master) == ""  # a check changes nothing
-        play(**network)
+        play()
         assert [strangers_visit(hosts, address).returncode for address in addresses] == [1, 1]
         assert connects(worker, master.spec.training, PORT)
         assert connects(master, master.spec.training, PORT)  # over the loopback interface
         assert connects(worker, master.spec.management, 22)
 
         for words in ((), ("--check",)):
-            shown, changed = play(*words, **network)
+            shown, changed = play(*words)
             assert changed == 0, shown
         master.exec(["nft", "flush", "ruleset"])
-        assert play(**network)[1] == 1  # loaded again, on one host
+        assert play()[1] == 1  # loaded again, on one host
 
         play(training_firewall="absent")
         assert [rules(host) for host in hosts.hosts] == ["", ""]
@@ -137,7 +144,7 @@ def test_it_shuts_strangers_out_and_nobody_else(hosts: Lab, play: Play) -> None:
 
 
 def test_a_job_trains_behind_it(hosts: Lab, play: Play, run_mnt: Mnt, tmp_path: Path) -> None:
-    play(training_sources=str(hosts.record.spec.training))
+    play()
     tree = tmp_path / "tree"
     tree.mkdir()
     (tree / "sums.py").write_text(JOB)
@@ -154,13 +161,13 @@ def test_a_job_trains_behind_it(hosts: Lab, play: Play, run_mnt: Mnt, tmp_path: 
     assert run_mnt("stop", job, lab=hosts).returncode == 0
 
 
-def test_ssh_on_a_port_of_the_range_stays_open(hosts: Lab, play: Play) -> None:
+def test_ssh_on_a_port_of_the_range_stays_open(hosts: Lab, play_by_hand: Callable[..., None]) -> None:
     master = hosts.host("node1")
     for port in (40022, 40023, 40024):
         faults.start_sshd(master, "-p", str(port))
     # ansible_port is the port of the connection; the others are not known to Ansible.
     ports = {"ansible_port": "40022", "ssh_ports": "40023", "open_ports": "40024,29500"}
-    play("--limit", "node1", training_sources=str(hosts.record.spec.training), **ports)
+    play_by_hand("--limit", "node1", training_sources=str(hosts.record.spec.training), **ports)
     stranger = hosts.host("node2")
     connect = "import socket, sys; a = sys.argv; socket.create_connection((a[1], int(a[2])), 3, (a[3], 0))"
     for port in (22, 40022, 40023, 40024):
@@ -169,11 +176,78 @@ def test_ssh_on_a_port_of_the_range_stays_open(hosts: Lab, play: Play) -> None:
         assert done.returncode == 0, (port, done.stderr)
 
 
+def install(host: LabHost, mirror: Mirror, package: str) -> None:
+    script = """
+        rm -f /etc/apt/sources.list.d/* && echo "$1" >/etc/apt/sources.list && apt-get -q update &&
+        echo path-exclude=/usr/share/man/* >/etc/dpkg/dpkg.cfg.d/no-man &&
+        DEBIAN_FRONTEND=noninteractive apt-get -qy --no-install-recommends install "$2"
+    """
+    done = host.exec(["sh", "-c", script, "sh", mirror.apt, package])
+    assert done.returncode == 0, done.stderr
+
+
+def start_ufw(host: LabHost, mirror: Mirror) -> None:
+    """Only SSH is open."""
+    install(host, mirror, "ufw")
+    for words in (["default", "deny", "incoming"], ["allow", "22/tcp"], ["--force", "enable"]):
+        assert host.exec(["ufw", *words]).returncode == 0
+
+
+def start_firewalld(host: LabHost, mirror: Mirror) -> None:
+    """As it comes from Debian: only SSH and DHCPv6 are open."""
+    install(host, mirror, "firewalld")
+    daemons = "mkdir -p /run/dbus && dbus-daemon --system --fork && firewalld"
+    assert host.exec(["sh", "-c", daemons]).returncode == 0
+    wait_for(lambda: host.exec(["firewall-cmd", "--state"]).returncode == 0)
+
+
+def test_ufw_and_firewalld_let_the_training_network_through(hosts: Lab, play: Play, run_mnt: Mnt) -> None:
+    first, second = hosts.hosts
+
+    def reached() -> bool:
+        return run_mnt("preflight", "--only", "nic-reach,mtu", lab=hosts).returncode == 0
+
+    def allowed() -> tuple[str, str]:
+        """What is in force: the rules of ufw, and those of the policy, without its name."""
+        policy = second.exec(["firewall-cmd", "--policy=mnt-training", "--list-rich-rules"])
+        return first.exec(["ufw", "show", "added"]).stdout, policy.stdout
+
+    with serving(hosts, debs=["ufw", "firewalld"]) as mirror:
+        start_ufw(first, mirror)
+        start_firewalld(second, mirror)
+    before = allowed()
+    assert before[1] == ""
+    assert not reached()
+
+    shown, would = play("--check")
+    assert would > 0, shown
+    assert allowed() == before
+    play()
+    assert reached()
+    # What the owner of a host opens to everyone stays shut, for these ports.
+    first.exec(["ufw", "allow", f"{PORT}/tcp"])
+    with store_on_every_address(hosts, first):
+        assert connects(second, first.spec.training, PORT)
+        assert strangers_visit(hosts, first.spec.management).returncode == 1
+    shown, changed = play()
+    assert changed == 0, shown
+
+    play(master_port="29600")  # what was for the other port goes
+    ufw, firewalld = allowed()
+    assert ("port 29600 proto" in ufw, "port 29500 proto" in ufw) == (True, False)
+    assert ('port="29600"' in firewalld, 'port="29500"' in firewalld) == (True, False)
+
+    play(training_firewall="absent")
+    first.exec(["ufw", "delete", "allow", f"{PORT}/tcp"])
+    assert allowed() == before
+
+
 @pytest.mark.parametrize(
     ("variables", "says"),
     [
-        ({}, "training_sources must be the training network"),
+        ({"training_sources": ""}, "training_sources must be the training network"),
         ({"training_sources": "10.0.0.1/24"}, "has host bits set"),
+        ({"training_sources": "0.0.0.0/0"}, "0.0.0.0/0 is everybody"),
         ({"training_sources": "192.0.2.0/24"}, "is in training_sources, 192.0.2.0/24"),
         (
             {"training_sources": "192.0.2.0/24 }; flush ruleset"},
@@ -184,6 +258,6 @@ def test_ssh_on_a_port_of_the_range_stays_open(hosts: Lab, play: Play) -> None:
     ],
 )
 def test_wrong_variables_change_nothing(hosts: Lab, play: Play, variables: dict[str, str], says: str) -> None:
-    shown, changed = play(ok=False, **variables)
+    shown, changed = play("-n", "node1", ok=False, **variables)
     assert says in " ".join(shown.split())
     assert changed == 0

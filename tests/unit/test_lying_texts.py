@@ -19,7 +19,7 @@ from waiting import at_most
 
 from mnt import ui
 from mnt.errors import HostError, NeverStarted
-from mnt.facts.gather_further import Exchange, _gather_visibility
+from mnt.facts.gather_further import Exchange, gather_visibility
 from mnt.facts.host import Interface, Interpreter, Listener
 from mnt.facts.system import Artifacts, Exposed, Release, Resolved
 from mnt.fleet import Fleet
@@ -67,7 +67,7 @@ def test_no_host_opens_what_the_writer_names(file: str) -> None:
             yield "answer", {"seen": {"/shared": {"delay": 0.1, "error": None}}}
 
     with fleet_of("rogue", "node2", script=speak) as fleet:
-        found = _gather_visibility(
+        found = gather_visibility(
             fleet, [Exchange("/shared", "rogue", ["node2"], ["/shared", "/shared/work"])]
         )
     assert opened == []
