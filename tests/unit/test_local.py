@@ -282,7 +282,7 @@ def test_a_directory_in_which_another_user_can_put_files(mnt: LocalMnt, mode: in
             done = mnt.launch(*words, str(own / "train.py"))
             assert (done.returncode, named in done.stderr) == (code, True), done.stdout + done.stderr
             assert "hers" not in done.stdout + done.stderr
-        mnt.cwd.chmod(0o755)
+        mnt.cwd.chmod(0o775)  # as with umask 002: its group is this user's
         (mnt.cwd / "sitecustomize.py").unlink()
         assert "mine" in mnt.launch(str(own / "train.py")).stdout
     finally:

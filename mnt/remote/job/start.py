@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mnt.remote.common.files import make_directories, parse_json, replace_file, strerror
-from mnt.remote.common.owners import check_owners, find_group
+from mnt.remote.common.owners import check_owners, find_group, shared_group
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job.entry import about, describe, is_staged, living_supervisor, require
 from mnt.remote.job.files import (
@@ -113,8 +113,8 @@ def _check(spec: Mapping[str, Any], environment: Mapping[str, str]) -> None:
     if not os.path.isdir(cwd):
         raise Refused(f"working directory missing: {cwd}", "mnt push")
     script = spec.get("script")
-    if spec["release"] is None:  # the user's own directory: the script is as the user named it
-        check_owners(cwd, inside_closed=True)
+    if spec["release"] is None:  # the user's own directory, as for a push: the script is as the user named it
+        check_owners(cwd, shared_group(cwd), inside_closed=True)
     else:
         group = spec.get("workdir_group")
         check_owners(
