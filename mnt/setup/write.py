@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import SequenceMatcher
 from typing import Any
 
 import yaml
@@ -63,7 +62,7 @@ def render(draft: Draft, login: Mapping[str, Any], existing: str | None = None) 
 
 def _layout(text: str) -> YAML:
     """A reader and writer that changes the layout of the text as little as possible."""
-    best: tuple[float, YAML] | None = None
+    best: tuple[int, YAML] | None = None
     for mapping, sequence, offset in _LAYOUTS:
         yaml_ = YAML()
         yaml_.width, yaml_.preserve_quotes = 1 << 20, True
@@ -71,10 +70,11 @@ def _layout(text: str) -> YAML:
         stream = io.StringIO()
         if text:
             yaml_.dump(yaml_.load(text), stream)
-        alike = SequenceMatcher(None, text.splitlines(), stream.getvalue().splitlines(), False).ratio()
+        before, after = text.splitlines(), stream.getvalue().splitlines()
+        alike = sum(map(str.__eq__, before, after))
         if best is None or alike > best[0]:
             best = alike, yaml_
-        if alike == 1:
+        if before == after:
             break
     assert best is not None  # noqa: S101 - there are layouts
     return best[1]

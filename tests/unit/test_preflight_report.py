@@ -152,6 +152,7 @@ def test_the_json_document() -> None:
         "expected": "a login without a prompt, and the probe's answer",
         "message": "connect: timed out",
         "fix": "switch it on",
+        "playbook": None,
     }
     assert document["findings"][1]["check"] == "port-free"
 
