@@ -149,7 +149,7 @@ def _said(data: Mapping[str, Any]) -> str:
     ]
     text = "; ".join(dict.fromkeys(said)) or str(result.get("msg") or "no reason given")
     stderr = str(result.get("stderr") or result.get("module_stderr") or "").strip()
-    if stderr and re.search("non-zero return code|MODULE FAILURE", text):
+    if stderr and re.search("non-zero return code|MODULE FAILURE|failed to validate", text):
         text = stderr.splitlines()[-1]
     return " ".join(text.removeprefix("Task failed: ").split())[:_LONGEST]
 

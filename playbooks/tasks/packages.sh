@@ -90,7 +90,7 @@ install_debs() {
 
 install_rpms() {
     case " $names " in
-    *" pdsh "*) # of EPEL
+    *" pdsh "* | *" apptainer "* | *" charliecloud "*) # of EPEL
         rpm --query --quiet epel-release || dnf --assumeyes install epel-release || return 1
         ;;
     esac
