@@ -15,6 +15,7 @@ from mnt.lab.lab import Lab
 
 pytest.importorskip("ansible_runner", reason="pip install 'mnt-cluster[setup]'")
 
+pytestmark = pytest.mark.matrix  # tox -e playbooks
 APPTAINER = """#!/bin/sh
 [ "$1" = inspect ] || exit 2
 grep -q ^SIF "$2" || { echo "FATAL: no SIF" >&2; exit 1; }

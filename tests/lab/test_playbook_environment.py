@@ -16,6 +16,7 @@ from mnt.lab.lab import Lab, LabHost
 
 pytest.importorskip("ansible_runner", reason="pip install 'mnt-cluster[setup]'")
 
+pytestmark = pytest.mark.matrix  # tox -e playbooks
 SHARED = "/shared/train"
 HOME = "/home/mnt/own/train"
 VERSIONS = "import torch as a, deepspeed as b, transformers as c; print(*(m.__version__ for m in (a, b, c)))"

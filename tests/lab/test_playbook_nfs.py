@@ -17,6 +17,7 @@ from mnt.errors import MntError
 
 pytest.importorskip("ansible_runner", reason="pip install 'mnt-cluster[setup]'")
 
+pytestmark = pytest.mark.matrix  # tox -e playbooks
 Mnt = Callable[..., subprocess.CompletedProcess[str]]
 Setup = Callable[..., dict[str, Any]]
 

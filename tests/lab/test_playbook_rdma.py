@@ -14,6 +14,7 @@ from mnt.lab.lab import Lab, LabHost
 
 pytest.importorskip("ansible_runner", reason="pip install 'mnt-cluster[setup]'")
 
+pytestmark = pytest.mark.matrix  # tox -e playbooks
 PACKAGES = ["ibverbs-providers", "ibverbs-utils", "librdmacm1", "rdma-core", "perftest", "infiniband-diags"]
 AT_BOOT = "/etc/modules-load.d/mnt-rdma.conf"
 # A kernel that has two of the modules. What a lab's root really loaded would be in this machine's kernel.

@@ -16,6 +16,7 @@ from mnt.lab.lab import Lab, LabHost
 
 pytest.importorskip("ansible_runner", reason="pip install 'mnt-cluster[setup]'")
 
+pytestmark = pytest.mark.matrix  # tox -e playbooks
 PACKAGES = ["munge", "slurmd", "slurm-client", "slurmctld"]
 KEY = "/etc/munge/munge.key"
 # What a lab host has instead of systemd and control groups.

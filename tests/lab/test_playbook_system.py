@@ -16,6 +16,8 @@ from mnt.lab.lab import Lab, LabHost
 
 pytest.importorskip("ansible_runner", reason="pip install 'mnt-cluster[setup]'")
 
+pytestmark = pytest.mark.matrix  # tox -e playbooks
+
 PYTHON = "/usr/bin/python3"
 INTERPRETER = ["python3.11-minimal", "libpython3.11-minimal", "python3-minimal", "python3"]  # of Debian 12
 LISTED = ["python3-venv", "python3-pip", "python3-dev", "pdsh", "rsync", "libaio-dev", "nfs-common"]
