@@ -94,15 +94,17 @@ def own(file: str) -> str:
     Raises UsageError if another user made or can replace it: an inventory can name an ssh_config and commands
     that run as this user, and the current directory may be one like /tmp.
     """
+    path = os.path.abspath(file)
     try:
-        exists = check_owners(os.path.abspath(file))
+        status(path)  # first: what another user has mounted might never answer
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise UsageError(f"{file} is not a regular file", fix=f"name its path: -i {shlex.quote(file)}")
+        exists = check_owners(path)
     except Refused as refusal:
         raise UsageError(
             f"{file} may be another user's: {refusal.message}",
             fix=f"{refusal.fix}; or, if you trust it, name its path: -i {shlex.quote(file)}",
         ) from None
-    if exists and not os.path.isfile(file):
-        raise UsageError(f"{file} is not a regular file", fix=f"name its path: -i {shlex.quote(file)}")
     if not exists:  # any more
         raise UsageError(f"{file} does not exist", fix=_what_there_is())
     return file

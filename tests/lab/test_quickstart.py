@@ -58,7 +58,7 @@ def walk(lab: Lab, place: Path, *, bare: bool, setup: str = "") -> Reader:
 def check_results(reader: Reader) -> None:
     (job,) = (place for place in (reader.project / "fetched").iterdir() if place.is_dir())
     assert sorted(host.name for host in job.iterdir()) == ["node1", "node2"]
-    assert list(job.glob("node*/**/outputs/first/**/*.distcp")), list(job.rglob("*"))
+    assert list(job.glob("node1/**/outputs/first/metrics.jsonl")), list(job.rglob("*"))
 
 
 @pytest.mark.train

@@ -548,7 +548,6 @@ WRONG_EVENTS: list[Any] = [
             {"victim": 1},
             {"message": None},
             {"message": "\udfff"},
-            {"message": "x" * 65537},
             {"message": nested(900)},
             {"signal": "\ud800"},
             {"signal": "\udcff"},
