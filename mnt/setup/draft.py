@@ -38,8 +38,8 @@ class HostEntry:
     """A host of the inventory."""
 
     name: str
-    settings: Mapping[str, Any] = field(default_factory=dict)  # address, nic, gpus, ..
-    note: str = ""  # what it is: `Debian 12, 8 x H200`
+    settings: Mapping[str, Any] = field(default_factory=dict)  # nic, gpus, ..
+    note: str = ""  # what it is: `10.0.0.1, debian 12, 8 x H200`
     problem: str | None = None  # why nothing is known about it
     fix: str | None = None
 
@@ -60,8 +60,7 @@ class Found:
     facts: FleetFacts
     surveys: Mapping[str, Survey]
     errors: Mapping[str, HostError]
-    addresses: Mapping[str, str]  # where SSH goes, by host: a name or an address
-    numeric: Mapping[str, str] = field(default_factory=dict)  # the same as an address, if it is known
+    numeric: Mapping[str, str] = field(default_factory=dict)  # where SSH goes, by host: an IPv4 address
 
     def known(self) -> dict[str, HostFacts]:
         """The facts of the hosts that answered, each machine once, in rank order."""
@@ -135,15 +134,16 @@ def with_rdma(draft: Draft, decision: NetworkDecision) -> Draft:
 
 
 def _entry(name: str, found: Found, network: Training, more: Mapping[str, Any]) -> HostEntry:
-    address = found.addresses.get(name, name)
-    settings: dict[str, Any] = {} if address == name else {"address": address}
     if name in found.errors:
         error = found.errors[name]
-        return HostEntry(name, settings, problem=f"{error.phase}: {error.reason}", fix=error.advice)
+        return HostEntry(name, problem=f"{error.phase}: {error.reason}", fix=error.advice)
     if first := found.facts.twins().get(name):
-        return HostEntry(name, settings, problem=f"the same machine as {first}", fix="leave one of them out")
+        return HostEntry(name, problem=f"the same machine as {first}", fix="leave one of them out")
     nic = {"nic": network.nics[name]} if name in network.nics else {}
-    return HostEntry(name, {**settings, **nic, **more}, _described(found.facts.facts[name]))
+    # No `address`: ssh finds the host by its name, by which ssh_config may have more than a HostName for it.
+    address = found.numeric.get(name, "")
+    about = ", ".join(filter(None, [address, _described(found.facts.facts[name])]))
+    return HostEntry(name, {**nic, **more}, about)
 
 
 def _described(facts: HostFacts) -> str:

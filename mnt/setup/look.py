@@ -48,18 +48,17 @@ def draft(fleet: Fleet, inventory: Inventory, hosts: Sequence[Host], progress: P
 
 def _ask(fleet: Fleet, inventory: Inventory, hosts: Sequence[Host], progress: Progress) -> Found:
     facts = gather_facts(fleet, inventory, hosts, packages=TRAINS_WITH, progress=progress)
-    addresses = {host.name: fleet.connection(host.name).destination.hostname for host in hosts}
     errors = dict(facts.errors)
     for name, known in facts.facts.items():
         if known.python is None:
             fix = f"install Python 3.8 or newer on {name}; looked for: {known.attempts}"
             errors[name] = HostError(name, "command", "no Python 3.8 or newer", fix=fix)
     asked = [name for name in facts.facts if name not in errors]
-    numeric = {name: address for name in asked if (address := _numeric(addresses[name])) is not None}
+    numeric = {name: address for name in asked if (address := _numeric(fleet, name)) is not None}
     peers = list(numeric.values())[:_MOST_PEERS]
     outcomes = fleet.run_each(_survey, dict.fromkeys(asked, (peers,)))
     errors |= outcomes.errors()
-    return Found(facts, outcomes.values_by_host(), errors, addresses, numeric)
+    return Found(facts, outcomes.values_by_host(), errors, numeric)
 
 
 def _survey(connection: HostConnection, peers: Sequence[str]) -> Survey:
@@ -67,10 +66,11 @@ def _survey(connection: HostConnection, peers: Sequence[str]) -> Survey:
     return Survey.parse(connection.target.name, survey(connection, TRAINS_WITH, peers))
 
 
-def _numeric(address: str) -> str | None:
-    """The IPv4 address that this machine connects to; None: the name has none."""
+def _numeric(fleet: Fleet, name: str) -> str | None:
+    """The IPv4 address of a host, by ssh_config and DNS; None: it has none."""
+    hostname = fleet.connection(name).destination.hostname
     try:
-        found = socket.getaddrinfo(address, None, socket.AF_INET, socket.SOCK_STREAM)
+        found = socket.getaddrinfo(hostname, None, socket.AF_INET, socket.SOCK_STREAM)
     except OSError:
         return None
     return str(found[0][4][0])
