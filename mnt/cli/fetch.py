@@ -32,7 +32,10 @@ _COLOURS = {"fetched": "green", "there": "green", "shared": "green", "nothing": 
 @selection_options
 @json_option
 @click.option(
-    "--to", metavar="DIR", help="Where to write, one directory a host; default: fetched/JOB, or fetched."
+    "--to",
+    metavar="DIR",
+    type=click.Path(),
+    help="Where to write, one directory a host; default: fetched/JOB, or fetched.",
 )
 @click.option("--force", is_flag=True, help="Overwrite files that were changed here.")
 @click.option("--dry-run", is_flag=True, help="Only say how much there is; write nothing.")

@@ -90,7 +90,7 @@ _STARTERS = ("python", "python3", "torchrun", "deepspeed", "accelerate", "mpirun
     show_default=True,
     help="Seconds that a node may take to start.",
 )
-@click.argument("script", required=False)
+@click.argument("script", required=False, type=click.Path())
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def launch(
     selection: Selection,

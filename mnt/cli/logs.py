@@ -44,7 +44,10 @@ def logs(
         if job is None:
             ui.note(f"job {wanted.job}, on {fold(hosts)}")
         if rank is not None:
-            node = host_of_rank(wanted, rank)
+            host = host_of_rank(wanted, rank)
+            if node not in (None, host):
+                raise UsageError(f"rank {rank} is on {host}, not on {node}", fix="leave out --node")
+            node = host
         if node is not None:
             if node not in hosts:
                 raise UsageError(

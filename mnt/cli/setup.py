@@ -16,9 +16,11 @@ from mnt.cli.options import Selection, json_option, selection_options
 from mnt.errors import UsageError
 from mnt.fleet import Fleet
 from mnt.fleet.login.terminal import ask, ask_secret, has_terminal
-from mnt.inventory.hostlist import fold
+from mnt.inventory.hostlist import brief, fold
+from mnt.preflight.findings import Severity
 from mnt.preflight.look import first_look, look
 from mnt.preflight.registry import select as select_checks
+from mnt.preflight.report import Report
 from mnt.setup import playbooks
 from mnt.setup.plan import Step, advice, steps
 from mnt.setup.play import HostResult, Played
@@ -68,15 +70,15 @@ def setup(
     variables = _variables(extra, debs=debs, wheelhouse=wheelhouse)
     chosen = playbooks.select(names)
     with Fleet(selection.hosts) as fleet, ui.StatusLine() as status:
+        report = None
         if chosen:
             facts, network = first_look(fleet, selection.inventory, selection.hosts, status.show)
             plan = [Step(each.name, tuple(host.name for host in selection.hosts), ()) for each in chosen]
         else:
             report = look(fleet, selection.inventory, selection.hosts, select_checks(), status.show)
             facts, network, plan = report.fleet, report.network, steps(report)
-    if not chosen and not plan:
-        ui.success("preflight asks for nothing that a playbook brings")
-        return 0
+    if report is not None and not plan:
+        return _nothing_to_run(report)
     if not chosen:
         _agree(plan, yes or check)
     options = Options(variables, check, _password() if ask_become_pass else None)
@@ -94,6 +96,17 @@ def setup(
     if as_json:
         ui.document(_document(ok, done))
     return 0 if ok else 1
+
+
+def _nothing_to_run(report: Report) -> int:
+    """Say so, and what no playbook mends; 1 if there is such a failure."""
+    left = [finding for finding in report.findings if finding.severity is Severity.FAIL]
+    if not left:
+        ui.success("preflight asks for nothing that a playbook brings")
+        return 0
+    what = "; ".join(f"{finding.check}: {brief(finding.hosts)}" for finding in left)
+    ui.failure(f"no playbook mends what preflight finds ({what})", "mnt preflight")
+    return 1
 
 
 def _variables(extra: Sequence[str], **directories: str | None) -> dict[str, Any]:
@@ -152,7 +165,10 @@ def _show(name: str, played: Played, accounts: Mapping[str, str], *, check: bool
         ui.failure(f"{name}: {played.error}")
     for host, result in _failed(played):
         text = result.problem or "no reason given"
-        ui.failure(f"{host}: {text}", advice(text, host=host, user=accounts.get(host, "the user")))
+        ui.failure(
+            f"{host}: {text}",
+            advice(text, host=host, user=accounts.get(host, "the user"), unreachable=result.unreachable),
+        )
 
 
 def _failed(played: Played) -> list[tuple[str, HostResult]]:

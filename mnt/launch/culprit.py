@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mnt.tasks.job import Failure, JobEntry
 
 _GONE = {"lost": "its supervisor was killed", "unreachable": "it cannot be reached"}
+_AT_ONCE = 0.05  # seconds
 _REBOOTED = "it was rebooted while the job ran"
 
 
@@ -139,7 +140,15 @@ def _culprit(host: str, failure: Failure) -> Culprit:
 
 
 def _in_time(nodes: Sequence[Node]) -> list[tuple[float, str, Failure]]:
-    return sorted(_failures(nodes), key=lambda found: found[0])
+    """The failures, the first one first; of those that come at once, that of the lowest node rank.
+
+    The clocks of the hosts are known to some hundredths of a second, and anew each time: the answer may not
+    differ each time.
+    """
+    found = sorted(_failures(nodes), key=lambda failure: failure[0])
+    rank = {node.host: node.node_rank for node in nodes}
+    at_once = [failure for failure in found if failure[0] - found[0][0] < _AT_ONCE]
+    return sorted(at_once, key=lambda failure: rank.get(failure[1], 0)) + found[len(at_once) :]
 
 
 def _failures(nodes: Sequence[Node]) -> Iterable[tuple[float, str, Failure]]:

@@ -283,16 +283,20 @@ def _walk(
 ) -> Iterator[Entry]:
     """Everything below `root` to push, in any order.
 
+    A directory whose own ignore files leave nothing of it is none of that: `fetched`, a cache, a virtual
+    environment. git has no such directory either.
+
     Args:
         prefix: makes a path below `root` relative to the top of the work tree.
     """
-    pending = [("", rules)]
+    pending: list[tuple[str, _Rules, Entry | None]] = [("", rules, None)]
     while pending:
-        inside, rules = pending.pop()
+        inside, above, own = pending.pop()
         with _opened(root, inside) as directory, os.scandir(directory) as entries:
             offset = len(prefix) + len(os.fsencode(inside))
             mount, place = mount_id(directory), root / inside
-            rules = _with_rules_of(directory, place, files, rules, offset)
+            rules = _with_rules_of(directory, place, files, above, offset)
+            left_out = rules is not above
             for entry in entries:
                 path = inside + entry.name
                 is_dir = entry.is_dir(follow_symlinks=False)
@@ -300,19 +304,22 @@ def _walk(
                 if entry.name == ".git" or _ignored(files, rules, seen):
                     continue
                 room.take(path, len(seen) - len(prefix))
-                if is_dir:
-                    if path.count("/") >= DEEPEST - 1:
-                        problem = f"{printable(path[:100])}..: more than {DEEPEST} directories deep"
-                        raise MntError(problem, fix="list it in .mntignore")
-                    pending.append((path + "/", rules))
+                left_out = False
+                if is_dir and path.count("/") >= DEEPEST - 1:
+                    problem = f"{printable(path[:100])}..: more than {DEEPEST} directories deep"
+                    raise MntError(problem, fix="list it in .mntignore")
                 try:
                     with _entered(entry.name, directory, mount, place) as opened:
                         found = _entry(opened, path, notes)
                 except OSError as error:
                     raise _named(error, root, path) from None
-                if found is not None:
+                if is_dir:
+                    pending.append((path + "/", rules, found))
+                elif found is not None:
                     room.take(path, len(os.fsencode(found.value)))  # of a link
                     yield found
+        if own is not None and not left_out:
+            yield own
 
 
 def _entry(opened: int, path: str, notes: list[str]) -> Entry | None:

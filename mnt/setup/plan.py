@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 
 from mnt.preflight.findings import Severity
@@ -36,6 +37,8 @@ def steps(report: Report) -> list[Step]:
     return planned
 
 
+_UNREACHABLE = "check the login: mnt preflight -n {host}; mnt run --worker ssh -n {host} true"
+
 # What Ansible and the modules say (ansible-core 2.19, sudo 1.9, apt 2.6), and the way out.
 _ADVICE = (
     ("missing sudo password|a password is required|password is required", "add --ask-become-pass"),
@@ -58,8 +61,10 @@ _ADVICE = (
 )
 
 
-def advice(problem: str, *, host: str, user: str) -> str | None:
-    """The way out of a failed task; None: the message must do."""
+def advice(problem: str, *, host: str, user: str, unreachable: bool = False) -> str | None:
+    """The way out of a failed task, or of a login that failed; None: the message must do."""
+    if unreachable:
+        return _UNREACHABLE.format(host=shlex.quote(host))
     for pattern, way in _ADVICE:
         if re.search(pattern, problem, re.IGNORECASE):
             return way.format(host=host, user=user)

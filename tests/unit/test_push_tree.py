@@ -39,6 +39,18 @@ def test_empty_directories_travel(tmp_path: Path) -> None:
     assert paths(tmp_path) == ["", ".gitignore", "a", "cache", "empty"]
 
 
+def test_a_directory_that_leaves_itself_out(tmp_path: Path) -> None:
+    """As `mnt fetch`, venv, pytest and mypy make theirs."""
+    make(tmp_path, "fetched/job/node1/x", ".venv/bin/python", "a", "kept/x", "all/x", "all/sub/y")
+    make(tmp_path, "fetched/.gitignore", "kept/.gitignore", text="*\n")
+    make(tmp_path, ".venv/.gitignore", text="# Created by venv\n*\n")
+    make(tmp_path, "all/.gitignore", text="x\n")
+    make(tmp_path, ".mntignore", text="!/kept/x\n")
+    assert paths(tmp_path) == [
+        *("", ".mntignore", "a", "all", "all/.gitignore", "all/sub", "all/sub/y", "kept", "kept/x")
+    ]
+
+
 def test_mntignore_speaks_last(tmp_path: Path) -> None:
     make(tmp_path, "weights.bin", "notes.md", "sub/weights.bin")
     make(tmp_path, ".gitignore", text="*.bin\n")

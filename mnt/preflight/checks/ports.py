@@ -58,6 +58,6 @@ def port_free(fleet: FleetFacts) -> Iterator[Problem]:
                 message=f"port {port} is in use by {holder}",
                 found=f"{holder} listens on {listener.address}",
                 expected=f"port {port} free (inventory: network.master_port)",
-                fix=f"{end}; or set network.master_port to another port",
+                fix=f"{end}; or set network.master_port to another port; for one job: --master-port N",
                 severity=None if host == fleet.master else Severity.WARN,
             )
