@@ -16,6 +16,7 @@ from mnt.fleet import Fleet, HostConnection, Outcome
 from mnt.inventory.model import Host, Inventory
 from mnt.tasks.probe import probe
 from mnt.tasks.program import NoPython
+from mnt.tasks.shape import wrong_answer
 
 Progress = Callable[[str], None]
 
@@ -78,8 +79,11 @@ def _probe_arguments(
 
 
 def _probe(connection: HostConnection, arguments: dict[str, Any]) -> HostFacts:
-    """The typed facts; the answer itself is not kept. Raises HostError."""
-    return HostFacts.parse(connection.target.name, probe(connection, arguments))
+    """The typed facts; the answer itself is not kept. Raises HostError, also if no interpreter is in it."""
+    facts = HostFacts.parse(connection.target.name, probe(connection, arguments))
+    if facts.python is None:
+        raise wrong_answer(connection.target.name, "the probe does not say which Python runs it")
+    return facts
 
 
 def _facts(outcome: Outcome[HostFacts]) -> HostFacts:

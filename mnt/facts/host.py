@@ -6,12 +6,15 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from mnt import typed
 from mnt.facts.nccl import ConfFile
 from mnt.facts.rdma import RdmaFacts
 from mnt.facts.system import Artifacts, Gpus, Logind, Neighbours, Ofed, OwnProcesses, Resolved, Session
+from mnt.remote.common.forms import ADDRESSES, NICS
 from mnt.tasks.shape import (
     Address,
     Count,
@@ -46,8 +49,8 @@ class Interface:
     up: bool  # administratively up
     carrier: bool | None  # link detected; None: the driver does not report it
     mtu: Count  # bytes
-    ipv4: tuple[str, ...] = ()
-    ipv6: tuple[str, ...] = ()
+    ipv4: Annotated[tuple[str, ...], Meta(max_length=ADDRESSES)] = ()
+    ipv6: Annotated[tuple[str, ...], Meta(max_length=ADDRESSES)] = ()
     altnames: tuple[DeviceName, ...] = ()
     speed: Count | None = None  # Mbit/s
     loopback: bool = False
@@ -201,7 +204,8 @@ class HostFacts:
     packages: Mapping[Short, Short] = field(default_factory=dict)  # canonical name (PEP 503) -> version
     torch_cuda: Short | None = None  # "13.0"; "none": a CPU build
     nccl_library: Short | None = None  # version of the library file that torch loads
-    interfaces: tuple[Interface, ...] = ()  # including `lo`; empty: a sandbox hides them
+    # Including `lo`; empty: a sandbox hides them.
+    interfaces: Annotated[tuple[Interface, ...], Meta(max_length=NICS)] = ()
     neighbours: Neighbours | None = None
     paths: Mapping[str, PathFacts] = field(default_factory=dict)  # required paths and mount points
     mounts: Mapping[str, MountPoint] = field(default_factory=dict)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from mnt import typed
 from mnt.facts.host import Mounted, PathFacts
+from mnt.remote.common.forms import ENVIRONMENTS, STORAGE
 from mnt.tasks.shape import Address, Short, converted, described, wrong_answer
 
 
@@ -25,8 +28,9 @@ class Environment:
 class Survey:
     """The answer of one host."""
 
-    environments: tuple[Environment, ...] = ()
-    storage: tuple[Mounted, ...] = ()  # mounts whose files other hosts may have too
+    environments: Annotated[tuple[Environment, ...], Meta(max_length=ENVIRONMENTS)] = ()
+    # Mounts whose files other hosts may have too.
+    storage: Annotated[tuple[Mounted, ...], Meta(max_length=STORAGE)] = ()
     paths: Mapping[str, PathFacts] = field(default_factory=dict)  # their mount points
     home: Mounted | None = None  # the mount that holds the user's home directory
     routes: Mapping[Address, Address | None] = field(

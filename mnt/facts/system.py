@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from mnt.remote.common.forms import ADDRESSES
 from mnt.tasks.shape import Address, Count, Duration, JobName, Pid, Short
 
 _NO_ANSWER = re.compile(r"\blost\b|unknown error|\berr!|requires? reset|fallen off", re.IGNORECASE)
@@ -206,7 +207,7 @@ class Artifacts:
 class Resolved:
     """The addresses to which the host resolves its own name."""
 
-    addresses: tuple[Address, ...] = ()
+    addresses: Annotated[tuple[Address, ...], Meta(max_length=ADDRESSES)] = ()
     error: str | None = None
 
 

@@ -10,10 +10,12 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from mnt.facts.host import Interface
 from mnt.facts.rdma import ETHERNET, INFINIBAND, Port, RdmaFacts
 from mnt.network.gid import EVERYWHERE, FINDS_GIDS, index_nccl_takes
+from mnt.remote.common.forms import NICS
 
 # If neither NCCL_SOCKET_IFNAME nor an ib* interface nor NCCL_COMM_ID decides, NCCL tries these in order.
 _GUESSES = (
@@ -80,12 +82,13 @@ def matcher(names: str) -> Callable[[str, int | None], bool]:
     """NCCL's match of a name, and of a port, with a list: `eth`, `=eth0,eth1`, `^docker`, `^=mlx5_0:1`.
 
     `^` (exclude) and `=` (exact) apply to the whole list. Without `=`, an entry matches every name that
-    begins with it.
+    begins with it. More than NICS entries are not compared: no host has so many interfaces.
     """
     excluding = names.startswith("^")
     names = names.removeprefix("^")
     exact = names.startswith("=")
-    entries = [entry.partition(":")[::2] for entry in names.removeprefix("=").split(",") if entry]
+    listed = islice(filter(None, names.removeprefix("=").split(",")), NICS)
+    entries = [entry.partition(":")[::2] for entry in listed]
 
     def matches(name: str, port: int | None = None) -> bool:
         hit = not entries or any(
@@ -114,9 +117,8 @@ def _matching(running: Sequence[tuple[str, str]], names: str) -> list[str]:
     matches = matcher(names)
     first: dict[str, str] = {}
     for name, address in running:
-        if matches(name, None):
-            first.setdefault(name, address.split("/")[0])
-    return [f"{name} {address}" for name, address in first.items()]
+        first.setdefault(name, address.split("/")[0])
+    return [f"{name} {address}" for name, address in first.items() if matches(name, None)]
 
 
 def _near(running: Sequence[tuple[str, str]], comm_id: str) -> list[str]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import shlex
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -78,6 +79,31 @@ class NicProblem(Obstacle):
     twin_of: str | None = None  # the host in the inventory that is the same machine
 
 
+class Addresses:
+    """The IPv4 addresses of a host's NICs, sorted: it can have thousands, and there are as many networks."""
+
+    def __init__(self, nics: Sequence[Interface]) -> None:
+        own = sorted(
+            (int(ipaddress.IPv4Address(address)), number)
+            for number, nic in enumerate(nics)
+            for address in nic.addresses
+        )
+        self._nics = nics
+        self._values, self._numbers = [value for value, _ in own], [number for _, number in own]
+
+    def has(self, network: ipaddress.IPv4Network) -> bool:
+        """Whether one of them is in the network."""
+        return bool(self._range(network))
+
+    def nics_in(self, network: ipaddress.IPv4Network) -> list[Interface]:
+        """The NICs with an address in the network, in their order."""
+        return [self._nics[number] for number in sorted({self._numbers[at] for at in self._range(network)})]
+
+    def _range(self, network: ipaddress.IPv4Network) -> range:
+        first, last = int(network.network_address), int(network.broadcast_address)
+        return range(bisect_left(self._values, first), bisect_right(self._values, last))
+
+
 def choose(
     inventory: Inventory, hosts: Sequence[Host], interfaces: Mapping[str, Sequence[Interface]]
 ) -> dict[str, NicChoice | NicProblem]:
@@ -94,9 +120,10 @@ def choose(
     known = [host for host in hosts if host.name in interfaces]
     could = reachable(interfaces)
     usable = {host.name: _not_excluded(host, could[host.name]) for host in known}
+    own = {name: Addresses(nics) for name, nics in usable.items()}
     found: dict[str, NicChoice | NicProblem] = {}
     while known:
-        found |= _choose(inventory, known, interfaces, usable)
+        found |= _choose(inventory, known, interfaces, usable, own)
         first = found[known[0].name]
         if isinstance(first, NicChoice) or first.ambiguous or len(known) < 3:
             break
@@ -115,8 +142,14 @@ def _choose(
     known: Sequence[Host],
     interfaces: Mapping[str, Sequence[Interface]],
     usable: Mapping[str, Sequence[Interface]],
+    own: Mapping[str, Addresses],
 ) -> dict[str, NicChoice | NicProblem]:
-    """The choices if the first host of `known` is the master. `usable`: by host name, as `reachable`."""
+    """The choices if the first host of `known` is the master.
+
+    Args:
+        usable: by host name, as `reachable`.
+        own: their addresses.
+    """
     master, *workers = known
     chosen: dict[str, NicChoice | NicProblem] = {}
     for host in known:
@@ -124,9 +157,7 @@ def _choose(
         if configured is not None:
             chosen[host.name] = configured
         elif host == master:
-            chosen[host.name] = _master(
-                master, [usable[worker.name] for worker in workers], usable[host.name]
-            )
+            chosen[host.name] = _master(master, [own[worker.name] for worker in workers], usable[host.name])
         else:
             chosen[host.name] = _worker(host, usable[host.name], master, chosen[master.name])
     return chosen
@@ -223,16 +254,14 @@ def _usable(nics: Sequence[Interface], shared: set[str]) -> list[Interface]:
     ]
 
 
-def _master(
-    master: Host, workers: Sequence[Sequence[Interface]], nics: Sequence[Interface]
-) -> NicChoice | NicProblem:
+def _master(master: Host, workers: Sequence[Addresses], nics: Sequence[Interface]) -> NicChoice | NicProblem:
     if not workers:
         return _alone(master, nics)
     reached = [
         (nic, network)
         for nic in nics
-        for network in dict.fromkeys(ipaddress.ip_network(cidr, strict=False) for cidr in nic.ipv4)
-        if all(any(addresses_in(other, network) for other in worker) for worker in workers)
+        for network in dict.fromkeys(ipaddress.IPv4Network(cidr, strict=False) for cidr in nic.ipv4)
+        if all(worker.has(network) for worker in workers)
     ]
     if len(reached) == 1:
         nic, network = reached[0]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from mnt.facts.host import HostFacts, Interface
 from mnt.inventory.hostlist import brief
-from mnt.network.nic import addresses_in, reachable
+from mnt.network.nic import Addresses, reachable
 
 _Network = ipaddress.IPv4Network
 
@@ -96,17 +96,16 @@ def _shared(
         for network in map(_network, nic.ipv4)
         if not network.is_link_local
     }
-    for network in sorted(networks):
-        chosen = {}
-        for host, nics in candidates.items():
-            inside = [nic for nic in nics if addresses_in(nic, network)]
-            if inside:
-                # Of several in one subnet (one a GPU, say) the fastest, then the first: max() keeps it.
-                chosen[host] = max(inside, key=lambda nic: (nic.carrier is not False, nic.speed or 0))
-        if len(chosen) == len(candidates):
-            rdma = all(_carries_rdma(facts[host], nic) for host, nic in chosen.items())
-            of_ssh = any(ipaddress.ip_address(address) in network for address in ssh)
-            yield _Shared(network, chosen, rdma, of_ssh)
+    own = {host: Addresses(nics) for host, nics in candidates.items()}
+    for network in sorted(each for each in networks if all(host.has(each) for host in own.values())):
+        # Of several in one subnet (one a GPU, say) the fastest, then the first: max() keeps it.
+        chosen = {
+            host: max(each.nics_in(network), key=lambda nic: (nic.carrier is not False, nic.speed or 0))
+            for host, each in own.items()
+        }
+        rdma = all(_carries_rdma(facts[host], nic) for host, nic in chosen.items())
+        of_ssh = any(ipaddress.ip_address(address) in network for address in ssh)
+        yield _Shared(network, chosen, rdma, of_ssh)
 
 
 def _network(cidr: str) -> _Network:

@@ -246,6 +246,13 @@ def test_hundreds_of_interfaces_take_several_messages() -> None:
     assert len(in_namespace(script)) == 301
 
 
+def test_addresses_of_a_nic_are_cut() -> None:
+    """kube-proxy gives a dummy interface an address for each service."""
+    script = "seq 200 | sed 's/.*/address add 10.0.0.&\\/24 dev lo/' | ip -batch -"
+    (lo,) = in_namespace(script)
+    assert len(lo["ipv4"]) == 64
+
+
 # --- paths and mounts ------------------------------------------------------------------------------------
 
 

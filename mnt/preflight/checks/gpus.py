@@ -36,9 +36,9 @@ def _all_gpus(fleet: FleetFacts) -> Iterator[tuple[str, GpuRow]]:
     return ((host.name, row) for host, facts in fleet.answers() for row in _rows(facts))
 
 
-def _label_of(facts: HostFacts, uuid: str) -> str:
-    """`GPU 3`, for the UUID of a GPU."""
-    return next((label(gpu) for gpu in _rows(facts) if gpu.uuid == uuid), f"GPU {uuid}")
+def _labels(facts: HostFacts) -> dict[str | None, str]:
+    """`GPU 3`, by the UUIDs of the GPUs; of two with one UUID, the first."""
+    return {gpu.uuid: label(gpu) for gpu in reversed(_rows(facts))}
 
 
 def _differing(
@@ -172,8 +172,9 @@ def gpu_remap(host: Host, facts: HostFacts) -> Iterator[Problem]:
 
     After a failed remapping the GPU must be replaced. A pending remapping is a warning.
     """
+    labels = _labels(facts)
     for row in facts.gpus.rows if facts.gpus else ():
-        which = _label_of(facts, row.gpu_uuid)
+        which = labels.get(row.gpu_uuid, f"GPU {row.gpu_uuid}")
         if value(row.failure) == "Yes":
             yield Problem(
                 message=f"{which} could not remap a broken memory row",
@@ -374,12 +375,13 @@ def gpu_busy(host: Host, facts: HostFacts) -> Iterator[Problem]:
     shown = nvidia.visible_rows(host.env.get("CUDA_VISIBLE_DEVICES"), facts.gpus.usable)
     hidden = {gpu.uuid for gpu in facts.gpus.usable if gpu not in shown}
     named = {row.gpu_uuid for row in facts.gpus.processes}
+    labels = _labels(facts)
     for row in facts.gpus.processes:
         if row.gpu_uuid in hidden:
             continue
         process = f"{row.name or '?'} (pid {row.pid or '?'})"
         yield Problem(
-            message=f"{_label_of(facts, row.gpu_uuid)} is in use by {process}",
+            message=f"{labels.get(row.gpu_uuid, f'GPU {row.gpu_uuid}')} is in use by {process}",
             found=f"{process} holds {row.memory or 'memory'}",
             expected="no process on it",
             fix=f"find its owner: mnt status; ps -o user,lstart,args -p {shlex.quote(row.pid or 'PID')}",

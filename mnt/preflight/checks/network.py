@@ -5,8 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import shlex
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Collection, Iterator, Sequence
 
 from mnt.errors import counted
 from mnt.facts.fleet import FleetFacts
@@ -235,17 +234,16 @@ def _misleading_name(name: str, facts: HostFacts) -> tuple[str, str] | None:
     found = ", ".join(resolved.addresses)
     if not resolved.addresses:
         return f"{name} does not resolve", resolved.error or "no address"
-    first = next((each for each in resolved.addresses if _is_own(each, facts.interfaces)), None)
+    own = {ipaddress.ip_interface(each).ip for nic in facts.interfaces for each in (*nic.ipv4, *nic.ipv6)}
+    first = next((each for each in resolved.addresses if _is_own(each, own)), None)
     if first is None:
         return f"{name} resolves to an address that this host does not have", found
     return (f"{name} resolves to a loopback address", found) if _is_loopback(first) else None
 
 
-def _is_own(address: str, interfaces: Sequence[Interface]) -> bool:
-    """Whether the host has this address, as it has all of 127.0.0.0/8; also if its interfaces are unknown."""
-    plain = ipaddress.ip_address(address.partition("%")[0])
-    known = (*chain.from_iterable((*nic.ipv4, *nic.ipv6) for nic in interfaces),)
-    return not known or _is_loopback(address) or plain in (ipaddress.ip_interface(each).ip for each in known)
+def _is_own(address: str, own: Collection[ipaddress.IPv4Address | ipaddress.IPv6Address]) -> bool:
+    """Whether the host has this address, as it has all of 127.0.0.0/8; also if its own ones are unknown."""
+    return not own or _is_loopback(address) or ipaddress.ip_address(address.partition("%")[0]) in own
 
 
 def _is_loopback(address: str) -> bool:

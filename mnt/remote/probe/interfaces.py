@@ -10,6 +10,7 @@ import socket
 import struct
 
 from mnt.remote.common.files import read
+from mnt.remote.common.forms import ADDRESSES, NICS
 from mnt.remote.common.netlink import ask, attributes
 
 # linux/rtnetlink.h
@@ -22,7 +23,11 @@ IFF_UP, IFF_LOOPBACK = 0x1, 0x8
 
 
 def interfaces() -> list[dict[str, object]]:
-    """All interfaces of this network namespace, in the kernel's order; none if netlink is forbidden."""
+    """The interfaces of this network namespace, in the kernel's order; none if netlink is forbidden.
+
+    The first NICS of them, each with the first ADDRESSES of a family: kube-proxy gives a dummy interface an
+    address for each service, and a container's link comes after the NICs of the machine.
+    """
     try:
         links = ask(RTM_GETLINK, struct.pack("=B15x", socket.AF_UNSPEC), dump=True)
         addresses = [
@@ -35,7 +40,7 @@ def interfaces() -> list[dict[str, object]]:
     by_interface: dict[tuple[int, int], list[str]] = {}
     for index, family, address in map(_address, addresses):
         by_interface.setdefault((index, family), []).append(address)
-    return [_link(payload, by_interface) for payload in links]
+    return [_link(payload, by_interface) for payload in links[:NICS]]
 
 
 def _link(payload: bytes, addresses: dict[tuple[int, int], list[str]]) -> dict[str, object]:
@@ -51,8 +56,8 @@ def _link(payload: bytes, addresses: dict[tuple[int, int], list[str]]) -> dict[s
         # It is meaningless on an interface that is down.
         "carrier": bool(found[IFLA_CARRIER][0]) if up and IFLA_CARRIER in found else None,
         "mtu": struct.unpack("=I", found[IFLA_MTU])[0],
-        "ipv4": addresses.get((index, socket.AF_INET), []),
-        "ipv6": addresses.get((index, socket.AF_INET6), []),
+        "ipv4": addresses.get((index, socket.AF_INET), [])[:ADDRESSES],
+        "ipv6": addresses.get((index, socket.AF_INET6), [])[:ADDRESSES],
         "altnames": [_text(value) for kind, value in properties if kind == IFLA_ALT_IFNAME],
         "speed": _speed(name, index),
         "loopback": bool(flags & IFF_LOOPBACK),

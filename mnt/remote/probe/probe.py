@@ -34,6 +34,7 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from mnt.remote.common.files import read, strerror
+from mnt.remote.common.forms import ADDRESSES
 from mnt.remote.job.ports import holders
 from mnt.remote.probe import rdma
 from mnt.remote.probe.distributions import nccl_library, packages, torch_cuda
@@ -134,12 +135,12 @@ def login() -> dict[str, Any]:
 
 
 def resolve(name: str) -> dict[str, object]:
-    """The addresses of a name on this host. It may take long if a name server is down."""
+    """The first addresses of a name on this host. It may take long if a name server is down."""
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError as error:
         return {"addresses": [], "error": strerror(error)}
-    return {"addresses": list(dict.fromkeys(entry[4][0] for entry in found)), "error": None}
+    return {"addresses": list(dict.fromkeys(entry[4][0] for entry in found))[:ADDRESSES], "error": None}
 
 
 def interpreter(boot: dict[str, Any]) -> dict[str, object]:

@@ -21,12 +21,11 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from mnt.remote.common.files import entries, read
+from mnt.remote.common.forms import ENVIRONMENTS, STORAGE
 from mnt.remote.probe.distributions import packages
 from mnt.remote.probe.filesystems import Answer, holder, look_at, parse_mounts
 
-_MOST_ENVIRONMENTS = 64
 _MOST_ENTRIES = 200  # of a directory of environments
-_MOST_STORAGE = 32
 
 # Where people, conda's and mnt's own installers put environments, or directories of them.
 _HOMES = ("~", "~/venvs", "~/envs", "~/.virtualenvs", "~/.venvs", "~/.pyenv/versions", "~/.conda/envs")
@@ -58,7 +57,7 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
     looked_at, found = look_at(points, deadline, writable, {**searches, **listed})
     by_path = {each["path"]: each for some in found.values() for each in some or []}
     return {
-        "environments": [by_path[path] for path in sorted(by_path)][:_MOST_ENVIRONMENTS],
+        "environments": [by_path[path] for path in sorted(by_path)][:ENVIRONMENTS],
         "storage": storage,
         "paths": looked_at,
         "home": holder(mounts, os.path.realpath(os.path.expanduser("~"))),
@@ -74,7 +73,7 @@ def shareable(mounts: Iterable[Answer]) -> list[Answer]:
         network = _NETWORK.fullmatch(mount["type"])
         if network or (mount["type"] in _DATA and not _SYSTEM.fullmatch(mount["point"])):
             found[mount["point"]] = mount
-    return list(found.values())[:_MOST_STORAGE]
+    return list(found.values())[:STORAGE]
 
 
 def environments(place: str, names: Iterable[str]) -> list[dict[str, object]]:
@@ -84,7 +83,7 @@ def environments(place: str, names: Iterable[str]) -> list[dict[str, object]]:
         environment = describe(directory, names)
         if environment is not None:
             found.append(environment)
-    return found[:_MOST_ENVIRONMENTS]
+    return found[:ENVIRONMENTS]
 
 
 def _candidates(place: str) -> Iterator[str]:
