@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,10 +17,12 @@ from mnt.fetch.space import Reservation, Space
 from mnt.fetch.store import IN_THE_WAY, Store, Unfit, opened
 from mnt.fleet import Fleet, HostConnection
 from mnt.inventory.hostlist import fold
+from mnt.remote.common.files import encode
+from mnt.remote.common.forms import held
 from mnt.remote.push.entries import DEEPEST
 from mnt.tasks.fetch import Entry, Request, SurveyedPart, Wanted, list_files, receive, survey
 
-_AT_A_TIME = 8  # hosts: the head is the bottleneck, and keeps the lists of so many
+AT_A_TIME = 8  # hosts: the head is the bottleneck, and keeps the lists of so many
 
 _WHY = {
     "changed here": "it is newer here; --force overwrites it",
@@ -30,7 +33,7 @@ _WHY = {
 
 
 _REASON = 200  # characters of a reason; a host may have chosen its text
-_KEPT = 1 << 17  # characters of the names and reasons that are kept of one kind and host
+_KEPT = 1 << 17  # bytes of the names and reasons that are kept of one kind and host
 
 
 class Names(dict[str, str]):
@@ -44,7 +47,7 @@ class Names(dict[str, str]):
     def add(self, place: str, why: str = "") -> None:
         why = why[:_REASON]
         self.count += 1
-        self._room -= len(place) + len(why)
+        self._room -= held(place) + held(why)
         if self._room > 0:
             self[place] = why
 
@@ -251,7 +254,7 @@ def _take_all(
             of_parts = taking.take(connection, wanted[host], work[host])
             come.update({(host, *each): count for each, count in of_parts.items()})
 
-    for host, outcome in fleet.run_each(take, dict.fromkeys(work, ()), fanout=_AT_A_TIME).items():
+    for host, outcome in fleet.run_each(take, dict.fromkeys(work, ()), fanout=AT_A_TIME).items():
         results[host].seconds = outcome.seconds
         if outcome.error is not None:
             _failed(outcome.error, results[host])
@@ -266,8 +269,9 @@ class _Taking:
         self._force, self._progress = job.options.force, job.progress
         self._space = job.space
         self._room = Reservation(0, None)
-        self._seen: dict[str, str | None] = {}  # each place; if its file or link has come: "file" or "link"
-        self._links: dict[str, str] = {}  # to make: place -> target
+        # By `_mark` of each place: "file" or "link" if that has come. No name is kept twice: hosts list many.
+        self._seen: dict[bytes, str | None] = {}
+        self._links: list[Entry] = []  # to make
         self._unfit: str | None = None  # why the file that is arriving cannot be written
 
     def take(
@@ -277,23 +281,31 @@ class _Taking:
         entries, tops = list_files(connection, wanted)
         mine = [entry for entry in entries if entry.part in parts]
         requests = [request for entry in mine if (request := self._request(entry)) is not None]
-        places = [*map(self._named, requests), *self._links]
-        directories = count_directories(places)
+        new = [*(request.entry for request in requests), *self._links]
+        directories = self._directories(new)
         if directories > MOST_DIRECTORIES:
             self._result.error = f"more than {MOST_DIRECTORIES:,} directories"
             return Counter()
         size = sum(request.entry.size - request.offset for request in requests)
-        with self._space.reserved(size, len(places) + directories) as self._room:
+        with self._space.reserved(size, len(new) + directories) as self._room:
             if self._room.problem is not None:  # the host's word: not a reason to end the others
-                what = f"{counted(len(places), 'file')}: {self._room.problem}"
+                what = f"{counted(len(new), 'file')}: {self._room.problem}"
                 self._result.error = f"no space in {self._store.shown} for {what}"
                 self._result.fix = "free space there, name another directory (--to), or fetch less (-n, PATH)"
                 return Counter()
             self._make_links()
             if requests:
                 receive(connection, tops, requests, self)
-        listed = {(entry.part, place) for entry in mine if (place := self._place(entry)) is not None}
-        return Counter((part, kind) for part, place in listed if (kind := self._seen.get(place)) is not None)
+        listed = {(entry.part, _mark(place)) for entry in mine if (place := self._place(entry)) is not None}
+        return Counter((part, kind) for part, mark in listed if (kind := self._seen.get(mark)) is not None)
+
+    def _directories(self, entries: Iterable[Entry]) -> int:
+        """The most directories that these entries need; one that several parts have counts for each."""
+        paths: dict[int, list[str]] = {}
+        for entry in entries:
+            paths.setdefault(entry.part, []).append(entry.path)
+        above = sum(self._prefixes[part].count("/") + 1 for part in paths)
+        return above + sum(map(count_directories, paths.values()))
 
     def _request(self, entry: Entry) -> Request | None:
         """What to ask for; None: it is here, or cannot be had, which is noted."""
@@ -302,9 +314,9 @@ class _Taking:
             shown = f"{self._prefixes[entry.part]}/{entry.path}"
             self._result.left_out.add(shown, "its name leads elsewhere, or is that of an incomplete file")
             return None
-        if place in self._seen:  # two PATHs may have it
+        if _mark(place) in self._seen:  # two PATHs may have it
             return None
-        self._seen[place] = None
+        self._seen[_mark(place)] = None
         if entry.kind == "unreadable":
             self._result.failed.add(place, _WHY["unreadable"])
             return None
@@ -316,12 +328,12 @@ class _Taking:
             return None
         try:
             if entry.kind == "link":
-                self._plan_link(place, entry.target or "")
+                self._plan_link(place, entry)
                 return None
             decision = decide(entry.size, entry.mtime, self._store.here(place), overwrite=self._force)
             if decision == "same":
                 self._result.already += 1
-                self._seen[place] = "file"
+                self._seen[_mark(place)] = "file"
                 self._progress.arrived(entry.size)
             elif decision == "take":
                 offset, digest = self._store.arrived(place, entry.size)
@@ -336,26 +348,28 @@ class _Taking:
     def _place(self, entry: Entry) -> str | None:
         return below(self._prefixes[entry.part], entry.path)
 
-    def _plan_link(self, place: str, target: str) -> None:
+    def _plan_link(self, place: str, entry: Entry) -> None:
+        target = entry.target or ""
         if not stays_inside(place, target):
             self._result.left_out.add(place, "it is a link out of this directory")
-            self._seen[place] = "link"
+            self._seen[_mark(place)] = "link"
             return
         here = self._store.here(place)
         if here is not None and here.kind == "link" and here.target == target:
             self._result.already += 1
-            self._seen[place] = "link"
+            self._seen[_mark(place)] = "link"
         elif here is not None and here.kind != "link":
             self._result.failed.add(place, IN_THE_WAY)
         else:
-            self._links[place] = target
+            self._links.append(entry)
 
     def _make_links(self) -> None:
-        for place, target in self._links.items():
+        for entry in self._links:
+            place = self._named(entry)
             try:
-                self._store.link(place, target)
+                self._store.link(place, entry.target or "")
                 self._result.files += 1
-                self._seen[place] = "link"
+                self._seen[_mark(place)] = "link"
             except Unfit as unfit:
                 self._result.failed.add(place, str(unfit))
 
@@ -368,23 +382,23 @@ class _Taking:
         self._room.left -= len(data)
         self._result.bytes += len(data)
         if self._unfit is None:
-            self._try(self._store.write, self._named(request), at, data)
+            self._try(self._store.write, self._named(request.entry), at, data)
 
     def end(self, request: Request, changed: bool) -> None:
-        place = self._named(request)
+        place = self._named(request.entry)
         if self._unfit is None:
             self._try(self._store.finish, place, request.entry)
         if self._unfit is not None:
             self.problem(request, self._unfit, gone=False)
             return
         self._result.files += 1
-        self._seen[place] = "file"
+        self._seen[_mark(place)] = "file"
         if changed:
             self._result.changed.add(place)
 
     def problem(self, request: Request, problem: str, *, gone: bool) -> None:
         names = self._result.left_out if gone else self._result.failed
-        names.add(self._named(request), problem)
+        names.add(self._named(request.entry), problem)
         self._unfit = None
 
     def _try(self, write: Callable[..., None], *args: object) -> None:
@@ -393,7 +407,12 @@ class _Taking:
         except Unfit as unfit:
             self._unfit = str(unfit)
 
-    def _named(self, request: Request) -> str:
-        place = self._place(request.entry)
+    def _named(self, entry: Entry) -> str:
+        place = self._place(entry)
         assert place is not None  # noqa: S101 - only then it was asked for
         return place
+
+
+def _mark(place: str) -> bytes:
+    """What stands for a place, however long it is: nobody finds two with one mark."""
+    return hashlib.blake2b(encode(place), digest_size=16).digest()

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypedDict, Typ
 from msgspec import Meta
 
 from mnt.fleet import HostConnection
-from mnt.remote.common.forms import FETCH_FILES, FETCH_LIST
+from mnt.remote.common.forms import FETCH_FILES, FETCH_LIST, held
 from mnt.tasks.bounds import Bound, bound_of
 from mnt.tasks.program import run_program
 from mnt.tasks.shape import Count, Short, granted, shaped, wrong_answer
@@ -130,7 +130,7 @@ def list_files(connection: HostConnection, wanted: Wanted) -> tuple[list[Entry],
         if not entries:
             raise wrong_answer(host, "list: a frame without entries")
         found.extend(entries)
-        size += sum(len(entry.path) + len(entry.target or "") for entry in entries)
+        size += sum(held(entry.path) + held(entry.target) for entry in entries)
         if len(found) > FETCH_FILES or size > FETCH_LIST:
             raise wrong_answer(host, "list: more files than a host may list")
 

@@ -13,23 +13,28 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from lying_hosts import LyingConnection, Unsuspicious
+from lying_hosts import LyingConnection, Unsuspicious, speaking
 
+from mnt.fetch.fetch import AT_A_TIME, fetch
 from mnt.fleet import Fleet, HostConnection
 from mnt.inventory.model import Host, Ssh
 from mnt.launch.jobs import merge_jobs
 from mnt.push.session import Progress, _Conversation
+from mnt.remote.common.forms import FETCH_FILES, FETCH_LIST
 from mnt.run.outputs import Outputs
 from mnt.run.summary import HostRun, RunSummary
 from mnt.tasks.bounds import MOST, Bound, bound_of, list_share, problem_of
 from mnt.tasks.command import run_command
+from mnt.tasks.fetch import Pattern, Wanted
 from mnt.tasks.job import Jobs, list_jobs, read_logs
 from mnt.tasks.program import held, run_program
 from mnt.tasks.push import converse
@@ -310,6 +315,48 @@ def deep(count: int) -> Any:
     return [collected, trial, *kept]
 
 
+def fetched(count: int) -> Any:
+    """`mnt fetch` of as many hosts as send at a time: each lists what takes most, and sends when all have."""
+    hosts = tuple(Host(f"node{number}", "192.0.2.1") for number in range(1, min(count, AT_A_TIME) + 1))
+    listed = threading.Barrier(len(hosts))
+    name = "\U0001f4a9" + "b" * (FETCH_LIST // FETCH_FILES // 4 - 7)
+
+    def lie(host: str, name_: str, args: dict[str, Any], stdin: IO[bytes]) -> Iterator[tuple[str, Any]]:
+        if args["action"] == "survey":
+            part = {
+                "files": 1,
+                "links": 0,
+                "bytes": 1,
+                "others": 0,
+                "later": 0,
+                "problem": None,
+                "absent": False,
+            }
+            yield "answer", {"parts": [{**part, "digest": f"{int(host[4:]):064x}"}]}
+        elif args["action"] == "list":
+            for start in range(0, FETCH_FILES, 100):
+                rows = [
+                    [0, f"{name}{n:06}", "file", 0, 10**18 + n, 0o644, None]
+                    for n in range(start, start + 100)
+                ]
+                yield "frame", {"entries": rows}
+            yield "answer", {"tops": ["/a"]}
+        else:
+            listed.wait(300)
+            for number in range(FETCH_FILES):
+                yield "frame", {"file": number, "problem": "\U0001f4a9" * 200, "gone": False}
+            yield "answer", {"sent": 0}
+
+    with (
+        tempfile.TemporaryDirectory() as to,
+        Fleet(hosts, connect=partial(LyingConnection, command=speaking(lie))) as fleet,
+    ):
+        wanted = dict.fromkeys([host.name for host in hosts], Wanted(None, (Pattern("a"),)))
+        results = fetch(fleet, wanted, ["a"], ["a"], to)
+    assert all(each.failed.count == FETCH_FILES for each in results.values()), results
+    return results, {}
+
+
 _ERROR = json.dumps({"error": "e" * 30_000, "traceback": "t" * 30_000}).encode()
 
 ATTACKS: dict[str, Callable[[int], Any]] = {
@@ -321,6 +368,7 @@ ATTACKS: dict[str, Callable[[int], Any]] = {
     "deep": deep,
     "hold": holding,
     "output": output,
+    "fetch": fetched,
     "nested": lambda n: ask(n, answers(b"[" * 60_000), "probe.probe"),
     "64 MiB": lambda n: ask(n, answers(b'{"x":[' + b"[]," * (22 * MIB) + b"0]}"), "probe.probe"),
     "no end": lambda n: ask(n, no_end("answer"), "probe.probe"),

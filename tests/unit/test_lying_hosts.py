@@ -55,8 +55,18 @@ def test_64_hosts_that_send_all_they_may(name: str) -> None:
     assert result["MiB"] < GIB
 
 
+def test_the_lists_of_eight_hosts_of_a_fetch() -> None:
+    """As many as are in memory at a time."""
+    assert attack("fetch", 8)["MiB"] < GIB
+
+
 @pytest.mark.parametrize(
-    "name", [name for name in liars.ATTACKS if name not in ("all that fits", "jobs", "jobs and junk", "logs")]
+    "name",
+    [
+        name
+        for name in liars.ATTACKS
+        if name not in ("all that fits", "jobs", "jobs and junk", "logs", "fetch")
+    ],
 )
 def test_32_hosts_that_send_more_than_they_may(name: str) -> None:
     """As many as the machine of a test bears; the limit is that of 256, less what Python itself needs."""

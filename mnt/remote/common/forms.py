@@ -16,7 +16,14 @@ ENVIRONMENTS = 64  # of Python, of a host
 STORAGE = 32  # mounts of a host whose files other hosts may have too
 FETCH_PIECE = 192 * 1024  # bytes of a file in a frame; base64 makes them 256 KiB
 FETCH_FILES = 100_000  # that a host sends at most
-FETCH_LIST = 16 * 1024 * 1024  # bytes in JSON of their list
+FETCH_LIST = 16 * 1024 * 1024  # bytes of their names, as `held` counts them
+
+
+def held(text: str | None) -> int:
+    """Bytes of memory that the characters of a text take: the widest makes all of them as wide (PEP 393)."""
+    if not text or text.isascii():
+        return len(text or "")
+    return len(text) * (4 if max(text) > "\uffff" else 2)
 
 
 def _address_pattern() -> str:

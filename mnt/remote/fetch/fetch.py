@@ -13,7 +13,7 @@ import stat
 from typing import IO, Any, Callable, Dict, Sequence
 
 from mnt.remote.common.files import decode
-from mnt.remote.common.forms import FETCH_FILES, FETCH_LIST
+from mnt.remote.common.forms import FETCH_FILES, FETCH_LIST, held
 from mnt.remote.common.refusal import Refused
 from mnt.remote.fetch.parts import Part, parts_of
 from mnt.remote.fetch.send import send, time_of
@@ -87,8 +87,11 @@ def _list(parts: Sequence[Part], emit: Emit) -> dict[str, Any]:
             if found is not None and part.is_later(found):
                 continue
             row = _row(number, part, path, found)
-            length = len(json.dumps(row))
-            count, size, waiting = count + 1, size + length, waiting + length
+            count, size, waiting = (
+                count + 1,
+                size + held(row[1]) + held(row[-1]),
+                waiting + len(json.dumps(row)),
+            )
             if count > FETCH_FILES or size > FETCH_LIST:
                 raise Refused(
                     f"more than {FETCH_FILES:,} files, or very long names",
