@@ -28,6 +28,8 @@ from mnt.preflight.report import run_checks
 from mnt.setup.training import propose
 from mnt.tasks.bounds import bound_of, problem_of
 
+pytestmark = pytest.mark.one_python
+
 Document = dict[str, Any]
 SECONDS = 20.0  # for a slow machine that others use: most take less than one
 
@@ -205,7 +207,7 @@ def most(fill: str) -> int:
     return low
 
 
-@pytest.mark.parametrize("liars", [1, 16])
+@pytest.mark.parametrize("liars", [1, pytest.param(16, marks=pytest.mark.matrix)])
 @pytest.mark.parametrize("fill", FILLS)
 def test_a_full_list(fill: str, liars: int) -> None:
     count = most(fill)

@@ -55,6 +55,7 @@ def test_64_hosts_that_send_all_they_may(name: str) -> None:
     assert result["MiB"] < GIB
 
 
+@pytest.mark.matrix
 def test_the_lists_of_eight_hosts_of_a_fetch() -> None:
     """As many as are in memory at a time."""
     assert attack("fetch", 8)["MiB"] < GIB

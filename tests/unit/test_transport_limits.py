@@ -243,6 +243,15 @@ def test_a_prime_that_is_none(prime: int, ends: str | None) -> None:
         wait_for(lambda: not transport.is_alive())
 
 
+def test_no_group_that_the_server_chooses() -> None:
+    """With 8,192 bits, 16 such servers kept the logins to all others from ending in time."""
+    with served(lambda transport: RogueServer(lambda channel: None)) as transport:
+        kex = list(transport.get_security_options().kex)
+    assert kex
+    assert not [name for name in kex if "group-exchange" in name]
+    assert kex.index("diffie-hellman-group16-sha512") == len(kex) - 1
+
+
 class _Connection:
     """As much of a HostConnection as `over_sftp` needs."""
 
