@@ -56,8 +56,8 @@ class HostTransport(paramiko.Transport):
         # One pass over the data instead of a cipher and an HMAC: twice the throughput.
         options = self.get_security_options()
         options.ciphers = sorted(options.ciphers, key=lambda name: "-gcm@" not in name)
-        # No other thread runs while Python raises a large number to a power. The server chooses the group in a
-        # group exchange: with 8,192 bits, 1.2 s each time, in which the logins to honest hosts time out.
+        # No other thread runs while Python raises a large number to a power. A server chooses the group of a
+        # group exchange: 1.2 s with 8,192 bits, each time, in which the logins to honest hosts time out.
         quick = (name for name in options.kex if "group-exchange" not in name)
         options.kex = sorted(quick, key=lambda name: "-group16-" in name)
 
