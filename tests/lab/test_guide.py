@@ -20,10 +20,6 @@ def test_every_page(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
     lab = make_lab(count=2)
     for host in lab.hosts:
         make_strange(host, bare=False)
-        # The guide's setup is a look only; it asks for no password.
-        assert (
-            host.exec(["sh", "-c", "echo 'mnt ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/mnt"]).returncode == 0
-        )
     reader = Reader(tmp_path, lab)
     lines = commands("guide.md")
     consent = [("Write inventories/default.yaml", "")]

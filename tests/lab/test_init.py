@@ -59,10 +59,10 @@ def test_two_hosts_are_ready_without_an_edit(
     assert inventory["defaults"]["workdir"] == "/shared/mnt/mnt"
     done = run_mnt("preflight", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "fit to train: 0 failed, 0 warnings" in done.stdout + done.stderr
     # OpenSSH's own client takes the same ssh_config, by the same names.
     done = run_mnt("run", "--worker", "ssh", "hostname", cwd=tmp_path)
     assert sorted(done.stdout.splitlines()) == ["node1 | node1", "node2 | node2"], done.stderr
-    assert "fit to train: 0 failed, 0 warnings" in done.stdout + done.stderr
     assert init(lab)[1].endswith("nothing to add\n")
     for host in lab.hosts:
         assert host.exec(["ls", "-A", "/shared"]).stdout == ""  # what was tried there is gone

@@ -151,7 +151,7 @@ def _cluster(lab: Lab) -> Iterator[Cluster]:
             assert answer["port_free"]
         for host in made.hosts:
             assert made.processes(host) == ""
-            assert host.exec(["sh", "-c", "ls -d /tmp/mnt-* || true"]).stdout == ""
+            assert host.exec(["sh", "-c", "ls -d /tmp/mnt-[0-9]* || true"]).stdout == ""
     finally:
         made.fleet.close()
         made.hosts[0].exec(["rm", "-rf", made.directory])
