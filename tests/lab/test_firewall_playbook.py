@@ -201,6 +201,7 @@ def start_firewalld(host: LabHost, mirror: Mirror) -> None:
     wait_for(lambda: host.exec(["firewall-cmd", "--state"]).returncode == 0)
 
 
+@pytest.mark.matrix  # tox -e playbooks
 def test_ufw_and_firewalld_let_the_training_network_through(hosts: Lab, play: Play, run_mnt: Mnt) -> None:
     first, second = hosts.hosts
 

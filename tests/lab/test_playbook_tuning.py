@@ -126,6 +126,7 @@ def state(host: LabHost) -> str:
     return must(host, "sh", "-c", f"md5sum {files} 2>&1; df -k --output=size /dev/shm; ls /etc/security/*")
 
 
+@pytest.mark.matrix  # tox -e playbooks
 def test_it_brings_what_preflight_asks_for(hosts: Lab, run_mnt: Mnt, setup: Setup) -> None:
     found = findings(run_mnt, hosts)
     assert {*found} == {*CHECKS.split(",")}
