@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from mnt import typed
 from mnt.facts.nccl import ConfFile
 from mnt.facts.rdma import RdmaFacts
 from mnt.facts.system import Artifacts, Gpus, Logind, Neighbours, Ofed, OwnProcesses, Resolved, Session
@@ -23,9 +22,7 @@ from mnt.tasks.shape import (
     JobName,
     Pid,
     Short,
-    converted,
-    described,
-    wrong_answer,
+    parsed,
 )
 
 
@@ -227,12 +224,7 @@ class HostFacts:
     @classmethod
     def parse(cls, host: str, document: Mapping[str, Any]) -> HostFacts:
         """The facts in the probe's answer. Raises HostError (phase `answer`) if the answer is not valid."""
-        try:
-            facts: HostFacts = converted(document, cls)
-            return facts
-        except typed.Misfit as misfit:
-            problem = described(misfit.location, misfit, "the probe's {} is not valid: {}")
-            raise wrong_answer(host, problem) from None
+        return parsed(host, document, cls, "probe")
 
     @property
     def home(self) -> str:

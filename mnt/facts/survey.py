@@ -8,10 +8,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from mnt import typed
 from mnt.facts.host import Mounted, PathFacts
 from mnt.remote.common.forms import ENVIRONMENTS, STORAGE
-from mnt.tasks.shape import Address, Short, converted, described, wrong_answer
+from mnt.tasks.shape import Address, Short, parsed
 
 
 @dataclass(frozen=True)
@@ -40,9 +39,4 @@ class Survey:
     @classmethod
     def parse(cls, host: str, document: Mapping[str, Any]) -> Survey:
         """Raises HostError (phase `answer`) if the answer is not valid."""
-        try:
-            found: Survey = converted(document, cls)
-            return found
-        except typed.Misfit as misfit:
-            problem = described(misfit.location, misfit, "the survey's {} is not valid: {}")
-            raise wrong_answer(host, problem) from None
+        return parsed(host, document, cls, "survey")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypedDict, TypeVar
 
 from msgspec import Meta
@@ -48,6 +48,16 @@ def shaped(host: str, value: object, shape: type[T], what: str = "answer") -> T:
         return answer
     except typed.Misfit as misfit:
         raise wrong_answer(host, described((what, *misfit.location), misfit)) from None
+
+
+def parsed(host: str, document: Mapping[str, Any], shape: type[T], program: str) -> T:
+    """The whole answer of a program, as facts. Raises HostError (phase `answer`) if it is not valid."""
+    try:
+        facts: T = converted(document, shape)
+        return facts
+    except typed.Misfit as misfit:
+        problem = described(misfit.location, misfit, f"the {program}'s {{}} is not valid: {{}}")
+        raise wrong_answer(host, problem) from None
 
 
 def converted(value: object, shape: Any) -> Any:
