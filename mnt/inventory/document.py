@@ -26,7 +26,7 @@ _DEEPEST = 32  # levels
 _MOST = 200_000  # values, with those of aliases and merges; an inventory of 1,000 hosts has some 10,000
 _MOST_BRACKETS = 100_000  # of hostlists and lists
 _MOST_TEXT = 16 * 1024 * 1024  # characters of all values, with those of aliases
-_MOST_BYTES = 8 * 1024 * 1024  # of a file
+MOST_BYTES = 8 * 1024 * 1024  # of a file
 _BETTER_MESSAGES = 128 * 1024  # characters that PyYAML's own parser reads in about a second
 _DIRECTIVE = re.compile("(?:\\A|[\r\n\x85\u2028\u2029])\ufeff?%")  # what YAML takes for the start of a line
 _MOST_DIRECTIVES = 16  # libyaml compares each with all before it; an inventory needs none
@@ -159,7 +159,7 @@ def _check_events(file: str, text: str) -> None:
 
 def _read_text(file: str, any_kind: bool) -> str:
     try:
-        data = read_bytes(file, _MOST_BYTES, any_kind=any_kind)
+        data = read_bytes(file, MOST_BYTES, any_kind=any_kind)
     except (OSError, ValueError) as error:
         fix = "run `mnt inventory list` to see the inventories"
         raise InventoryError(f"cannot be read: {strerror(error)}", file=file, fix=fix) from None

@@ -19,7 +19,10 @@ _MOST_BYTES = 64 * 1024
 
 def remember(jobs: Iterable[str]) -> None:
     """Keep these ids, the newest first, before those that are kept already. What cannot be kept is not."""
-    kept = list(dict.fromkeys([*jobs, *recall()]))[:_MOST]
+    before = recall()
+    kept = list(dict.fromkeys([*jobs, *before]))[:_MOST]
+    if kept == before:
+        return
     with contextlib.suppress(OSError, Refused):
         file = _file()
         make_directories(file.parent)

@@ -14,7 +14,6 @@ from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import HostFacts, Mounted, PathFacts
 from mnt.facts.survey import Survey
 from mnt.inventory.hostlist import brief
-from mnt.inventory.model import Mount
 from mnt.network.decision import NetworkDecision
 from mnt.setup import environments, training
 from mnt.setup.environments import Choice
@@ -72,7 +71,7 @@ class Found:
         }
 
 
-def candidates(found: Found) -> list[Mount]:
+def candidates(found: Found) -> list[str]:
     """The storage that all hosts may share: one type of mount at the same place, which hangs nowhere."""
     surveys = [found.surveys[host] for host in found.known()]
     if len(surveys) < 2:
@@ -83,7 +82,7 @@ def candidates(found: Found) -> list[Mount]:
         for mount in survey.storage
         if mount.point in survey.paths and survey.paths[mount.point].kind == "dir"
     )
-    return [Mount(point, kind) for (point, kind), count in points.items() if count == len(surveys)]
+    return [point for (point, _), count in points.items() if count == len(surveys)]
 
 
 def propose(found: Found, shared: Sequence[str]) -> Draft:

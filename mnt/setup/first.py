@@ -11,12 +11,10 @@ from typing import Any
 
 from mnt import ui
 from mnt.errors import InventoryError, MntError, UsageError
-from mnt.inventory import find, hostlist, loader
+from mnt.inventory import document, find, hostlist, loader
 from mnt.inventory.model import Host, Inventory, Ssh
 from mnt.paths import expanded
 from mnt.remote.common.files import read_bytes, strerror
-
-_MOST_BYTES = 8 * 1024 * 1024  # as the loader
 
 
 def read(file: str, *, by_path: bool) -> str | None:
@@ -30,7 +28,7 @@ def read(file: str, *, by_path: bool) -> str | None:
     if not os.path.lexists(file):
         return None
     try:
-        return read_bytes(file if by_path else find.own(file), _MOST_BYTES).decode()
+        return read_bytes(file if by_path else find.own(file), document.MOST_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         problem = strerror(error) if isinstance(error, OSError) else "it is no UTF-8 text"
         raise UsageError(f"{file}: cannot be read: {problem}") from None

@@ -13,7 +13,7 @@ from mnt.facts.gather import Progress, gather_facts
 from mnt.facts.gather_further import Exchange, gather_visibility
 from mnt.facts.survey import Survey
 from mnt.fleet import Fleet, HostConnection
-from mnt.inventory.model import Host, Inventory, Mount
+from mnt.inventory.model import Host, Inventory
 from mnt.network.decision import decide
 from mnt.setup.draft import Draft, Found, candidates, propose, with_rdma
 from mnt.setup.environments import TRAINS_WITH
@@ -76,29 +76,27 @@ def _numeric(fleet: Fleet, name: str) -> str | None:
     return str(found[0][4][0])
 
 
-def _shared(fleet: Fleet, found: Found, mounts: Sequence[Mount]) -> list[str]:
-    """Those of the mounts at which all hosts see a file that one of them wrote."""
+def _shared(fleet: Fleet, found: Found, points: Sequence[str]) -> list[str]:
+    """Those of the mount points at which all hosts see a file that one of them wrote."""
     hosts = list(found.known())
-    exchanges = [
-        Exchange(
-            mount.path, writer, [host for host in hosts if host != writer], _places(found, mount, writer)
-        )
-        for mount in mounts
-        for writer in [_writer(found, mount, hosts)]
-    ]
+    exchanges = []
+    for point in points:
+        writer = _writer(found, point, hosts)
+        readers = [host for host in hosts if host != writer]
+        exchanges.append(Exchange(point, writer, readers, _places(found, point, writer)))
     seen = gather_visibility(fleet, exchanges)
     return [path for path, visibility in seen.items() if _is_seen(visibility)]
 
 
-def _writer(found: Found, mount: Mount, hosts: Sequence[str]) -> str:
+def _writer(found: Found, point: str, hosts: Sequence[str]) -> str:
     """The first host that can write to the mount point; else the first."""
-    able = [host for host in hosts if found.surveys[host].paths[mount.path].write == "ok"]
+    able = [host for host in hosts if found.surveys[host].paths[point].write == "ok"]
     return (able or hosts)[0]
 
 
-def _places(found: Found, mount: Mount, host: str) -> list[str]:
+def _places(found: Found, point: str, host: str) -> list[str]:
     home = found.facts.facts[host].home
-    return [mount.path, *([home] if PurePosixPath(home).is_relative_to(mount.path) else [])]
+    return [point, *([home] if PurePosixPath(home).is_relative_to(point) else [])]
 
 
 def _is_seen(visibility: Visibility) -> bool:

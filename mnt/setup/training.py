@@ -133,7 +133,7 @@ def _by_routes(
         ways = {
             routes.get(host, {}).get(ssh[other]) for other in candidates if other != host and other in ssh
         }
-        leading = [nic.name for nic in usual if ways == {next((a for a in nic.addresses if a in ways), "")}]
+        leading = [nic.name for nic in usual if len(ways) == 1 and ways <= {*nic.addresses}]
         if len(leading) == 1:
             nics[host] = leading[0]
     missing = [host for host in candidates if host not in nics]
