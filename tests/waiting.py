@@ -14,6 +14,15 @@ import psutil
 
 T = TypeVar("T")
 
+# The beginning of a job's script: it goes on when the test makes the file `go` beside it.
+UNTIL_TOLD = """
+import os, sys, time
+for _ in range(15000):  # 300 s: a killed test leaves nothing that lives on
+    if os.path.exists("go"):
+        break
+    time.sleep(0.02)
+"""
+
 PATIENCE = 180.0  # seconds: far longer than anything here takes, so that only what never comes takes so long
 HANG = 1000  # seconds that whatever hangs in a test hangs: `at_most` tells whether it was waited for
 

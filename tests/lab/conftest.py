@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import sessions
 from launches import nothing_is_left
+from nfs import packages
 from waiting import PATIENCE
 
 from mnt.errors import MntError
@@ -38,6 +39,15 @@ def lab_support() -> None:
     except MntError as error:
         pytest.skip(f"no lab can be made here: {error}")
     sessions.reclaim()
+
+
+@pytest.fixture(scope="session")
+def nfs_support(lab_support: None) -> None:
+    """Skips where no lab with real NFS can be made, and says why."""
+    try:
+        packages.require()
+    except MntError as error:
+        pytest.skip(f"no NFS lab can be made here: {error}; {error.fix}")
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import faults
@@ -21,17 +22,23 @@ def allow_sudo(lab: Lab) -> None:
         faults.write_file(host, "/etc/sudoers.d/mnt", "mnt ALL=(ALL) NOPASSWD: ALL\n")
 
 
-def setup(lab: Lab, name: str, *words: str, ok: bool = True, **variables: str) -> dict[str, Any]:
-    """The JSON document of `mnt setup NAME -e VARIABLE=VALUE ..`, of which `playbooks: {NAME: hosts: ..}`."""
+def setup(lab: Lab | Path, name: str, *words: str, ok: bool = True, **variables: str) -> dict[str, Any]:
+    """What `mnt setup NAME -e VARIABLE=VALUE ..` says in JSON of that playbook: `{"hosts": ..}`.
+
+    Args:
+        lab: or an inventory.
+        ok: whether it must succeed; else a host must have failed.
+    """
+    inventory = lab if isinstance(lab, Path) else lab.inventory_path
     extra = [word for key, value in variables.items() for word in ("-e", f"{key}={value}")]
     done = subprocess.run(
         [sys.executable, "-m", "mnt", "setup", name, "--json", *words, *extra],
-        env={**os.environ, "MNT_INVENTORY": str(lab.inventory_path)},
+        env={**os.environ, "MNT_INVENTORY": str(inventory)},
         capture_output=True,
         text=True,
         timeout=LIMIT,
     )
-    assert (done.returncode == 0) is ok, done.stdout + done.stderr
+    assert done.returncode == (0 if ok else 1), done.stdout + done.stderr
     played: dict[str, Any] = json.loads(done.stdout)["playbooks"][name]
     return played
 

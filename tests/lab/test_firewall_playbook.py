@@ -14,6 +14,7 @@ import faults
 import pytest
 import yaml
 from mirror import Mirror, serving
+from setups import allow_sudo
 from test_store import JOB, PORT, strangers_visit, training_python
 from waiting import PATIENCE, wait_for
 
@@ -41,8 +42,7 @@ pytest.importorskip("ansible_runner", reason="pip install 'mnt-cluster[setup]'")
 def hosts(make_lab: Callable[..., Lab]) -> Lab:
     """Two hosts on which the ordinary user may become root."""
     lab = make_lab(count=2)
-    for host in lab.hosts:
-        faults.write_file(host, "/etc/sudoers.d/mnt", "mnt ALL=(ALL) NOPASSWD: ALL\n")
+    allow_sudo(lab)
     return lab
 
 

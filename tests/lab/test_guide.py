@@ -17,10 +17,7 @@ pytest.importorskip("ansible_runner", reason="pip install 'mnt-cluster[setup]'")
 @pytest.mark.train
 @pytest.mark.skipif(not TRAIN.exists(), reason="no torch for the hosts: bash scripts/train-venv.sh")
 def test_every_page(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
-    lab = make_lab(count=2)
-    for host in lab.hosts:
-        make_strange(host, bare=False)
-    reader = Reader(tmp_path, lab)
+    reader = Reader(tmp_path, make_strange(make_lab, bare=False))
     lines = commands("guide.md")
     consent = [("Write inventories/default.yaml", "")]
     answers = {lines[0]: consent, "mnt ssh-setup": [("Password of mnt", PASSWORD)]}

@@ -17,10 +17,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from nfs import FAULTS, NfsLab, heal, inject, packages
+from nfs import FAULTS, NfsLab, heal, inject
 from waiting import at_most, wait_for
-
-from mnt.errors import MntError
 
 Preflight = Callable[..., dict[str, Any]]
 BreakNode = Callable[[str, str], Callable[[], None]]
@@ -61,12 +59,8 @@ SAMPLE = ("wrong-export", "ro-server", "estale", "hang")
 
 
 @pytest.fixture(scope="module")
-def nfs_lab(lab_support: None) -> Iterator[NfsLab]:
+def nfs_lab(nfs_support: None) -> Iterator[NfsLab]:
     """Two nodes, to be left healthy."""
-    try:
-        packages.require()
-    except MntError as error:
-        pytest.skip(f"no NFS lab can be made here: {error}; {error.fix}")
     with NfsLab(2) as lab:
         yield lab
 

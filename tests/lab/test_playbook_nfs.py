@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import setups
 import yaml
-from nfs import NfsLab, packages
-
-from mnt.errors import MntError
+from nfs import NfsLab
 
 pytest.importorskip("ansible_runner", reason="pip install 'mnt-cluster[setup]'")
 
@@ -38,12 +37,8 @@ _OWN_FILES = (
 
 
 @pytest.fixture(scope="module")
-def nfs_lab(lab_support: None) -> Iterator[NfsLab]:
+def nfs_lab(nfs_support: None) -> Iterator[NfsLab]:
     """Two nodes that mount nothing and serve nothing, on which the ordinary user may become root."""
-    try:
-        packages.require()
-    except MntError as error:
-        pytest.skip(f"no NFS lab can be made here: {error}; {error.fix}")
     with NfsLab(2) as lab:
         etc = Path(f"/proc/{lab.anchor}/root/run/root/etc")
         (etc / "pam.d").mkdir()
@@ -67,11 +62,9 @@ def inventory(nfs_lab: NfsLab, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.fixture(scope="module")
-def setup(inventory: Path, run_mnt: Mnt) -> Setup:
+def setup(inventory: Path) -> Setup:
     def run(*words: str, ok: bool = True) -> dict[str, Any]:
-        done = run_mnt("setup", "nfs", "-i", str(inventory), "--json", "-e", OPTIONS, *words)
-        assert done.returncode == (0 if ok else 1), done.stdout + done.stderr
-        found: dict[str, Any] = json.loads(done.stdout)["playbooks"]["nfs"]["hosts"]
+        found: dict[str, Any] = setups.setup(inventory, "nfs", "-e", OPTIONS, *words, ok=ok)["hosts"]
         return found
 
     return run

@@ -13,6 +13,7 @@ from typing import Any
 import faults
 import pytest
 import sessions
+import setups
 
 from mnt.lab.lab import Lab, LabHost, LabRequest, down
 
@@ -102,14 +103,11 @@ def must(host: LabHost, *argv: str) -> str:
 
 
 @pytest.fixture
-def setup(hosts: Lab, run_mnt: Mnt) -> Setup:
+def setup(hosts: Lab) -> Setup:
     """`setup("--check", nofile=..)`: what `mnt setup tuning` did on each host; `said` is Ansible's output."""
 
     def run(*words: str, ok: bool = True, **variables: str) -> dict[str, Any]:
-        extra = [word for name, value in variables.items() for word in ("-e", f"{name}={value}")]
-        done = run_mnt("setup", "tuning", "--json", *words, *extra, lab=hosts)
-        assert done.returncode == (0 if ok else 1), done.stdout + done.stderr
-        found: dict[str, Any] = json.loads(done.stdout)["playbooks"]["tuning"]["hosts"]
+        found: dict[str, Any] = setups.setup(hosts, "tuning", *words, ok=ok, **variables)["hosts"]
         return found
 
     return run

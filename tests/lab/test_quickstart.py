@@ -20,8 +20,19 @@ PASSWORD = "pass word$1"
 TRAIN = Path("/var/cache/mnt/train-venv/bin/python")
 
 
-def make_strange(host: LabHost, *, bare: bool) -> None:
-    """A password, and nothing else that a login needs; bare: no environment and no shared storage either."""
+def make_strange(make_lab: MakeLab, *, bare: bool) -> Lab:
+    """Two hosts with a password, and nothing else that a login needs.
+
+    Args:
+        bare: they have no environment and no shared storage either.
+    """
+    lab = make_lab(count=2)
+    for host in lab.hosts:
+        _let_in(host, bare=bare)
+    return lab
+
+
+def _let_in(host: LabHost, *, bare: bool) -> None:
     script = "rm -rf /home/mnt/.ssh; chpasswd -c SHA256"
     script += "; umount /shared; mount -t tmpfs -o mode=755 none /var/cache/mnt" if bare else ""
     done = host.exec(["sh", "-c", script], input=f"mnt:{PASSWORD}\n")
@@ -64,19 +75,14 @@ def check_results(reader: Reader) -> None:
 @pytest.mark.train
 @pytest.mark.skipif(not TRAIN.exists(), reason="no torch for the hosts: bash scripts/train-venv.sh")
 def test_hosts_that_have_an_environment(make_lab: MakeLab, tmp_path: Path) -> None:
-    lab = make_lab(count=2)
-    for host in lab.hosts:
-        make_strange(host, bare=False)
-    check_results(walk(lab, tmp_path, bare=False))
+    check_results(walk(make_strange(make_lab, bare=False), tmp_path, bare=False))
 
 
 @pytest.mark.matrix
 @pytest.mark.skipif(not TRAIN.exists(), reason="no pip of the hosts' Python: bash scripts/train-venv.sh")
 def test_bare_hosts(make_lab: MakeLab, tmp_path: Path) -> None:
     """The whole of it: torch is installed on both hosts, from a mirror on the head."""
-    lab = make_lab(count=2)
-    for host in lab.hosts:
-        make_strange(host, bare=True)
+    lab = make_strange(make_lab, bare=True)
     wheels = tmp_path / "wheels"
     wanted = ["torch==2.13.0", "transformers==5.20.2", "pip", "setuptools"]
     download = [str(TRAIN), "-m", "pip", "download", "--quiet", "--dest", str(wheels), *wanted]

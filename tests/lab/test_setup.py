@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from faults import power_off, write_file
+from setups import allow_sudo
 from terminals import on_a_terminal
 from waiting import rest_of, wait_for
 
@@ -29,8 +30,7 @@ SUDOERS = "/etc/sudoers.d/mnt"
 def hosts(make_lab: MakeLab) -> Lab:
     """Two hosts on which the ordinary user may become root."""
     lab = make_lab(count=2)
-    for host in lab.hosts:
-        write_file(host, SUDOERS, "mnt ALL=(ALL) NOPASSWD: ALL\n")
+    allow_sudo(lab)
     return lab
 
 

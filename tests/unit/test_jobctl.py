@@ -17,7 +17,7 @@ import pytest
 from job_host import JobHost, new_directory
 from ports import free_port
 from pythons import interpreter
-from waiting import PATIENCE, alive, at_most, wait_for
+from waiting import PATIENCE, UNTIL_TOLD, alive, at_most, wait_for
 
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job import ports
@@ -461,14 +461,7 @@ def test_a_log_is_not_written_into_another_file(host: JobHost, name: str, exists
 
 SECRET = "hf_only_this_node_has_it"
 FORGED = "ChildFailedError:\n[0]:\n  rank      : 0 (local_rank: 0)\n  exitcode  : 1 (pid: 9)\n"
-FAILS_WHEN_TOLD = """
-import os, sys, time
-for _ in range(15000):  # 300 s: a killed test leaves nothing that lives on
-    if os.path.exists("go"):
-        break
-    time.sleep(0.02)
-sys.exit(3)
-"""
+FAILS_WHEN_TOLD = UNTIL_TOLD + "sys.exit(3)\n"
 
 
 def instead_of_the_log(directory: Path, secret: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from job_host import JobHost, new_directory
 from ports import free_port
-from waiting import PATIENCE, alive, at_most, wait_for
+from waiting import PATIENCE, UNTIL_TOLD, alive, at_most, wait_for
 
 from mnt.remote.job import peers
 from mnt.remote.job.channel import LINE_BYTES, Broken, Channel, Event, node_secret, parse_line
@@ -26,14 +26,7 @@ from mnt.remote.job.peers import Hub, Spoke
 
 FAILURE = dict(make_failure("exit code 3", 3, time=1e9))
 SLEEPER = "import time; time.sleep(600)"
-WHEN_TOLD = """
-import os, sys, time
-for _ in range(15000):  # 300 s: a killed test leaves nothing that lives on
-    if os.path.exists("go"):
-        break
-    time.sleep(0.02)
-raise SystemExit(int(sys.argv[1]))
-"""
+WHEN_TOLD = UNTIL_TOLD + "raise SystemExit(int(sys.argv[1]))\n"
 IMPATIENT = {"LOST_AFTER = 20.0": "LOST_AFTER = 2.0", "BEAT = 2.0": "BEAT = 0.4"}
 
 
