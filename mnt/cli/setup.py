@@ -78,9 +78,11 @@ def setup(
             report = look(fleet, selection.inventory, selection.hosts, select_checks(), status.show)
             facts, network, plan = report.fleet, report.network, steps(report)
     if report is not None and not plan:
-        return _nothing_to_run(report)
+        return _nothing_to_run(report, as_json)
     if not chosen:
-        _agree(plan, yes or check)
+        if not as_json:
+            _show_plan(plan)
+        _agree(yes or check, may_ask=not as_json)
     options = Options(variables, check, _password() if ask_become_pass else None)
     done: dict[str, Played] = {}
 
@@ -98,9 +100,11 @@ def setup(
     return 0 if ok else 1
 
 
-def _nothing_to_run(report: Report) -> int:
+def _nothing_to_run(report: Report, as_json: bool) -> int:
     """Say so, and what no playbook mends; 1 if there is such a failure."""
     left = [finding for finding in report.findings if finding.severity is Severity.FAIL]
+    if as_json:
+        ui.document(_document(not left, {}))
     if not left:
         ui.success("preflight asks for nothing that a playbook brings")
         return 0
@@ -125,14 +129,19 @@ def _variables(extra: Sequence[str], **directories: str | None) -> dict[str, Any
     return found
 
 
-def _agree(plan: Sequence[Step], agreed: bool) -> None:
-    """Show the plan; raises UsageError if it may not be run."""
+def _show_plan(plan: Sequence[Step]) -> None:
     ui.table(
         ["PLAYBOOK", "HOSTS", "BECAUSE OF"],
         [[step.playbook, fold(step.hosts), ", ".join(step.checks)] for step in plan],
     )
+
+
+def _agree(agreed: bool, *, may_ask: bool) -> None:
+    """Raises UsageError if the plan may not be run."""
     if agreed:
         return
+    if not may_ask:
+        raise UsageError("nothing is run: --json asks nothing", fix="add --yes")
     if not has_terminal():
         raise UsageError("nothing is run: there is no terminal to ask at", fix="add --yes")
     if ask("Run these? [y/N]: ").lower() not in ("y", "yes"):

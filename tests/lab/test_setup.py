@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from faults import power_off, write_file
-from setups import allow_sudo
+from setups import allow_sudo, output
 from terminals import on_a_terminal
 from waiting import rest_of, wait_for
 
@@ -132,3 +132,14 @@ def test_bad_usage(lab: Lab, run_mnt: Mnt, args: list[str], message: str) -> Non
 def test_nothing_to_do(lab: Lab, run_mnt: Mnt) -> None:
     done = run_mnt("setup", lab=lab)
     assert (done.returncode, done.stderr) == (0, "preflight asks for nothing that a playbook brings\n")
+    assert json.loads(run_mnt("setup", "--json", lab=lab).stdout) == {"ok": True, "playbooks": {}}
+
+
+def test_json_asks_nothing_and_shows_no_table(hosts: Lab, run_mnt: Mnt) -> None:
+    output(hosts.host("node2"), "mount", "-o", "remount,size=32m", "/dev/shm")
+    done = run_mnt("setup", "--json", lab=hosts)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "nothing is run: --json asks nothing" in done.stderr
+    assert "add --yes" in done.stderr
+    done = run_mnt("setup", "--json", "--check", lab=hosts)
+    assert [*documents(done)] == ["tuning"]
