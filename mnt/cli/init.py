@@ -47,7 +47,7 @@ def init(
     A host that cannot be asked is written without settings and marked, and the exit code is 1. When it can be
     reached, `mnt init` adds what is missing.
     """
-    file = output or _USUAL
+    file = output or (_USUAL if nodes else f"{find.directory()}/{find.DEFAULT}.yaml")
     before = first.read(file, by_path=output is not None)
     known = loader.load(file) if before else None
     login = first.login(user, identity, ssh_config)

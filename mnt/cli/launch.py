@@ -161,7 +161,7 @@ def launch(
         _show_draft(draft, as_json)
         return 1 if draft.refusals else 0
     if push_first:
-        _push(hosts)
+        _push(inventory, hosts)
     request = Request(new_job_id())
     with (
         run.reserved(backend, hosts, request, ui.note) as reservation,
@@ -174,10 +174,11 @@ def launch(
         return _run(fleet, draft.launch(), detach, as_json)
 
 
-def _push(hosts: Sequence[Host]) -> None:
+def _push(inventory: Inventory, hosts: Sequence[Host]) -> None:
     """Push this directory to the hosts. Raises NeverStarted if that fails."""
-    from mnt.cli.push import push_tree, read_tree
+    from mnt.cli.push import push_tree, read_tree, warn_of_part
 
+    warn_of_part(inventory)
     try:
         result = push_tree(read_tree("."), hosts)
     except MntError as error:

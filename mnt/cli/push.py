@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import click
 
@@ -11,13 +13,14 @@ from mnt.cli import settle
 from mnt.cli.options import Selection, json_option, selection_options
 from mnt.cli.push_view import Code, note_large, progress_shown, show_notices, show_result, show_tree
 from mnt.fleet import Fleet
-from mnt.inventory.model import Host
+from mnt.inventory import find
+from mnt.inventory.model import Host, Inventory
 from mnt.push import manifest as manifests
 from mnt.push import transfer
 from mnt.push.change import KEEP
 from mnt.push.notices import notices
 from mnt.push.result import PushResult
-from mnt.push.tree import walk
+from mnt.push.tree import printable, walk
 
 
 @click.command()
@@ -47,6 +50,8 @@ def push(
     after every host has verified the release, so a push that fails changes no host. Private keys are sent
     only with --allow-secrets.
     """
+    if source == ".":
+        warn_of_part(selection.inventory)
     code = read_tree(source)
     if dry_run:
         refused = transfer.refusal(selection.hosts, code.root, code.manifest, allow_secrets=allow_secrets)
@@ -60,6 +65,15 @@ def push(
     else:
         show_result(result)
     return 0 if result.ok else 1
+
+
+def warn_of_part(inventory: Inventory) -> None:
+    """Warn if the current directory, which is pushed, is only a part of the tree that has the inventory."""
+    whole = find.project_above(inventory.file)
+    if whole is not None:
+        here = shlex.quote(printable(Path.cwd().name))
+        ui.warn(f"only {here} is pushed, and not all of {printable(whole)}, which has the inventory")
+        ui.info(f"  to push all: cd {shlex.quote(whole)} && mnt push")
 
 
 def read_tree(source: str) -> Code:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
 from pathlib import Path
 
 from mnt import lab
@@ -29,9 +30,9 @@ def locate(name: str | None) -> str:
     """The file of an inventory.
 
     Args:
-        name: a path (with a `/`, or ending in .yaml or .yml); NAME, for inventories/NAME.yaml below the
-            current directory; `lab` or `lab:NAME`, for that of a running lab. None: $MNT_INVENTORY, else
-            inventories/default.yaml, else that of the running lab.
+        name: a path (with a `/`, or ending in .yaml or .yml); NAME, for inventories/NAME.yaml in the current
+            directory or the nearest one above it (`directory`); `lab` or `lab:NAME`, for that of a running
+            lab. None: $MNT_INVENTORY, else inventories/default.yaml, else that of the running lab.
 
     Raises:
         UsageError: there is no such inventory, several labs could be meant, or another user can write to a
@@ -58,17 +59,43 @@ def is_path(name: str | None) -> bool:
 
 
 def named() -> dict[str, str]:
-    """The files of inventories/ in the current directory, by name.
+    """The files of inventories/, by name. Raises UsageError as `directory`."""
+    return {path.stem: str(path) for path in sorted(Path(directory()).glob("*.yaml"))}
 
-    Raises UsageError if another user has mounted a file system there, which might never answer.
+
+def directory() -> str:
+    """The inventories/ of the current directory, or of the nearest one above that has it; there, nobody
+    else's count, as in /tmp. The path begins with `../` for each level; where there is none, it is the usual.
+
+    Raises UsageError if another user has mounted a file system in the current directory, which might never
+    answer.
     """
     try:
-        status(os.path.abspath(DIRECTORY))
+        if status(os.path.abspath(DIRECTORY)) is not None:
+            return DIRECTORY
+        above = len(Path.cwd().parts) - 1
     except OSError:  # the current directory was removed, or the user may not look there
-        return {}
+        return DIRECTORY
     except Refused as refusal:
         raise UsageError(f"{DIRECTORY}/ is not looked at: {refusal.message}", fix=refusal.fix) from None
-    return {path.stem: str(path) for path in sorted(Path(DIRECTORY).glob("*.yaml"))}
+    places = (os.path.join(*[os.pardir] * level, DIRECTORY) for level in range(1, above + 1))
+    return next((place for place in places if _is_mine(place)), DIRECTORY)
+
+
+def project_above(file: str) -> str | None:
+    """The directory above the current one whose inventories/ has this file; None: it lies elsewhere."""
+    place = Path(file).resolve().parent
+    above = place.parent
+    return str(above) if place.name == DIRECTORY and above in Path.cwd().parents else None
+
+
+def _is_mine(place: str) -> bool:
+    """Whether it is a directory of this user or of root."""
+    try:
+        found = status(os.path.abspath(place))
+    except (OSError, Refused):
+        return False
+    return found is not None and stat.S_ISDIR(found.st_mode) and found.st_uid in (0, os.getuid())
 
 
 def labs() -> dict[str, str]:

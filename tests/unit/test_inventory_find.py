@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,31 @@ def test_a_path_is_taken_as_it_is(here: Path, path: str) -> None:
 def test_a_name_means_a_file_in_inventories(here: Path) -> None:
     write(here, "inventories/pair.yaml")
     assert find.locate("pair") == "inventories/pair.yaml"
+
+
+def test_the_nearest_directory_above(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(here, "inventories/default.yaml", "inventories/pair.yaml", "a/b/c/x.py", "a/inventories/mine.yaml")
+    monkeypatch.chdir(here / "a" / "b" / "c")
+    assert find.locate("mine") == "../../inventories/mine.yaml"
+    with pytest.raises(UsageError, match="no inventory named 'pair'"):
+        find.locate("pair")  # there is a nearer directory
+    (here / "a" / "inventories" / "mine.yaml").unlink()
+    (here / "a" / "inventories").rmdir()
+    (here / "a" / "inventories").write_text("no directory")
+    assert find.locate(None) == "../../../inventories/default.yaml"
+    monkeypatch.chdir(here)
+    assert find.locate(None) == "inventories/default.yaml"
+
+
+def test_above_nobody_elses_counts(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a directory like /tmp another user could lead all those below it, or stop them."""
+    write(here, "inventories/default.yaml", "a/x.py")
+    monkeypatch.chdir(here / "a")
+    if os.getuid() != 0:
+        pytest.skip("only root can give a directory away")
+    os.chown(here / "inventories", 65534, 65534)
+    with pytest.raises(UsageError, match="no inventory: "):
+        find.locate(None)
 
 
 def test_an_unknown_name_lists_what_there_is(here: Path) -> None:

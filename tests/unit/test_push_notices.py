@@ -310,6 +310,28 @@ def test_a_dry_run_of_a_push_that_would_be_refused(tree: Path) -> None:
     assert "outputs/x" in shown.stderr
 
 
+def test_a_push_of_a_part_of_the_tree_that_has_the_inventory(tmp_path: Path) -> None:
+    """It is what the user says, and seldom what the user means."""
+    part = tmp_path / "my project" / "train"
+    (part.parent / "inventories").mkdir(parents=True)
+    (part.parent / "inventories" / "default.yaml").write_text("hosts: [node1]\n")
+    part.mkdir()
+    (part / "train.py").touch()
+    env = {key: value for key, value in os.environ.items() if key != "MNT_INVENTORY"}
+
+    def pushed(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "mnt", "push", "--dry-run", *words]
+        return subprocess.run(argv, cwd=place, env=env, capture_output=True, text=True)
+
+    shown = pushed(part)
+    assert (shown.returncode, shown.stdout) == (0, "train.py\n")
+    assert f"only train is pushed, and not all of {part.parent}, which has the inventory" in shown.stderr
+    assert f"to push all: cd '{part.parent}' && mnt push" in shown.stderr
+    for other in (pushed(part.parent), pushed(part, str(part))):  # all of it; and what the user names
+        assert other.returncode == 0
+        assert "only" not in other.stderr
+
+
 def test_a_push_without_a_dry_run_refuses_the_same(tree: Path) -> None:
     (tree / "id").write_text(generate().private)
     nobody = Host("node1", "127.0.0.1", Ssh(port=1, config=None))
@@ -323,8 +345,9 @@ def test_large_files_are_named_before_they_are_read(tree: Path) -> None:
     """A sparse one takes days, and needs no space on the disk of whoever made it."""
     (tree / "it's").write_bytes(b"")
     os.truncate(tree / "it's", 1 << 42)
-    argv = [sys.executable, "-m", "mnt", "push", "--dry-run", "-i", str(tree.parent / "inventory.yaml"), "."]
-    dry_run(tree / "none")  # writes the inventory
+    inventory = tree.parent / "inventory.yaml"
+    inventory.write_text("hosts: [node1]\n")
+    argv = [sys.executable, "-m", "mnt", "push", "--dry-run", "-i", str(inventory), "."]
     with subprocess.Popen(argv, cwd=tree, stderr=subprocess.PIPE, text=True) as reading:
         assert reading.stderr is not None
         said = reading.stderr.readline()
