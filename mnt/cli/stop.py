@@ -12,7 +12,7 @@ from mnt.cli.jobs import job_hosts, look_for_jobs
 from mnt.cli.options import Selection, grace_option, json_option, selection_options
 from mnt.errors import UsageError
 from mnt.launch.jobs import jobs_to_stop
-from mnt.launch.stop import NamedStop, stop_jobs
+from mnt.launch.stop import result_of_named, stop_jobs, stop_named, withdraw
 
 
 @click.command()
@@ -30,22 +30,26 @@ def stop(selection: Selection, as_json: bool, everything: bool, grace: float, jo
     if job is not None and everything:
         raise UsageError("--all and JOB exclude each other", fix="mnt stop JOB, or mnt stop --all")
     with job_hosts(selection, all_of_them=job is None) as (hosts, decided):
-        named = None if job is None else NamedStop(hosts, job, grace=grace)
+        outcomes = {} if job is None else stop_named(hosts, job, grace=grace)
         found = look_for_jobs(hosts, job, decided=decided)
-        document = named.document(found.jobs) if named else None
-        if document is None:
+        for each in found.jobs:
+            if each.job == job:
+                withdraw(each)
+        result = None if job is None else result_of_named(job, outcomes, found.jobs)
+        if result is None:
             wanted = jobs_to_stop(found.jobs, everything=everything) if job is None else [found.named(job)]
-            document = stop_jobs(hosts, wanted, grace=grace)
-    document["ok"] = document["ok"] and found.complete
+            result = stop_jobs(hosts, wanted, grace=grace)
+    ok = result.ok and found.complete
     if as_json:
-        ui.document(document)
-    elif not document["jobs"]:
+        ui.document({**result.document(), "ok": ok})
+        return 0 if ok else 1
+    if not result.jobs:
         ui.info("nothing to stop: no job runs" + ("" if found.complete else f" on {found.where}"))
-    for stopped in document["jobs"] if not as_json else ():
-        ui.info(f"job {stopped['job']}:")
-        for host, each in stopped["hosts"].items():
-            show_stopped(host, each)
-    return 0 if document["ok"] else 1
+    for stopped in result.jobs:
+        ui.info(f"job {stopped.job}:")
+        for host, document in stopped.hosts.items():
+            show_stopped(host, document)
+    return 0 if ok else 1
 
 
 def show_stopped(host: str, document: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +23,43 @@ if TYPE_CHECKING:
 _UNCLEAR = ("lost", "absent", "unknown", "unreachable")
 
 
-def stop_jobs(hosts: JobHosts, jobs: Sequence[Job], *, grace: float) -> dict[str, Any]:
-    """Stop jobs, all at once. Returns the document of `mnt stop --json`.
+OfHosts = Mapping[str, "Outcome[Stopped]"]
+
+
+@dataclass(frozen=True)
+class StoppedJob:
+    """The results of one job by host, each as in the document of `mnt stop --json`."""
+
+    job: str
+    backend: str
+    hosts: dict[str, dict[str, Any]]
+
+    @property
+    def ok(self) -> bool:
+        return all(host["status"] == "stopped" for host in self.hosts.values())
+
+
+@dataclass(frozen=True)
+class StopResult:
+    jobs: tuple[StoppedJob, ...] = ()
+    disputed: bool = False  # the hosts disagree about one of the jobs
+
+    @property
+    def ok(self) -> bool:
+        """Whether every host has verified that nothing of the jobs is left."""
+        return not self.disputed and all(job.ok for job in self.jobs)
+
+    def document(self) -> dict[str, Any]:
+        """The document of `mnt stop --json`."""
+        jobs = [{"job": job.job, "backend": job.backend, "hosts": job.hosts} for job in self.jobs]
+        return {"ok": self.ok, "jobs": jobs}
+
+
+def stop_jobs(hosts: JobHosts, jobs: Sequence[Job], *, grace: float) -> StopResult:
+    """Stop jobs, all at once.
 
     Every host is asked to stop every job of its backend: a node may have a part of a job though no entry
-    names it. A host that is not named is in the document if something of the job was there, or if it could
+    names it. A host that is not named is in the result if something of the job was there, or if it could
     not be asked.
 
     Args:
@@ -35,74 +68,63 @@ def stop_jobs(hosts: JobHosts, jobs: Sequence[Job], *, grace: float) -> dict[str
     """
     by_backend: dict[str, list[Job]] = {}
     for job in jobs:
-        cancel_pending(backend_named(job.record.backend), job.record)
+        withdraw(job)
         by_backend.setdefault(job.record.backend, []).append(job)
-    outcomes: dict[str, dict[str, Outcome[Stopped]]] = {}
+    outcomes: dict[str, OfHosts] = {}
     for some in by_backend.values():
         outcomes |= _stop_everywhere(hosts, hosts.fleet_of(some[0]), [job.job for job in some], grace)
-    return _document([_of_job(job, outcomes[job.job]) for job in jobs], jobs)
+    stopped = tuple(_of_job(job, outcomes[job.job]) for job in jobs)
+    return StopResult(stopped, any(job.disagreeing for job in jobs))
 
 
-class NamedStop:
-    """The stop of one job by its name, before it is known which hosts have it: no host waits for another one.
+def withdraw(job: Job) -> None:
+    """Withdraw a job that has not started from its backend's queue."""
+    cancel_pending(backend_named(job.record.backend), job.record)
+
+
+def stop_named(hosts: JobHosts, job: str, *, grace: float) -> dict[str, OfHosts]:
+    """Stop one job by its name, before it is known which hosts have it: no host waits for another one.
 
     Args:
         grace: seconds between TERM and KILL.
+
+    Returns the outcomes on all hosts, by backend.
     """
-
-    def __init__(self, hosts: JobHosts, job: str, *, grace: float) -> None:
-        self._job = job
-        self._outcomes = {
-            backend: _stop_everywhere(hosts, fleet, [job], grace)[job] for backend, fleet in hosts.fleets()
-        }
-
-    def document(self, jobs: Sequence[Job]) -> dict[str, Any] | None:
-        """The document of `mnt stop --json`.
-
-        None: no host lists the job, nor did it run on one that answered. If no host lists it, because someone
-        has deleted its directory, the hosts are those on which it ran, or that could not be asked.
-
-        Args:
-            jobs: those that the hosts list.
-        """
-        for job in jobs:
-            if job.job == self._job:
-                here = backend_named(job.record.backend).here
-                cancel_pending(backend_named(job.record.backend), job.record)
-                outcomes = next(
-                    each for name, each in self._outcomes.items() if backend_named(name).here == here
-                )
-                found = [_of_job(job, outcomes)]
-                found += [
-                    self._of_backend(name)
-                    for name in self._outcomes
-                    if backend_named(name).here != here and self._ran(name)
-                ]
-                return _document(found, [job])
-        ran = [self._of_backend(name) for name in self._outcomes if self._ran(name)]
-        return _document(ran) if ran else None
-
-    def _ran(self, backend: str) -> bool:
-        """Whether something of the job was on a host of the backend."""
-        outcomes = self._outcomes[backend].values()
-        return any(outcome.value and outcome.value["status"] != "none" for outcome in outcomes)
-
-    def _of_backend(self, backend: str) -> dict[str, Any]:
-        outcomes = self._outcomes[backend]
-        found = {host: stop_document(outcome) for host, outcome in outcomes.items() if _tells(outcome)}
-        return {"job": self._job, "backend": backend, "hosts": found}
+    return {backend: _stop_everywhere(hosts, fleet, [job], grace)[job] for backend, fleet in hosts.fleets()}
 
 
-def _stop_everywhere(
-    hosts: JobHosts, fleet: Fleet, jobs: Sequence[str], grace: float
-) -> dict[str, dict[str, Outcome[Stopped]]]:
+def result_of_named(job: str, outcomes: Mapping[str, OfHosts], jobs: Sequence[Job]) -> StopResult | None:
+    """The result of `stop_named`; None: no host lists the job, nor did it run on one that answered.
+
+    If no host lists it, because someone has deleted its directory, the hosts are those on which it ran, or
+    that could not be asked.
+
+    Args:
+        outcomes: by backend.
+        jobs: those that the hosts list.
+    """
+    listed = next((each for each in jobs if each.job == job), None)
+    here = listed is not None and backend_named(listed.record.backend).here
+    stopped: list[StoppedJob] = []
+    for backend, of_hosts in outcomes.items():
+        if listed is not None and backend_named(backend).here == here:
+            stopped.insert(0, _of_job(listed, of_hosts))
+        elif any(outcome.value and outcome.value["status"] != "none" for outcome in of_hosts.values()):
+            told = {host: stop_document(outcome) for host, outcome in of_hosts.items() if _tells(outcome)}
+            stopped.append(StoppedJob(job, backend, told))
+    if not stopped:
+        return None
+    return StopResult(tuple(stopped), bool(listed and listed.disagreeing))
+
+
+def _stop_everywhere(hosts: JobHosts, fleet: Fleet, jobs: Sequence[str], grace: float) -> dict[str, OfHosts]:
     """Stop the jobs on all hosts of the fleet, with one trip to each. The outcomes, by job and host."""
     found: dict[str, dict[str, Outcome[Stopped]]] = {job: {} for job in jobs}
     stop = partial(stop_nodes, grace=grace)
     for host, outcome in hosts.ask(fleet, stop, lambda host: (host.jobs_dir, jobs, host.name)).items():
         for job in jobs:
             found[job][host] = _of_one(outcome, job)
-    return found
+    return {**found}
 
 
 def _of_one(outcome: Outcome[dict[str, Stopped | HostError]], job: str) -> Outcome[Stopped]:
@@ -112,7 +134,7 @@ def _of_one(outcome: Outcome[dict[str, Stopped | HostError]], job: str) -> Outco
     return Outcome(outcome.host, answer, None, outcome.seconds)
 
 
-def _of_job(job: Job, outcomes: Mapping[str, Outcome[Stopped]]) -> dict[str, Any]:
+def _of_job(job: Job, outcomes: OfHosts) -> StoppedJob:
     """The results on the job's nodes, in rank order, and on the other hosts that have something to tell."""
     found: dict[str, dict[str, Any]] = {}
     for node in job.nodes:
@@ -122,18 +144,12 @@ def _of_job(job: Job, outcomes: Mapping[str, Outcome[Stopped]]) -> dict[str, Any
             found[node.host]["message"] = "nothing of the job was found here"
     others = {host: each for host, each in outcomes.items() if host not in found and _tells(each)}
     found |= {host: stop_document(outcome) for host, outcome in others.items()}
-    return {"job": job.job, "backend": job.record.backend, "hosts": found}
+    return StoppedJob(job.job, job.record.backend, found)
 
 
 def _tells(outcome: Outcome[Stopped]) -> bool:
     """Whether the job was on the host, or the host could not be asked."""
     return outcome.value is None or outcome.value["status"] != "none"
-
-
-def _document(stopped: Sequence[dict[str, Any]], jobs: Sequence[Job] = ()) -> dict[str, Any]:
-    """The whole document; it is no success if hosts disagree about one of the listed `jobs`."""
-    ok = all(host["status"] == "stopped" for job in stopped for host in job["hosts"].values())
-    return {"ok": ok and not any(job.disagreeing for job in jobs), "jobs": stopped}
 
 
 def stop_document(outcome: Outcome[Stopped] | None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from mnt.launch import status
 from mnt.launch.backends.local import this_machine
 from mnt.launch.jobs import Job, merge_jobs
 from mnt.launch.status import _MOST_UNENDED, JobHosts, _list_with_clock
-from mnt.launch.stop import NamedStop, stop_jobs
+from mnt.launch.stop import result_of_named, stop_jobs, stop_named
 from mnt.remote.job import jobctl
 
 Frames = Iterator[tuple[str, Any]]
@@ -73,7 +73,7 @@ def found(*entries: Any) -> list[Job]:
 
 def stop(hosts: Hosts, *jobs: Job) -> dict[str, Any]:
     with hosts.fleet:
-        return stop_jobs(hosts, jobs, grace=0.1)
+        return stop_jobs(hosts, jobs, grace=0.1).document()
 
 
 @pytest.mark.parametrize("state", ["running", "lost", "finished"])
@@ -141,8 +141,8 @@ def test_a_job_that_no_host_lists() -> None:
     for running, listed in (({"node3": {"j"}}, ["node3"]), ({}, None)):
         hosts = Hosts(running)
         with hosts.fleet:
-            document = NamedStop(hosts, "j", grace=0.1).document([])
-        assert (document and list(document["jobs"][0]["hosts"])) == listed
+            result = result_of_named("j", stop_named(hosts, "j", grace=0.1), [])
+        assert (result and list(result.jobs[0].hosts)) == listed
 
 
 def test_a_host_to_which_no_login_is_possible_is_tried_once() -> None:
