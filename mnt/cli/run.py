@@ -17,7 +17,7 @@ from mnt.fleet.processes import OpenSshConnection
 from mnt.inventory.hostlist import fold, group
 from mnt.run import failed, feed
 from mnt.run.command import from_script, from_words
-from mnt.run.differences import Answer, diff
+from mnt.run.differences import Answer, Budget, diff
 from mnt.run.outputs import KEPT_MIB, Outputs, prepare
 from mnt.run.session import run as run_everywhere
 from mnt.run.summary import HostRun, RunSummary
@@ -203,10 +203,11 @@ def _heading(hosts: tuple[str, ...], run: HostRun) -> str:
 
 def _show_diffs(summary: RunSummary, usual: tuple[str, ...], groups: list[tuple[str, ...]]) -> None:
     _show_group(summary, usual)
+    budget = Budget(len(groups) - 1)
     for odd in groups:
         if odd != usual:
             ui.plain(_heading(odd, summary.runs[odd[0]]), "cyan")
-            ui.block(line + b"\n" for line in diff(_answer(summary, usual), _answer(summary, odd)))
+            ui.block(line + b"\n" for line in diff(_answer(summary, usual), _answer(summary, odd), budget))
 
 
 def _answer(summary: RunSummary, hosts: tuple[str, ...]) -> Answer:
