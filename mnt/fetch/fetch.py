@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ _WHY = {
     "unreadable": "this user cannot read it there",
     "too deep": f"more than {DEEPEST} directories deep",
 }
-
+_NO_SPACE = "free space there, name another directory (--to), or fetch less (-n, PATH)"
 
 _REASON = 200  # characters of a reason; a host may have chosen its text
 _KEPT = 1 << 17  # bytes of the names and reasons that are kept of one kind and host
@@ -250,7 +251,7 @@ def _take_all(
     def take(connection: HostConnection) -> None:
         host = connection.target.name
         with contextlib.closing(Store(job.directory, host, umask)) as store:
-            taking = _Taking(results[host], store, job)
+            taking = _Taking(host, results[host], store, job)
             of_parts = taking.take(connection, wanted[host], work[host])
             come.update({(host, *each): count for each, count in of_parts.items()})
 
@@ -264,11 +265,12 @@ def _take_all(
 class _Taking:
     """Takes the files of one host; the receiver of `mnt.tasks.fetch.receive`."""
 
-    def __init__(self, result: Fetched, store: Store, job: _Job) -> None:
+    def __init__(self, host: str, result: Fetched, store: Store, job: _Job) -> None:
+        self._host = host
         self._result, self._store, self._prefixes = result, store, job.prefixes
         self._force, self._progress = job.options.force, job.progress
         self._space = job.space
-        self._room = Reservation(0, None)
+        self._room = Reservation(host, 0)
         # By `_mark` of each place: "file" or "link" if that has come. No name is kept twice: hosts list many.
         self._seen: dict[bytes, str | None] = {}
         self._links: list[Entry] = []  # to make
@@ -287,11 +289,15 @@ class _Taking:
             self._result.error = f"more than {MOST_DIRECTORIES:,} directories"
             return Counter()
         size = sum(request.entry.size - request.offset for request in requests)
-        with self._space.reserved(size, len(new) + directories) as self._room:
+        with self._space.reserved(self._host, size, len(new) + directories) as self._room:
             if self._room.problem is not None:  # the host's word: not a reason to end the others
                 what = f"{counted(len(new), 'file')}: {self._room.problem}"
                 self._result.error = f"no space in {self._store.shown} for {what}"
-                self._result.fix = "free space there, name another directory (--to), or fetch less (-n, PATH)"
+                self._result.fix = _NO_SPACE
+                if self._room.takers:
+                    takers = fold(sorted(self._room.takers))
+                    self._result.error += f", because of the files of {takers}"
+                    self._result.fix = f"if those are too many: -x {shlex.quote(takers)}; else {_NO_SPACE}"
                 return Counter()
             self._make_links()
             if requests:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import itertools
 import json
 import os
 import resource
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +22,7 @@ from waiting import at_most
 from mnt.cli.fetch import _remarks
 from mnt.errors import OutputError
 from mnt.fetch.fetch import Fetched
+from mnt.fetch.space import Reservation, Space, _takers
 
 FIRST, Y, EMPTY = FILES.values()
 Answer = Iterator[tuple[str, Any]]
@@ -331,6 +334,73 @@ def test_it_wants_more_than_the_disk_has(to: Path) -> None:
         error = error_of(fetched(to, listing(*rows))[0], to)
         assert str(to / LIAR) in error
         assert "no space" in error
+
+
+def test_the_hosts_whose_files_leave_no_room_for_others_are_named(
+    to: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that lists most of the disk keeps it while it sends nothing."""
+    to.mkdir()
+    found = os.statvfs(to)
+    free = found.f_bavail * found.f_frsize
+    has_room, others_done = threading.Event(), threading.Semaphore(0)
+    reserved = Space.reserved
+
+    @contextlib.contextmanager
+    def watched(space: Space, host: str, size: int, entries: int) -> Iterator[Reservation]:
+        with reserved(space, host, size, entries) as room:
+            yield room
+        others_done.release()
+
+    def greedy(host: str, name: str, args: dict[str, Any], stdin: IO[bytes]) -> Frames:
+        if args["action"] == "send":
+            has_room.set()
+            assert all(others_done.acquire(timeout=30) for _ in range(2))
+        yield from listing(row(0, "x", free // 10 * 8))(host, name, args, stdin)
+
+    def other(size: int) -> Script:
+        def wants(host: str, name: str, args: dict[str, Any], stdin: IO[bytes]) -> Frames:
+            assert args["action"] != "list" or has_room.wait(30)
+            yield from listing(row(0, "x", size))(host, name, args, stdin)
+
+        return wants
+
+    monkeypatch.setattr(Space, "reserved", watched)
+    scripts = {"node1": other(free // 2), LIAR: greedy, "node3": other(free // 10 * 9)}
+    results, _ = fetched(to, scripts=scripts)
+    assert "are free, because of the files of node2" in (results["node1"].error or "")
+    assert "-x node2;" in (results["node1"].fix or "")
+    assert "no space" in (results["node3"].error or "")  # it needs more than node2, and does not blame it
+    assert "node2" not in f"{results['node3'].error} {results['node3'].fix}"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "needed", "missing", "takers"),
+    [
+        ({}, 5, 1, []),
+        ({"a": 10, "b": 90, "c": 20}, 5, 60, ["b"]),
+        ({"a": 10, "b": 90, "c": 20}, 5, 95, ["b", "c"]),
+        ({"a": 10, "b": 90, "c": 20}, 15, 115, []),  # not without those that are smaller
+        ({"a": 10, "b": 90, "c": 20}, 5, 121, []),
+        ({"a": 10, "b": 0}, 0, 11, []),
+    ],
+)
+def test_who_takes_the_room(sizes: dict[str, int], needed: int, missing: int, takers: list[str]) -> None:
+    assert _takers([Reservation(host, size) for host, size in sizes.items()], needed, missing) == takers
+
+
+def test_what_a_host_has_written_counts_when_it_is_done(tmp_path: Path) -> None:
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    try:
+        space = Space(descriptor)
+        with space.reserved("node1", 1 << 20, 0) as room:
+            room.left -= 1 << 19
+        assert (room.size, room.left) == (1 << 19, 0)
+        with space.reserved("node2", 1 << 62, 0) as room:
+            assert room.problem
+            assert (room.size, room.takers) == (0, [])
+    finally:
+        os.close(descriptor)
 
 
 @pytest.mark.parametrize("mtime", [2**63 - 1, -(2**63), 0])
