@@ -128,10 +128,10 @@ def _list_with_clock(connection: HostConnection, wanted: str | None, most: int) 
     before = time.time()
     jobs = list_jobs(connection, host.jobs_dir, host.name, wanted=wanted, most=most)
     clock_offset = jobs["now"] - (before + time.time()) / 2
-    return _credible(_of_backends(jobs, here=False), wanted), clock_offset
+    return _credible(host.name, _of_backends(jobs, here=False), wanted), clock_offset
 
 
-def _credible(jobs: Jobs, wanted: str | None) -> Jobs:
+def _credible(host: str, jobs: Jobs, wanted: str | None) -> Jobs:
     """Without the oldest jobs that have not ended, if a host lists too many of them: it may invent them."""
     unended = [entry["job"] for entry in jobs["jobs"] if entry["state"] not in FINAL_STATES]
     surplus = {job for job in unended[_MOST_UNENDED:] if job != wanted}
@@ -139,7 +139,7 @@ def _credible(jobs: Jobs, wanted: str | None) -> Jobs:
         return jobs
     problem: Refusal = {
         "message": f"it lists {len(unended)} jobs that have not ended; only the newest {_MOST_UNENDED} count",
-        "fix": "mnt stop --all ends these",
+        "fix": f"mnt stop JOB -n {host} ends one of them there",
     }
     return {
         **jobs,

@@ -206,13 +206,13 @@ def test_a_port_that_an_own_job_holds(make_lab: Callable[..., Lab], run_mnt: Run
     only = ("preflight", "--json", "--only", "port-free")
     (finding,) = json.loads(run_mnt(*only, lab=lab).stdout)["findings"]
     assert finding["message"] == f"port 29500 is in use by job {job} (running)"
-    assert finding["fix"].startswith(f"mnt stop {job}, or ")
-    for options in ((), ("--no-preflight",)):
+    assert finding["fix"].startswith(f"mnt stop {job} -n node1, or ")
+    for options, stop in (((), f"mnt stop {job} -n node1"), (("--no-preflight",), f"mnt stop {job}")):
         refused = run_mnt("launch", *options, "train.py", lab=lab)
         assert refused.returncode == 125
-        assert f"mnt stop {job}, or " in refused.stderr, refused.stderr
+        assert f"{stop}, or " in refused.stderr, refused.stderr
 
-    assert run_mnt("stop", job, lab=lab).returncode == 0
+    assert run_mnt("stop", job, "-n", "node1", lab=lab).returncode == 0
     assert json.loads(run_mnt(*only, lab=lab).stdout)["findings"] == []
 
 

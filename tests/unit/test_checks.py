@@ -199,7 +199,7 @@ def test_a_port_that_a_job_of_the_users_holds(state: str | None, shown: str) -> 
     )
     finding = only_finding(make_fleet({"node1": {"listeners": (listener,)}}), "port-free", "node1")
     assert finding.message == f"port 29500 is in use by job 20260101-x{shown}"
-    assert finding.fix.startswith("mnt stop 20260101-x, or wait for its end; or ")
+    assert finding.fix.startswith("mnt stop 20260101-x -n node1, or wait for its end; or ")
     assert "45" not in finding.fix
 
 

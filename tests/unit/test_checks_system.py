@@ -140,7 +140,7 @@ def locks(*ages: float, compiling: bool = False) -> Any:
             processes(leftovers=(Leftover("j1", (7, 8, 9, 10, 11, 12), "python train.py"),)),
             "leftovers",
             "6 (pid 7, 8, 9, 10, 11 ..): python train.py",
-            "mnt stop j1",
+            "mnt stop j1 -n node2",
         ),
         (processes(zombies=(Zombies(7, "python x.py", 21), Zombies(8, "sh", 3))), "zombies", "21", "kill 7"),
         (
@@ -182,9 +182,28 @@ def test_what_is_going_on_or_not_known(odd: Any) -> None:
     assert findings(make_fleet({"node2": odd})) == []
 
 
-def test_a_lock_on_shared_storage_is_one_finding_unless_a_host_builds() -> None:
+def test_a_job_is_stopped_only_where_it_left_something() -> None:
+    """On other hosts it may run: one host alone could name it."""
+    node2, node3 = (processes(leftovers=(Leftover("j1", (pid,), "x"),)) for pid in (7, 8))
+    found = findings(make_fleet({"node2": node2, "node3": node3, "node4": {"processes": None}}))
+    assert texts(found) == ["leftovers node2 warn", "leftovers node3 warn"]
+    assert {finding.fix for finding in found} == {"mnt stop j1 -n 'node[2-3]'"}
+
+
+def test_a_lock_on_shared_storage_is_one_finding() -> None:
     assert texts(findings(make_fleet(everywhere=locks(4000)))) == ["build-lock node1,node2,node3,node4 warn"]
-    assert findings(make_fleet({"node4": locks(4000, compiling=True)}, everywhere=locks(4000))) == []
+
+
+def test_a_host_that_says_that_it_builds_hides_no_lock_of_another() -> None:
+    builder = locks(4000, compiling=True)
+    assert findings(make_fleet(everywhere=builder)) == []  # each by its own word
+    finding = only_finding(
+        make_fleet({"node4": locks(10, compiling=True), "node2": locks(4000)}), "build-lock", "node2", "node4"
+    )
+    path = "/shared/torch_extensions/op0/lock"
+    assert finding.message == f"an old lock of a torch extension build, which may still run on node4: {path}"
+    assert finding.found.endswith("no compiler runs on node2; a compiler runs on node4, by its own word")
+    assert finding.fix == f"find the build on node4; if none runs there: rm {path}"
 
 
 def test_a_problem_that_a_host_has_twice_names_it_once() -> None:

@@ -46,13 +46,13 @@ def port_free(fleet: FleetFacts) -> Iterator[Problem]:
             pasted = shlex.quote(listener.user) if listener.user else user
             if listener.job is not None:
                 holder = f"job {listener.job}" + (f" ({listener.job_state})" if listener.job_state else "")
-                end = f"mnt stop {listener.job}, or wait for its end"
+                end = f"mnt stop {listener.job} -n {host.name}, or wait for its end"
             elif listener.pid is None:
                 holder, end = f"a process of {user}", f"ask {pasted} to end it"
             else:
                 command = listener.command or "a process without a command line"
                 holder = f"pid {listener.pid} of {user}: {command}"
-                end = f"end the process if it is a leftover: mnt stop; or kill {listener.pid}"
+                end = f"end the process there if it is a leftover: kill {listener.pid}"
             yield Problem(
                 hosts=(host.name,),
                 message=f"port {port} is in use by {holder}",
