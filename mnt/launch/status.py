@@ -132,13 +132,17 @@ def _list_with_clock(connection: HostConnection, wanted: str | None, most: int) 
 
 
 def _credible(host: str, jobs: Jobs, wanted: str | None) -> Jobs:
-    """Without the oldest jobs that have not ended, if a host lists too many of them: it may invent them."""
+    """Without the last jobs that have not ended, if a host lists too many of them: they may be inventions.
+
+    They are those of the host itself, or of other nodes that share `jobs_dir`: the host lists first what was
+    started on it.
+    """
     unended = [entry["job"] for entry in jobs["jobs"] if entry["state"] not in FINAL_STATES]
     surplus = {job for job in unended[_MOST_UNENDED:] if job != wanted}
     if not surplus:
         return jobs
     problem: Refusal = {
-        "message": f"it lists {len(unended)} jobs that have not ended; only the newest {_MOST_UNENDED} count",
+        "message": f"it lists {len(unended)} jobs that have not ended; only the first {_MOST_UNENDED} count",
         "fix": f"mnt stop JOB -n {host} ends one of them there",
     }
     return {

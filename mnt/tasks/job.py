@@ -186,7 +186,9 @@ class Stopped(TypedDict):
 
 class _Jobs(TypedDict):
     now: Moment  # the host's clock
-    jobs: list[JobEntry]  # newest first
+    jobs: list[
+        JobEntry
+    ]  # those first that run or are lost and were certainly started there; the newest first
 
 
 class Jobs(_Jobs, total=False):

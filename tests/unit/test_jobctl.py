@@ -264,6 +264,23 @@ def test_list_shows_this_hosts_jobs_newest_first(host: JobHost) -> None:
     other.clean_up()
 
 
+def test_jobs_that_another_node_has_invented_come_after_those_that_were_started_here(host: JobHost) -> None:
+    """The head counts only the first ones. jobs_dir is on a disk that the nodes share."""
+    host.script(SLEEPER)
+    staged, running, cleaned = specs = [host.spec(created=1000.0 + number) for number in range(3)]
+    host.jobs.append(staged["job"])
+    assert "refused" not in host.call("stage", spec=staged)
+    for spec in (running, cleaned):
+        host.start(spec)
+    for number in range(5):
+        invent(host, running["job"], f"fake-{number}", created=2e9 + number)
+    host.local(cleaned["job"]).rename(host.directory / "away")  # as what cleans /tmp may do
+    listed = [entry["job"] for entry in host.call("list")["jobs"]]
+    assert listed[:3] == [spec["job"] for spec in reversed(specs)]
+    assert listed[3:] == [f"fake-{number}" for number in reversed(range(5))]
+    (host.directory / "away").rename(host.local(cleaned["job"]))
+
+
 def test_list_tells_a_dead_supervisor_from_another_process_with_its_pid(host: JobHost) -> None:
     host.script(SLEEPER)
     spec = host.spec()
@@ -628,18 +645,23 @@ def test_stop_of_a_job_whose_directory_was_deleted(host: JobHost) -> None:
     assert not alive(answer["pid"])
 
 
-def test_stop_of_a_job_that_another_node_has_invented_ends_no_other_job(host: JobHost) -> None:
-    """jobs_dir is on a disk that the nodes share: the files of a real job, copied, name its supervisor."""
-    host.script(SLEEPER)
-    spec, invented = host.spec(), host.spec()
-    answer = host.start(spec)
-    source, copy = (Path(host.jobs_dir) / each["job"] / host.name for each in (spec, invented))
+def invent(host: JobHost, real: str, job: str, **changes: Any) -> None:
+    """The files of a real job, copied as those of another one: they name its supervisor."""
+    source, copy = (Path(host.jobs_dir) / each / host.name for each in (real, job))
     copy.mkdir(parents=True)
     for name in ("about.json", "state.json"):
         document = json.loads((source / name).read_text())
-        (copy / name).write_text(json.dumps({**document, "job": invented["job"]}))
+        (copy / name).write_text(json.dumps({**document, "job": job, **changes}))
     for path in (copy.parent, copy, *copy.iterdir()):
         os.chown(path, host.uid, -1)
+
+
+def test_stop_of_a_job_that_another_node_has_invented_ends_no_other_job(host: JobHost) -> None:
+    """jobs_dir is on a disk that the nodes share."""
+    host.script(SLEEPER)
+    spec, invented = host.spec(), host.spec()
+    answer = host.start(spec)
+    invent(host, spec["job"], invented["job"])
     stopped = host.stop(invented["job"])
     assert (stopped["killed"], stopped["left"]) == (0, [])
     assert alive(answer["pid"])

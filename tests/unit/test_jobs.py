@@ -287,10 +287,10 @@ def entries(*states: str, local: bool = True) -> list[tuple[dict[str, Any], bool
 @pytest.mark.parametrize(
     ("most", "wanted", "kept"),
     [
-        (1000, None, [0, 1, 2, 3, 4]),
-        (400, None, [0, 1, 3]),
-        (400, "j4", [0, 3, 4]),
-        (400, "j7", [0, 1, 3]),
+        (1000, None, [3, 0, 1, 2, 4]),
+        (400, None, [3, 0, 1]),
+        (400, "j4", [3, 0, 4]),
+        (400, "j7", [3, 0, 1]),
         (130, None, [3]),
     ],
 )
@@ -316,10 +316,10 @@ def test_jobs_that_another_node_may_have_invented_hide_none_that_runs() -> None:
     for entry, _ in real:
         entry["job"], entry["created"] = f"real-{entry['job']}", 1.0
     found = that_fit([*invented, *real], 400, None)
-    assert [entry["job"] for entry in found.jobs] == ["j0", "real-j1", "real-j2"]
+    assert [entry["job"] for entry in found.jobs] == ["real-j1", "real-j2", "j0"]
     assert (found.left_out, found.unended) == (6, 5)
     found = that_fit([*invented, *real], 400, "real-j0")
-    assert [entry["job"] for entry in found.jobs] == ["real-j0", "real-j1", "real-j2"]
+    assert [entry["job"] for entry in found.jobs] == ["real-j1", "real-j2", "real-j0"]
     assert (found.left_out, found.unended) == (6, 6)
 
 

@@ -194,6 +194,16 @@ def living_supervisor(state: dict[str, Any]) -> Process | None:
     return find(identity)
 
 
+def own_supervisor(paths: JobPaths, state: dict[str, Any]) -> Process | None:
+    """The living supervisor that a state names, if it has the job's variables.
+
+    Other nodes may be able to write the state, and to name any process there.
+    """
+    named = living_supervisor(state)
+    carriers = pids_with_environment(job_variables(paths.job, paths.host), [named.pid] if named else [])
+    return named if any(carriers) else None
+
+
 def require(paths: JobPaths) -> dict[str, Any]:
     """The node's entry. Raises Refused if there is none."""
     entry = describe(paths)
@@ -205,8 +215,9 @@ def require(paths: JobPaths) -> dict[str, Any]:
 def list_entries(jobs_dir: str, host: str, problems: list[Refused]) -> Iterator[tuple[dict[str, Any], bool]]:
     """The entry of every job that has a directory for this host; what prevents others is added to `problems`.
 
-    With each comes whether it has a node-local directory too, which only this node can make. Other nodes may
-    have made any number of others: each is read when it is asked for.
+    With each comes whether it was certainly started here: it has a node-local directory too, which only this
+    node can make, or a supervisor of its own. Other nodes may have made any number of others: each is read
+    when it is asked for.
 
     Raises Refused if another user can write to the directory of jobs.
     """
@@ -223,8 +234,11 @@ def list_entries(jobs_dir: str, host: str, problems: list[Refused]) -> Iterator[
             continue
         try:
             entry = describe(paths, local=local)
+            started_here = local and os.path.isdir(paths.local)
+            if entry is not None and entry["state"] in ("starting", "running") and not started_here:
+                started_here = own_supervisor(paths, paths.read(paths.state) or {}) is not None
         except Refused as refusal:
             problems.append(refusal)
             continue
         if entry is not None:
-            yield entry, local and os.path.isdir(paths.local)
+            yield entry, started_here

@@ -44,7 +44,7 @@ def answer_of(jobs_dir: str, host: str, most: int | None = None, wanted: str | N
 
 
 class Fitting(NamedTuple):
-    """The entries that are listed, newest first, and how many are not."""
+    """The entries that are listed, in the order of `that_fit`, and how many are not."""
 
     jobs: list[dict[str, Any]]
     left_out: int
@@ -54,13 +54,15 @@ class Fitting(NamedTuple):
 def that_fit(entries: Iterable[tuple[dict[str, Any], bool]], most: float, wanted: str | None) -> Fitting:
     """The entries that have at most `most` bytes of JSON together. No more of them are in memory meanwhile.
 
-    Those come first that are wanted, then those that have not ended, then the newest. Of those that have not
-    ended, the ones with node-local files come first: others may be an invention of other nodes.
+    Those are left out last that are wanted, then those that have not ended, then the newest. Of those that
+    have not ended, the ones that were started here count more: others may be an invention of other nodes. So
+    these come first in the list too, because the head counts only some of those that have not ended; all
+    others have the newest first.
 
     Args:
-        entries: each with whether it has node-local files.
+        entries: each with whether it was certainly started here.
 
-    Raises Refused if one that is wanted, or has not ended and has node-local files, is left out.
+    Raises Refused if one that is wanted, or has not ended and was started here, is left out.
     """
     kept: list[tuple[_Rank, int, dict[str, Any]]] = []  # a heap: the lowest rank is the first
     left_out, unended, highest = 0, 0, None  # of those that are left out
@@ -77,8 +79,8 @@ def that_fit(entries: Iterable[tuple[dict[str, Any], bool]], most: float, wanted
             most += size
             left_out, unended = left_out + 1, unended + lowest.unended
             highest = lowest if highest is None else max(highest, lowest)
-    newest_first = sorted(kept, key=lambda each: (each[0].when, each[0].place), reverse=True)
-    return Fitting([entry for _, _, entry in newest_first], left_out, unended)
+    listed = sorted(kept, key=lambda each: (each[0].runs, each[0].when, each[0].place), reverse=True)
+    return Fitting([entry for _, _, entry in listed], left_out, unended)
 
 
 class _Rank(NamedTuple):

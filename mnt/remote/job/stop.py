@@ -11,7 +11,7 @@ from typing import Any
 
 from mnt.remote.common.refusal import Refused
 from mnt.remote.common.sockets import listeners
-from mnt.remote.job.entry import is_staged, living_supervisor
+from mnt.remote.job.entry import is_staged, living_supervisor, own_supervisor
 from mnt.remote.job.files import (
     FINAL_STATES,
     FORMAT,
@@ -52,7 +52,7 @@ def stop_node(args: dict[str, Any]) -> dict[str, Any]:
     staged = is_staged(paths)
 
     by_supervisor = 0
-    supervisor = _supervisor(paths, record, before)
+    supervisor = living_supervisor(record) or own_supervisor(paths, before)
     about = read_about(paths)
     started = bool(about or paths.read(paths.spec) or supervisor)
     ran = before.get("state") not in FINAL_STATES if before else started
@@ -94,20 +94,6 @@ def stop_nodes(args: dict[str, Any]) -> dict[str, Any]:
     jobs = args["jobs"]
     with ThreadPoolExecutor(max_workers=len(jobs)) as pool:
         return {"stopped": dict(zip(jobs, pool.map(stop, jobs)))}
-
-
-def _supervisor(paths: JobPaths, record: dict[str, Any], state: dict[str, Any]) -> Process | None:
-    """The living supervisor, by the node-local record.
-
-    Other nodes may be able to write the state, and to name a process of another job there. So one that only
-    the state names must have the job's variables.
-    """
-    supervisor = living_supervisor(record)
-    if supervisor is not None:
-        return supervisor
-    named = living_supervisor(state)
-    carriers = pids_with_environment(job_variables(paths.job, paths.host), [named.pid] if named else [])
-    return named if any(carriers) else None
 
 
 def _recorded(record: dict[str, Any]) -> list[dict[str, int]]:
