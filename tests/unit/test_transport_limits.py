@@ -7,7 +7,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -250,6 +250,38 @@ def test_no_group_that_the_server_chooses() -> None:
     assert kex
     assert not [name for name in kex if "group-exchange" in name]
     assert kex.index("diffie-hellman-group16-sha512") == len(kex) - 1
+
+
+def exchange_keys(channel: Any, times: int, after: int) -> None:
+    """Begin new key exchanges, each after so many MiB, and then do what a command does."""
+    channel.recv(1)  # the answer to the request has been sent
+    for _ in range(times):
+        for _ in range(after):
+            channel.sendall(b"x" * MIB)
+        channel.transport.renegotiate_keys()
+    channel.send_exit_status(0)
+    channel.close()
+
+
+@pytest.mark.parametrize(("times", "after", "lost"), [(6, 1, True), (5, 1, False), (6, 65, False)])
+def test_key_exchanges_that_the_host_begins(times: int, after: int, lost: bool) -> None:
+    """Each takes up to 0.3 s of the head's processor, in which no other thread runs."""
+    with connected(lambda channel: exchange_keys(channel, times, after)) as transport:
+        too_many = pytest.raises(HostError, match="lost: the host begins more than 5 key exchanges in 60 s")
+        with closing(RemoteCommand("node1", open_session(transport, PATIENCE), "x")) as command:
+            command.write([b"x"])
+            with too_many if lost else nullcontext():
+                while command.read(PATIENCE):
+                    pass
+        assert transport.is_active() != lost
+
+
+def test_key_exchanges_that_we_begin() -> None:
+    """As paramiko does after much data: they are not the host's."""
+    with connected(lambda channel: None) as transport:
+        for _ in range(12):
+            transport.renegotiate_keys()
+        assert transport.is_active()
 
 
 class _Connection:

@@ -21,7 +21,28 @@ _NO_TURN = 30.0  # seconds in which nobody could send a whole message
 _PACKET_LIMIT = 1 << 18  # bytes of an SSH packet; OpenSSH's own limit (PACKET_MAX_SIZE)
 _BANNER_LIMIT = 1 << 16  # bytes of all lines before the key exchange
 _QUESTIONS, _QUESTIONS_SECONDS = 1000, 10.0  # of the host, which we answer
+# New key exchanges that the host begins: sshd does so after 1 GB or more, and after a time only if RekeyLimit
+# has one (sshd_config(5)). One that comes after much data does not count: it costs less than the data.
+_EXCHANGES, _EXCHANGES_SECONDS = 5, 60.0
+_MUCH = 1 << 26  # bytes in both directions, since the last exchange that the host began
 _WANT_ANSWERS = (common.MSG_GLOBAL_REQUEST, common.MSG_CHANNEL_OPEN, common.MSG_CHANNEL_REQUEST)
+
+
+class _Allowance:
+    """At most so many deeds of the host in a time, in seconds."""
+
+    def __init__(self, most: int, seconds: float, excess: str) -> None:
+        self._most, self._seconds, self._excess = most, seconds, excess
+        self._began, self._count = 0.0, 0
+
+    def take(self) -> None:
+        """Count one. Raises SSHException with `excess` if it is too many."""
+        now = time.monotonic()
+        if now - self._began > self._seconds:
+            self._began, self._count = now, 0
+        self._count += 1
+        if self._count > self._most:
+            raise paramiko.SSHException(self._excess)
 
 
 class CheckedMessage(paramiko.Message):
@@ -123,12 +144,20 @@ class GuardedPacketizer(Packetizer):
     unanswered = 0  # questions since the last sign of life
     banner_size = 0  # bytes
     sent = 0  # messages
+    passed = 0  # bytes in both directions since the host last began a key exchange
     lost: paramiko.SSHException | None = None  # why the connection was given up
 
     def __init__(self, sock: Any) -> None:
         super().__init__(_Watched(sock, lambda: self.look(), self._on_stall))  # type: ignore[arg-type]
         self.look: Callable[[], None] = lambda: None
-        self._asked_at, self._asked = 0.0, 0
+        self._questions = _Allowance(
+            _QUESTIONS, _QUESTIONS_SECONDS, f"the host asks more than {_QUESTIONS} questions at once"
+        )
+        self._exchanges = _Allowance(
+            _EXCHANGES,
+            _EXCHANGES_SECONDS,
+            f"the host begins more than {_EXCHANGES} key exchanges in {_EXCHANGES_SECONDS:g} s",
+        )
         # Paramiko's own has no limit. The name is that of `__write_lock` in its class Packetizer.
         self._Packetizer__write_lock = Turn(self)
 
@@ -144,7 +173,9 @@ class GuardedPacketizer(Packetizer):
     def read_all(self, n: int, check_rekey: bool = False) -> bytes:
         if n > _PACKET_LIMIT:
             raise paramiko.SSHException(f"a packet of {n} bytes; at most {_PACKET_LIMIT} are allowed")
-        return super().read_all(n, check_rekey)
+        data: bytes = super().read_all(n, check_rekey)
+        self.passed += n
+        return data
 
     def write_all(self, out: Any) -> None:
         try:
@@ -157,6 +188,7 @@ class GuardedPacketizer(Packetizer):
     def send_message(self, data: paramiko.Message) -> None:
         super().send_message(data)
         self.sent += 1
+        self.passed += len(data.asbytes())
 
     def _read_timeout(self, timeout: float) -> bytes:  # of the banner only
         data: bytes = super()._read_timeout(timeout)  # type: ignore[misc]  # missing in the stubs
@@ -174,18 +206,16 @@ class GuardedPacketizer(Packetizer):
             raise
         self.unanswered = 0  # any message is a sign of life
         if message[0] in _WANT_ANSWERS:
-            self._count_question()
+            self._questions.take()
         checked = CheckedMessage(message[1].asbytes())
         checked.seqno = message[1].seqno
         return message[0], checked
 
-    def _count_question(self) -> None:
-        now = time.monotonic()
-        if now - self._asked_at > _QUESTIONS_SECONDS:
-            self._asked_at, self._asked = now, 0
-        self._asked += 1
-        if self._asked > _QUESTIONS:
-            raise paramiko.SSHException(f"the host asks more than {_QUESTIONS} questions at once")
+    def count_exchange(self) -> None:
+        """The host begins a key exchange. Raises SSHException if it does so too often for so little data."""
+        much, self.passed = self.passed >= _MUCH, 0
+        if not much:
+            self._exchanges.take()
 
     def close(self) -> None:
         # Closing a channel sends a message to the gateway, which may be gone: this must not end the thread.

@@ -75,6 +75,11 @@ class HostTransport(paramiko.Transport):
             raise
         self.banner_read.set()
 
+    def _negotiate_keys(self, message: paramiko.Message) -> None:
+        if self.local_kex_init is None:  # else we have begun it
+            self.packetizer.count_exchange()
+        super()._negotiate_keys(message)  # type: ignore[misc]
+
     def _parse_kex_init(self, message: paramiko.Message) -> None:
         start = message.packet.tell()
         self._offered = self._really_parse_kex_init(message)  # type: ignore[attr-defined]
