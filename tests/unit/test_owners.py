@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import mnt
 from mnt.remote.common.mounts import owner_of
 from mnt.remote.common.owners import (
     Group,
@@ -23,6 +24,7 @@ from mnt.remote.common.owners import (
     check_tree,
     find_group,
     is_closed,
+    is_own_tree,
     make_own_directory,
 )
 from mnt.remote.common.refusal import Refused
@@ -254,6 +256,34 @@ def test_a_tree(path: Path) -> None:
     path.chmod(0o777)
     with pytest.raises(Refused, match=f"all users can write to {path} "):
         check_tree(str(path.parent))
+    with pytest.raises(Refused, match=f"all users can write to {path} "):
+        check_tree(str(path / "train.py"))  # the way to it counts
+
+
+@needs_root
+def test_a_tree_that_this_user_made(path: Path) -> None:
+    (path / "train.py").touch()
+    (path / "link").symlink_to("/tmp")
+    path.chmod(0o777)
+    assert is_own_tree(str(path.parent))
+    assert not is_own_tree(str(path / "missing"))
+    for name in ("link", "train.py", "."):
+        give(path / name)
+        assert not is_own_tree(str(path.parent))
+        give(path / name, os.getuid())
+
+
+def test_a_tree_without_end(path: Path) -> None:
+    place = os.open(path, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=place)
+        inside = os.open("d", os.O_RDONLY, dir_fd=place)
+        os.close(place)
+        place = inside
+    os.close(place)
+    check_tree(str(path))
+    assert is_own_tree(str(path))
+    subprocess.run(["rm", "-rf", path], check=True)  # Python's own functions cannot
 
 
 ME = pwd.getpwuid(os.getuid())
@@ -336,31 +366,46 @@ def test_root_acts_for_the_user_who_called_sudo(
 
 FUSE = """
 import ctypes, os, sys
-from mnt.remote.common.owners import check_owners
+from mnt.remote.common.owners import check_owners, check_tree, is_own_tree
 from mnt.remote.common.refusal import Refused
+from mnt.remote.push.workdir import Workdir
 libc = ctypes.CDLL(None, use_errno=True)
-place, uid = sys.argv[1].encode(), sys.argv[2]
+place, uid, does = sys.argv[1].encode(), sys.argv[2], sys.argv[3]
 assert libc.unshare(0x20000) == 0  # CLONE_NEWNS
 assert libc.mount(b"none", b"/", None, 0x44000, None) == 0  # MS_REC | MS_PRIVATE
 device = os.open("/dev/fuse", os.O_RDWR)
 options = f"fd={device},rootmode=40755,user_id={uid},group_id=0,allow_other".encode()
 assert libc.mount(b"evil", place, b"fuse.evil", 0, options) == 0, os.strerror(ctypes.get_errno())
 try:
-    print(check_owners(place + b"/inside"))
+    print(eval(does))
 except Refused as refusal:
     print(refusal)
 """
 
 
 @needs_root
-def test_what_another_user_has_mounted_is_not_even_asked(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "does",
+    [
+        "check_owners(place + b'/inside')",
+        "check_tree(place)",
+        "check_tree(os.path.dirname(place))",
+        "is_own_tree(place)",
+        "is_own_tree(os.path.dirname(place))",
+        "Workdir(os.path.dirname(os.path.dirname(os.path.dirname(place)))).check_code()",
+    ],
+)
+def test_what_another_user_has_mounted_is_not_even_asked(tmp_path: Path, does: str) -> None:
     """Nobody answers for this file system: whatever asks it anything waits for ever."""
     if not os.path.exists("/dev/fuse"):
         pytest.skip("this kernel has no FUSE")
-    place = tmp_path / "mounted"
-    place.mkdir()
-    command = [sys.executable, "-c", FUSE, str(place), str(OTHER)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    place = tmp_path / "releases" / "a" / "mounted"  # in a release that other users could enter
+    place.mkdir(parents=True)
+    (tmp_path / "current").symlink_to("releases/a")
+    (tmp_path / "releases" / ".opened").write_text("a")
+    command = [sys.executable, "-c", FUSE, str(place), str(OTHER), does]
+    env = {**os.environ, "PYTHONPATH": str(Path(mnt.__file__).parents[1])}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, env=env)
     assert f"has mounted a file system (FUSE) on {place}" in done.stdout, done.stderr
 
 

@@ -13,6 +13,7 @@ from mnt.remote.common.mounts import mount_id
 
 _AS_IT_IS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS = 40  # on the way to one path: path_resolution(7)
+_DEEPEST = 256  # directories in each other, each with an open descriptor; a push brings no more than 200
 Acl = List[Tuple[int, int, int]]  # (tag, permissions, id)
 # Called with the path and the mount of what is on another mount than the directory that has its name, before
 # anything of that file system is asked.
@@ -87,6 +88,46 @@ def enter(name: str | bytes, above: int, mount: str, shown: str, judge_mount: Ju
         os.close(descriptor)
         raise
     return descriptor, found
+
+
+def tree(top: int, path: str, judge_mount: JudgeMount) -> Iterator[Level]:
+    """Everything in a directory, of which a descriptor (O_PATH) is given. Links are not followed.
+
+    What cannot be entered or listed, and what is in more than _DEEPEST directories, is left out. A level is
+    open until the next one is asked for.
+
+    Args:
+        path: of the directory, for `judge_mount` and `Level.path`.
+    """
+    return _inside(top, mount_id(top), path, judge_mount, _DEEPEST)
+
+
+def _inside(directory: int, mount: str, path: str, judge_mount: JudgeMount, deepest: int) -> Iterator[Level]:
+    for name in _names(directory) if deepest else ():
+        shown = os.path.join(path, name)
+        try:
+            descriptor, own = enter(name, directory, mount, shown, judge_mount)
+        except OSError:
+            continue
+        try:
+            found = os.fstat(descriptor)
+            yield Level(shown, 0, directory, name, descriptor, found)
+            if stat.S_ISDIR(found.st_mode):
+                yield from _inside(descriptor, own, shown, judge_mount, deepest - 1)
+        finally:
+            os.close(descriptor)
+
+
+def _names(directory: int) -> list[str]:
+    """The names in a directory, of which a descriptor (O_PATH) is given; none if it cannot be listed."""
+    try:
+        opened = opened_again(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return []
+    try:
+        return os.listdir(opened)
+    finally:
+        os.close(opened)
 
 
 def opened_again(descriptor: int, flags: int) -> int:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import grp
+import itertools
 import os
 import pwd
 import shlex
@@ -31,7 +32,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mnt.remote.common.files import read, strerror, whole_number
-from mnt.remote.common.levels import Acl, Level, acl_of, levels
+from mnt.remote.common.levels import Acl, Level, acl_of, levels, tree
 from mnt.remote.common.mounts import mount_id, mounted_by
 from mnt.remote.common.refusal import Refused
 
@@ -263,15 +264,34 @@ def is_closed(path: str | bytes, group: Group | None = None) -> bool:
 
 
 def check_tree(top: str | bytes, group: Group | None = None) -> None:
-    """Raises Refused if another user made, or can write to, anything in a tree. Links are not followed."""
-    for directory, directories, files in os.walk(os.fsdecode(top)):
-        for name in ("", *directories, *files):
-            path = os.path.normpath(os.path.join(directory, name))
-            with contextlib.suppress(FileNotFoundError):
-                found = os.lstat(path)
-                _judge_owner(path, found, group)
-                if not stat.S_ISLNK(found.st_mode):
-                    _judge_mode(path, found, acl_of(path), group, last=True)
+    """Check a path as `check_owners`, and everything in it if it is a directory.
+
+    Links in it are not followed. What this user cannot enter or list is left out. Raises Refused.
+    """
+    with contextlib.ExitStack() as opened:
+        end = _end(top, group, 0, False, opened, own_links=False)
+        if end is None:
+            return
+        path = os.readlink(f"/proc/self/fd/{end}")  # asks nothing of its file system
+        for level in tree(end, path, judge_mount):
+            if level.found is not None:
+                _judge_owner(level.path, level.found, group)
+                if not level.is_link:
+                    _judge_mode(level.path, level.found, level.acl(), group, last=True)
+
+
+def is_own_tree(top: str | bytes, group: Group | None = None) -> bool:
+    """Whether no other user made a directory, or anything in it. Links in it are not followed.
+
+    Raises Refused if another user has mounted a file system there, and OSError.
+    """
+    with contextlib.ExitStack() as opened:
+        for level in levels(os.fsdecode(top), opened, judge_mount):
+            end = level
+        return end.found is not None and all(
+            level.found is not None and accepts(level.found.st_uid, group)
+            for level in itertools.chain([end], tree(end.descriptor, end.path, judge_mount))
+        )
 
 
 def accepts(uid: int, group: Group | None = None) -> bool:

@@ -27,7 +27,7 @@ import time
 from typing import Any, Callable, Iterator, Sequence
 
 from mnt.remote.common.files import read_json, replace_file
-from mnt.remote.common.owners import accepts, check_owners, is_closed
+from mnt.remote.common.owners import check_owners, is_closed, is_own_tree
 from mnt.remote.common.refusal import Refused
 from mnt.remote.push.contents import Contents, look_into
 from mnt.remote.push.entries import Entry, differs, parse_manifest, same_bytes, shown
@@ -121,19 +121,11 @@ class Releases(Workdir):
         entries = [entry for entry in parse_manifest(document) if not self.is_kept(entry.path)]
         top = self.path(release)
         try:
-            return self._is_ours(top) and all(
+            return is_own_tree(top, self.group) and all(  # also what jobs may have added
                 differs(top, entry) is None and same_bytes(top, entry) for entry in entries
             )
-        except OSError:
+        except (OSError, Refused):
             return False
-
-    def _is_ours(self, top: bytes) -> bool:
-        """Whether no other user made a file in a tree, also none that jobs may have added."""
-        return all(
-            accepts(os.lstat(os.path.join(directory, name)).st_uid, self.group)
-            for directory, directories, files in os.walk(top)
-            for name in (b"", *directories, *files)
-        )
 
     def is_kept(self, path: bytes) -> bool:
         """Whether a path of a release is a link to shared/, or inside one."""

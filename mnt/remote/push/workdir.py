@@ -61,11 +61,14 @@ class Workdir:
 
         After a push they cannot enter the releases, whatever the modes of the code are.
         """
-        release = os.path.realpath(self.link)
+        try:
+            release = os.readlink(self.link)
+        except OSError:  # it is no link
+            release = self.link
         if is_closed(self.directory, self.group) and os.path.basename(release) not in self.opened():
             return
         try:
-            check_tree(release, self.group)
+            check_tree(self.link, self.group)
         except Refused as refusal:
             raise Refused(refusal.message, "push again") from None
 
