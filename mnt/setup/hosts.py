@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from mnt.fleet.login.destination import Destination
 from mnt.fleet.wire.sshwords import login_words
 from mnt.fleet.wire.timeouts import Timeouts
 from mnt.inventory.model import Host, Inventory
@@ -22,6 +23,7 @@ def ansible_inventory(
     hosts: Sequence[Host],
     nics: Mapping[str, NicChoice],
     accounts: Mapping[str, str],
+    destinations: Mapping[str, Destination],
     timeouts: Timeouts,
 ) -> dict[str, Any]:
     """The document that Ansible's `yaml` inventory plugin reads.
@@ -30,12 +32,19 @@ def ansible_inventory(
         hosts: the selected ones, in rank order.
         nics: the training NIC of each host that has one.
         accounts: the user who logs in, by host, where it is known.
+        destinations: where and how `mnt` logs in to each host.
     """
     master = inventory.hosts[0]
     return {
         "all": {
             "hosts": {
-                host.name: _of_host(host, rank, nics.get(host.name), accounts.get(host.name), timeouts)
+                host.name: _of_host(
+                    host,
+                    rank,
+                    nics.get(host.name),
+                    accounts.get(host.name),
+                    _words(host, destinations[host.name], timeouts),
+                )
                 for rank, host in enumerate(hosts)
             },
             "vars": {
@@ -55,11 +64,11 @@ def ansible_inventory(
 
 
 def _of_host(
-    host: Host, rank: int, nic: NicChoice | None, account: str | None, timeouts: Timeouts
+    host: Host, rank: int, nic: NicChoice | None, account: str | None, words: Sequence[str]
 ) -> dict[str, Any]:
     variables: dict[str, Any] = {
         "ansible_host": host.address,
-        "ansible_ssh_common_args": shlex.join(_words(host, timeouts)),
+        "ansible_ssh_common_args": shlex.join(words),
         "mnt_rank": rank,
         "mnt_address": host.address,
         "mnt_python": list(host.python),
@@ -78,19 +87,31 @@ def _of_host(
     return variables
 
 
-def _words(host: Host, timeouts: Timeouts) -> list[str]:
-    """Options for ssh, as `mnt` itself logs in, with the inventory's gateway.
+def _words(host: Host, destination: Destination, timeouts: Timeouts) -> list[str]:
+    """Options for ssh, as `mnt` itself logs in, with a way of our own through the gateways.
 
     None of them contains "ControlPath": so Ansible shares its connections by a socket in a directory of the
     user's own (`control_path_dir`), and not by one that ssh_config names.
     """
-    words = login_words(replace(host.ssh, user=None, port=None), timeouts)  # Ansible gives these itself
-    if host.ssh.gateway is not None:
-        *before, last = host.ssh.gateway.split(",")
-        jump = ["-J", ",".join(before)] if before else []
-        proxy = ["ssh", *words, "-S", "none", *jump, "-W", "[%h]:%p", "--", last]
-        words += ["-o", f"ProxyCommand={shlex.join(proxy)}"]
-    return words
+    login = replace(host.ssh, user=None, port=None)  # Ansible gives these itself
+    words = login_words(login, timeouts, strict=destination.strict)
+    if destination.jumps:
+        return [*words, "-o", f"ProxyCommand={_through(destination.jumps, timeouts)}"]
+    return words if host.ssh.gateway is None else [*words, "-J", "none"]
+
+
+def _through(gateways: Sequence[Destination], timeouts: Timeouts) -> str:
+    """A ProxyCommand: an ssh to each gateway, through those before it.
+
+    With ProxyJump, ssh itself would start them, and they would use the socket that a ControlPath names.
+    """
+    *before, last = gateways
+    words = ["ssh", *login_words(last.given, timeouts, strict=last.strict), "-S", "none"]
+    if before:
+        words += ["-o", f"ProxyCommand={_through(before, timeouts)}"]
+    # ssh replaces %h and %p in the whole command.
+    first, name = (shlex.join(each).replace("%", "%%") for each in (words, [last.name]))
+    return f"{first} -W '[%h]:%p' -- {name}"
 
 
 def _subnet(inventory: Inventory, nics: Mapping[str, NicChoice]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from mnt.errors import MntError
 from mnt.facts.fleet import FleetFacts
-from mnt.fleet import Timeouts
+from mnt.fleet import Fleet, Timeouts
 from mnt.network.decision import NetworkDecision
 from mnt.paths import state_directory
 from mnt.remote.common.files import strerror
@@ -44,9 +44,11 @@ def run_steps(
         on_task: is called with `playbook: task` as a task begins.
         on_done: is called after each playbook, with its result and the file with Ansible's output.
 
-    Raises MntError if that file cannot be made; and as `play.play`.
+    Raises MntError if that file cannot be made; and as `Fleet` and `play.play`.
     """
     directory = playbooks.directory()
+    with Fleet(facts.hosts) as fleet:  # which logs in nowhere
+        destinations = {host.name: fleet.connection(host.name).destination for host in facts.hosts}
     for step in plan:
         hosts = [host for host in facts.hosts if host.name in step.hosts]
         log = _log(step.playbook)
@@ -56,7 +58,9 @@ def run_steps(
 
         played = play(
             directory / f"{step.playbook}.yml",
-            ansible_inventory(facts.inventory, hosts, network.working(), users(facts), Timeouts()),
+            ansible_inventory(
+                facts.inventory, hosts, network.working(), users(facts), destinations, Timeouts()
+            ),
             log,
             variables={**facts.inventory.setup, **options.variables},
             check=options.check,

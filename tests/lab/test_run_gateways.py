@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from pathlib import Path
 import faults
 import pytest
 from lab_fleets import hosts_of
+from setups import allow_sudo, setup
 from test_run import own_state, started  # noqa: F401 - a fixture
 from waiting import HANG, PATIENCE, wait_for
 from watching import running
@@ -201,3 +204,29 @@ def test_a_gateway_that_fails_is_named_and_asked_once(
     for name in ("node2", "node3"):
         assert f"mnt: {name}: connect: gateway node1g: {refused}\n" in done.stderr
     assert masters(lab) == {}
+
+
+@pytest.mark.parametrize("gateway", [None, "node1g,node2g"], ids=["ssh_config", "inventory"])
+def test_ansible_uses_no_socket_that_ssh_config_names(
+    make_lab: MakeLab, behind: Behind, tmp_path: Path, gateway: str | None
+) -> None:
+    """Another user listens there, and would see the forwarding, and answer for the gateway."""
+    pytest.importorskip("ansible_runner", reason="pip install 'mnt-cluster[setup]'")
+    lab = make_lab(count=3)
+    allow_sudo(lab)
+    ways = [] if gateway else ["node2 via node1", "node3 via node2"]
+    inventory = behind(lab, *ways)
+    if gateway:
+        text = inventory.read_text()
+        inventory.write_text(text.replace("  config: '", f"  gateway: {gateway}\n  config: '"))
+    before = [logins(host) for host in lab.hosts]
+    with tempfile.TemporaryDirectory(prefix="mnt-test-") as short, socket.socket(socket.AF_UNIX) as eve:
+        eve.bind(f"{short}/eve")
+        eve.listen()
+        eve.settimeout(0.1)
+        with (tmp_path / "ssh config").open("a") as config:
+            config.write(f"Host *\n ControlPath {short}/eve\n")
+        assert setup(inventory, "firewall", "--check", "-n", "node3")["hosts"]["node3"]["status"] == "changed"
+        with pytest.raises(TimeoutError):
+            eve.accept()
+    assert all(logins(host) > count for host, count in zip(lab.hosts, before, strict=True))

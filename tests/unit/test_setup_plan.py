@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +16,8 @@ from network_facts import host, nic
 from mnt.errors import UsageError
 from mnt.facts.fleet import FleetFacts
 from mnt.fleet import Timeouts
+from mnt.fleet.login.destination import Destination, resolve
+from mnt.fleet.login.sshconfig import SshConfig
 from mnt.inventory.model import Host, Inventory, Mount, Network, Ssh
 from mnt.network.decision import NetworkDecision
 from mnt.network.nic import NicChoice
@@ -64,6 +69,24 @@ def test_the_names_of_playbooks() -> None:
         playbooks.select(["sytem"])
 
 
+def ways(hosts: Sequence[Host]) -> dict[str, Destination]:
+    return {host.name: resolve(host, SshConfig(host.ssh.config)) for host in hosts}
+
+
+def shown_by_ssh(words: Sequence[str]) -> list[str]:
+    """What `ssh -G` says of these words."""
+    argv = ["ssh", "-G", *words]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def proxies(words: Sequence[str], name: str) -> dict[str, str]:
+    """How ssh reaches a host."""
+    settings = (line.partition(" ") for line in shown_by_ssh([*words, name]))
+    return {
+        key: value for key, _, value in settings if key in ("proxycommand", "proxyjump") and value != "none"
+    }
+
+
 def test_ansible_logs_in_as_mnt_does() -> None:
     ssh = Ssh(
         user="ubuntu",
@@ -71,7 +94,6 @@ def test_ansible_logs_in_as_mnt_does() -> None:
         identity="/keys/my key%",
         known_hosts="/known",
         config=None,
-        gateway="first,admin@bastion:22",
         host_keys="strict",
     )
     hosts = (replace(HOSTS[0], ssh=ssh, gpus=8, python=("/env/bin/python",)), HOSTS[1])
@@ -84,23 +106,17 @@ def test_ansible_logs_in_as_mnt_does() -> None:
         network=Network(subnet="10.1.0.0/24"),
     )
     training = NicChoice(nic("ens1", "10.1.0.1/24"), "10.1.0.1", "")
-    found = ansible_inventory(inventory, hosts, {"node1": training}, {"node1": "ubuntu"}, Timeouts())["all"]
+    found = ansible_inventory(
+        inventory, hosts, {"node1": training}, {"node1": "ubuntu"}, ways(hosts), Timeouts()
+    )["all"]
     one = found["hosts"]["node1"]
     assert (one["ansible_host"], one["ansible_user"], one["ansible_port"]) == ("10.0.0.1", "ubuntu", 2222)
     words = shlex.split(one["ansible_ssh_common_args"])
-    shown = subprocess.run(
-        ["ssh", "-G", *words, "10.0.0.1"], capture_output=True, text=True, check=True
-    ).stdout
-    lines = shown.splitlines()
+    lines = shown_by_ssh([*words, "10.0.0.1"])
     assert "identityfile /keys/my key%%" in lines  # `ssh -G` expands no %
     assert "userknownhostsfile /known" in lines
     assert "stricthostkeychecking true" in lines
     assert "forwardagent no" in lines
-    proxy = next(line for line in lines if line.startswith("proxycommand "))
-    assert (
-        "controlpath" not in " ".join(words).lower()
-    )  # else Ansible leaves its own out, and ssh_config's counts
-    assert shlex.split(proxy)[-8:] == ["-S", "none", "-J", "first", "-W", "[%h]:%p", "--", "admin@bastion:22"]
     assert (one["mnt_nic"], one["mnt_training_address"], one["mnt_gpus"]) == ("ens1", "10.1.0.1", 8)
     assert one["mnt_user"] == "ubuntu"
     assert "ansible_user" not in found["hosts"]["node2"]
@@ -114,12 +130,46 @@ def test_ansible_logs_in_as_mnt_does() -> None:
     assert found["vars"]["mnt_training_subnet"] == "10.1.0.0/24"
 
 
+@pytest.mark.parametrize(
+    ("gateway", "jumps"),
+    [
+        (None, []),
+        ("none", []),
+        ("admin@bastion:22", ["bastion"]),
+        ("first,admin@bastion:22", ["zero", "first", "bastion"]),  # the first has its own in ssh_config
+    ],
+)
+def test_ansibles_way_through_gateways(tmp_path: Path, gateway: str | None, jumps: list[str]) -> None:
+    """Each ssh on the way reads ssh_config, and uses no socket that is named there."""
+    config = tmp_path / "config"
+    config.write_text(
+        "Host first\n ProxyJump zero\n StrictHostKeyChecking yes\n"
+        "Host *\n ControlPath /tmp/eve\n ForwardAgent yes\n"
+    )
+    target = replace(HOSTS[0], ssh=Ssh(identity="/keys/my key%", config=str(config), gateway=gateway))
+    found = ansible_inventory(INVENTORY, [target], {}, {}, ways([target]), Timeouts())
+    words = shlex.split(found["all"]["hosts"]["node1"]["ansible_ssh_common_args"])
+    name = target.address
+    assert "controlpath" not in " ".join(words).lower()  # else Ansible leaves its own out
+    for jump in reversed(jumps):
+        proxy = proxies(words, name)["proxycommand"]
+        values = {"%h": name, "%p": "22", "%%": "%"}
+        words = shlex.split(re.sub("%[hp%]", lambda token, to=values: to[token[0]], proxy))  # type: ignore[misc]
+        assert words[-4:] == ["-W", f"[{name}]:22", "--", jump]
+        words, name = words[1:-4], jump
+        lines = shown_by_ssh([*words, name])
+        assert {"forwardagent no", "identityfile /keys/my key%%"} <= set(lines)
+        assert not [line for line in lines if line.startswith("controlpath ")]
+        assert f"stricthostkeychecking {'true' if jump == 'first' else 'accept-new'}" in lines
+    assert proxies(words, name) == {}
+
+
 def test_without_a_subnet_the_networks_of_the_nics() -> None:
     nics = {
         each.name: NicChoice(nic("e", f"10.{number}.0.1/24"), f"10.{number}.0.1", "")
         for number, each in enumerate(HOSTS)
     }
-    found = ansible_inventory(INVENTORY, HOSTS, nics, {}, Timeouts())
+    found = ansible_inventory(INVENTORY, HOSTS, nics, {}, ways(HOSTS), Timeouts())
     assert found["all"]["vars"]["mnt_training_subnet"] == "10.0.0.0/24,10.1.0.0/24,10.2.0.0/24"
     assert found["all"]["vars"]["mnt_master"] == "node1"
 

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from mnt.fleet import Timeouts
+from mnt.fleet.login.destination import resolve
+from mnt.fleet.login.sshconfig import SshConfig
 from mnt.inventory.model import Host, Inventory
 from mnt.setup.hosts import ansible_inventory
 
@@ -15,7 +17,8 @@ INVENTORY = Inventory("c", "c.yaml", tuple(Host(f"node{n}", f"10.0.0.{n}") for n
 def variables(*names: str) -> dict[str, Any]:
     """Of all hosts, where only some are selected."""
     hosts = [INVENTORY.host(name) for name in names]
-    found: dict[str, Any] = ansible_inventory(INVENTORY, hosts, {}, {}, Timeouts())["all"]["vars"]
+    ways = {host.name: resolve(host, SshConfig(None)) for host in hosts}
+    found: dict[str, Any] = ansible_inventory(INVENTORY, hosts, {}, {}, ways, Timeouts())["all"]["vars"]
     return found
 
 
