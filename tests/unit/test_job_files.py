@@ -156,3 +156,39 @@ def test_no_file_is_written_behind_a_link_of_another_node(
         paths.write(paths.state, {})
     assert mine.read_text() == "mine"
     assert paths.read(paths.state) is None
+
+
+@pytest.mark.parametrize("moment", ["before", "after it was judged"])
+@pytest.mark.parametrize("level", ["job", "host"])
+def test_nothing_is_removed_behind_a_link_of_another_node(
+    paths: JobPaths, tmp_path: Path, level: str, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a disk that the nodes share, to the local files of another job: the record of what it runs."""
+    running = JobPaths(str(tmp_path / "jobs"), "20261128-000001-abcdef", HOST)
+    running.make_local()
+    Path(running.processes).write_text("{}")
+
+    def exchange() -> None:
+        taken, target = paths.job_directory, os.path.dirname(running.local)
+        if level == "host":
+            taken, target = paths.directory, running.local
+        os.rename(taken, tmp_path / "aside")
+        os.symlink(target, taken)
+
+    if moment == "before":
+        exchange()
+    else:
+        monkeypatch.setattr(paths, "has_directory", lambda: exchange() is None)
+    paths.remove_directory()
+    assert Path(running.processes).read_text() == "{}"
+
+
+def test_the_files_of_other_nodes_stay(paths: JobPaths) -> None:
+    other = Path(paths.job_directory, "node2")
+    other.mkdir()
+    paths.remove_directory()
+    assert os.listdir(paths.job_directory) == ["node2"]
+    other.rmdir()
+    os.makedirs(paths.directory)
+    paths.remove_directory()
+    assert not os.path.exists(paths.job_directory)

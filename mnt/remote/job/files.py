@@ -165,14 +165,25 @@ class JobPaths(JobFiles):
             os.close(above)
 
     def remove_directory(self) -> None:
-        """Remove this node's directory, and the job's if no other node has one. Raises Refused."""
-        if self.has_directory():
-            shutil.rmtree(self.directory, ignore_errors=True)
-            with contextlib.suppress(OSError):  # it contains other nodes' files
-                os.rmdir(self.job_directory)
+        """Remove this node's directory, and the job's if no other node has one. Raises Refused.
+
+        Behind a link below `jobs_dir`, which another node may have made, nothing is removed.
+        """
+        if not self.has_directory():
+            return
+        with contextlib.suppress(OSError):  # such a link; or the job's directory contains other nodes' files
+            above = directory_without_links(self.real(self.job_directory))
+            try:
+                shutil.rmtree(f"/proc/self/fd/{above}/{self.host}", ignore_errors=True)
+            finally:
+                os.close(above)
+            os.rmdir(self.job_directory)
 
     def remove_local(self) -> None:
-        """Remove the node-local directory, and then those above it that are empty. Raises Refused."""
+        """Remove the node-local directory, and then those above it that are empty. Raises Refused.
+
+        By its path: each level is a directory that no other user can enter, and no other node has it.
+        """
         if self.has_local():
             shutil.rmtree(self.local, ignore_errors=True)
         with contextlib.suppress(OSError):  # it contains another job's files
