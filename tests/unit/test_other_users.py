@@ -322,6 +322,7 @@ from mnt.inventory import find
 from mnt.launch.env_files import is_file
 from mnt.push.manifest import build
 from mnt.push.tree import walk
+from mnt.remote.push.releases import remove_tree
 
 libc = ctypes.CDLL(None, use_errno=True)
 assert libc.unshare(0x20000) == 0  # CLONE_NEWNS
@@ -355,6 +356,8 @@ except MntError as error:
         ("mount('inventories'); find.locate(None)", "inventories/ is not looked at: eve has mounted"),
         ("mount('inventories'); find.locate('pair')", "inventories/ is not looked at: eve has mounted"),
         ("mount('code'); is_file('code/train.py')", "eve has mounted"),
+        ("mount('code/data'); remove_tree(os.path.abspath(b'code')); print(['stays'])", "['stays']"),
+        ("mount('code'); remove_tree(os.path.abspath(b'code')); print(['stays'])", "['stays']"),
     ],
 )
 def test_what_she_has_mounted_is_not_asked(common: Path, does: str, says: str) -> None:
@@ -436,6 +439,40 @@ def test_a_tree_that_a_job_made_without_end_is_no_end_of_a_push(tmp_path: Path) 
     os.close(place)
     remove_tree(os.fsencode(top))  # as far as it gets
     subprocess.run(["rm", "-rf", top], check=True)  # Python's own functions cannot
+
+
+@needs_root
+def test_a_directory_that_becomes_a_link_while_its_tree_is_removed(common: Path) -> None:
+    """She is still in one of an old release, to which all could write. The user's own keeps its mode."""
+    public = common / "public"
+    (public / "html").mkdir(parents=True)
+    for moment in moments():
+        tree = common / "tree"
+        (tree / "open" / "in").mkdir(parents=True)
+
+        def attack(place: Path = tree / "open" / "in", aside: Path = common / "aside") -> None:
+            with suppress(FileNotFoundError):  # it is gone already
+                place.rename(aside)
+                place.symlink_to(public)
+                of_eve(place)
+
+        with moment.before(attack):
+            remove_tree(os.fsencode(tree))
+        assert [stat.S_IMODE(place.stat().st_mode) for place in (public, public / "html")] == [0o755, 0o755]
+        remove_tree(os.fsencode(tree))  # it may have stayed
+        assert not tree.exists()
+        remove_tree(os.fsencode(common / "aside"))
+
+
+def test_read_only_directories_are_removed(tmp_path: Path) -> None:
+    deep = tmp_path / "tree" / "a" / "b"
+    deep.mkdir(parents=True)
+    (deep / "file").touch()
+    for place in (deep, deep.parent, deep.parents[1]):
+        place.chmod(0o555 if place != deep else 0)
+    remove_tree(os.fsencode(tmp_path / "tree"))
+    assert not (tmp_path / "tree").exists()
+    remove_tree(os.fsencode(tmp_path / "tree"))
 
 
 def test_a_directory_that_is_gone_gets_no_file(tmp_path: Path) -> None:

@@ -34,6 +34,10 @@ class Level(NamedTuple):
     def is_link(self) -> bool:
         return self.found is not None and stat.S_ISLNK(self.found.st_mode)
 
+    @property
+    def is_directory(self) -> bool:
+        return self.found is not None and stat.S_ISDIR(self.found.st_mode)
+
     def acl(self) -> Acl:
         return acl_of(f"/proc/self/fd/{self.descriptor}")
 
@@ -110,9 +114,9 @@ def _inside(directory: int, mount: str, path: str, judge_mount: JudgeMount, deep
         except OSError:
             continue
         try:
-            found = os.fstat(descriptor)
-            yield Level(shown, 0, directory, name, descriptor, found)
-            if stat.S_ISDIR(found.st_mode):
+            level = Level(shown, 0, directory, name, descriptor, os.fstat(descriptor))
+            yield level
+            if level.is_directory:
                 yield from _inside(descriptor, own, shown, judge_mount, deepest - 1)
         finally:
             os.close(descriptor)

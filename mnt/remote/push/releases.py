@@ -27,7 +27,9 @@ import time
 from typing import Any, Callable, Iterator, Sequence
 
 from mnt.remote.common.files import read_json, replace_file
-from mnt.remote.common.owners import check_owners, is_closed, is_own_tree
+from mnt.remote.common.levels import enter, tree
+from mnt.remote.common.mounts import mount_id
+from mnt.remote.common.owners import check_owners, is_closed, is_own_tree, judge_mount
 from mnt.remote.common.refusal import Refused
 from mnt.remote.push.contents import Contents, look_into
 from mnt.remote.push.entries import Entry, differs, parse_manifest, same_bytes, shown
@@ -359,10 +361,21 @@ def _make_directories(path: bytes, undo: Callable[..., Any]) -> list[bytes]:
 
 
 def remove_tree(path: bytes) -> None:
-    """Remove a tree, also with read-only directories. What cannot be removed stays for the next sweep."""
-    with contextlib.suppress(RecursionError):  # a job may have made directories without end
-        for directory, _, _ in os.walk(path):
-            _attempt(os.chmod, directory, 0o700)
+    """Remove a tree at an absolute path, also with read-only directories. What cannot be removed stays.
+
+    Links are not followed. A tree in which another user has mounted a file system stays too: that one might
+    never answer.
+    """
+    with contextlib.suppress(OSError, Refused, RecursionError):  # a job may have made directories without end
+        with contextlib.ExitStack() as opened:
+            above = os.open(os.path.dirname(path), os.O_PATH | os.O_CLOEXEC)
+            opened.callback(os.close, above)
+            top, _ = enter(os.path.basename(path), above, mount_id(above), shown(path), judge_mount)
+            opened.callback(os.close, top)
+            _attempt(os.chmod, f"/proc/self/fd/{top}", 0o700)
+            for level in tree(top, os.fsdecode(path), judge_mount):
+                if level.is_directory:
+                    _attempt(os.chmod, f"/proc/self/fd/{level.descriptor}", 0o700)
         shutil.rmtree(path, ignore_errors=True)
 
 
