@@ -322,6 +322,7 @@ from mnt.inventory import find
 from mnt.launch.env_files import is_file
 from mnt.push.manifest import build
 from mnt.push.tree import walk
+from mnt.remote.push.contents import files_of
 from mnt.remote.push.releases import remove_tree
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -356,6 +357,7 @@ except MntError as error:
         ("mount('inventories'); find.locate(None)", "inventories/ is not looked at: eve has mounted"),
         ("mount('inventories'); find.locate('pair')", "inventories/ is not looked at: eve has mounted"),
         ("mount('code'); is_file('code/train.py')", "eve has mounted"),
+        ("mount('code/data'); print([path for path, found in files_of(b'code') if not found])", "[b'data']"),
         ("mount('code/data'); remove_tree(os.path.abspath(b'code')); print(['stays'])", "['stays']"),
         ("mount('code'); remove_tree(os.path.abspath(b'code')); print(['stays'])", "['stays']"),
     ],

@@ -11,6 +11,10 @@ import re
 import stat
 from typing import Any, Iterator, NamedTuple, Sequence
 
+from mnt.remote.common.levels import enter
+from mnt.remote.common.mounts import mount_id
+from mnt.remote.common.owners import judge_mount
+from mnt.remote.common.refusal import Refused
 from mnt.remote.push.entries import Entry, same_bytes, shown
 
 _SHOWN = 3  # names of foreign files that are told
@@ -60,29 +64,47 @@ def look_into(top: bytes, entries: Sequence[Entry], shared: bytes, *, made: floa
 
 
 def files_of(top: bytes) -> Iterator[tuple[bytes, os.stat_result | None]]:
-    """Every path below `top` that is no directory, with its status; None: it cannot be read."""
+    """Every path below `top` that is no directory, with its status.
+
+    None: it cannot be read, or another user has mounted a file system there, which might never answer.
+    """
     pending = [b""]
     while pending:
         inside = pending.pop()
         try:
             names = os.listdir(os.path.join(top, inside))
+            directory = os.open(os.path.join(top, inside), os.O_PATH | os.O_CLOEXEC)
         except FileNotFoundError:  # a job has just removed it
             continue
         except OSError:
             yield inside or b".", None
             continue
-        for path in (inside + name for name in names):
-            try:
-                status = os.lstat(os.path.join(top, path))
-            except FileNotFoundError:
-                continue
-            except OSError:
-                yield path, None
-                continue
-            if stat.S_ISDIR(status.st_mode):
-                pending.append(path + b"/")
-            else:
-                yield path, status
+        try:
+            mount = mount_id(directory)
+            for name in names:
+                path = inside + name
+                try:
+                    found = _status(name, directory, mount, os.path.join(top, path))
+                except FileNotFoundError:
+                    continue
+                except (OSError, Refused):
+                    yield path, None
+                    continue
+                if stat.S_ISDIR(found.st_mode):
+                    pending.append(path + b"/")
+                else:
+                    yield path, found
+        finally:
+            os.close(directory)
+
+
+def _status(name: bytes, directory: int, mount: str, path: bytes) -> os.stat_result:
+    """Of what has a name in a directory, also of a link. Raises OSError, and Refused for a mount."""
+    descriptor, _ = enter(name, directory, mount, shown(path), judge_mount)
+    try:
+        return os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def leads_to_shared(top: bytes, path: bytes, shared: bytes) -> bool:
