@@ -263,7 +263,7 @@ def exchange_keys(channel: Any, times: int, after: int) -> None:
     channel.close()
 
 
-@pytest.mark.parametrize(("times", "after", "lost"), [(6, 1, True), (5, 1, False), (6, 65, False)])
+@pytest.mark.parametrize(("times", "after", "lost"), [(6, 1, True), (5, 1, False), (6, 33, False)])
 def test_key_exchanges_that_the_host_begins(times: int, after: int, lost: bool) -> None:
     """Each takes up to 0.3 s of the head's processor, in which no other thread runs."""
     with connected(lambda channel: exchange_keys(channel, times, after)) as transport:

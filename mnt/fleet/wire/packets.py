@@ -24,7 +24,7 @@ _QUESTIONS, _QUESTIONS_SECONDS = 1000, 10.0  # of the host, which we answer
 # New key exchanges that the host begins: sshd does so after 1 GB or more, and after a time only if RekeyLimit
 # has one (sshd_config(5)). One that comes after much data does not count: it costs less than the data.
 _EXCHANGES, _EXCHANGES_SECONDS = 5, 60.0
-_MUCH = 1 << 26  # bytes in both directions, since the last exchange that the host began
+_MUCH = 1 << 25  # bytes in both directions, since the last exchange that the host began
 _WANT_ANSWERS = (common.MSG_GLOBAL_REQUEST, common.MSG_CHANNEL_OPEN, common.MSG_CHANNEL_REQUEST)
 
 
