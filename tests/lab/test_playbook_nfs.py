@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,42 +19,23 @@ pytestmark = pytest.mark.matrix  # tox -e playbooks
 Mnt = Callable[..., subprocess.CompletedProcess[str]]
 Setup = Callable[..., dict[str, Any]]
 
-SOURCE, PATH = "node1:/mnt/export/shared", "/mnt/shared"
+SOURCE, PATH = "node1:/srv/shared", "/shared"
 EXPORTS = "/etc/exports.d/mnt.exports"
-# The export lies on a tmpfs, which has no number of its own.
-OPTIONS = "nfs_export_options=rw,sync,no_subtree_check,root_squash,fsid=7"
-_SUDO = {
-    "sudoers": "root ALL=(ALL) ALL\nmnt ALL=(ALL) NOPASSWD: ALL\n",
-    "pam.d/sudo": "".join(f"{kind} required pam_permit.so\n" for kind in ("auth", "account", "session")),
-}
-# A guest's /etc is that of all guests, read-only, and so is its root, which cannot be exported: nfs.conf has
-# another root for what is exported.
-_OWN_FILES = (
-    "umount /mnt/shared; cp -a /etc /run/etc && mount --bind /run/etc /etc && rm /etc/exports; "
-    "mount -t tmpfs tmpfs /srv && mkdir /srv/mnt && mount --bind /mnt /srv/mnt"
-)
 
 
 @pytest.fixture(scope="module")
 def nfs_lab(nfs_support: None) -> Iterator[NfsLab]:
     """Two nodes that mount nothing and serve nothing, on which the ordinary user may become root."""
-    with NfsLab(2) as lab:
-        etc = Path(f"/proc/{lab.anchor}/root/run/root/etc")
-        (etc / "pam.d").mkdir()
-        for name, text in _SUDO.items():
-            (etc / name).write_text(text)
-            (etc / name).chmod(0o440)
-        (etc / "alternatives").mkdir()
-        (etc / "alternatives" / "awk").symlink_to(os.path.realpath("/usr/bin/awk"))
+    with NfsLab(2, bare=True) as lab:
         for node in lab.nodes.values():
-            node.guest.run(_OWN_FILES)
+            node.guest.run("echo 'mnt ALL=(ALL) NOPASSWD: ALL' >>/etc/sudoers")
         yield lab
 
 
 @pytest.fixture(scope="module")
 def inventory(nfs_lab: NfsLab, tmp_path_factory: pytest.TempPathFactory) -> Path:
     document = yaml.safe_load(nfs_lab.inventory_path.read_text())
-    document["storage"][0]["source"] = SOURCE
+    document["storage"][0] |= {"source": SOURCE, "path": PATH}
     place = tmp_path_factory.mktemp("nfs") / "inventory.yaml"
     place.write_text(yaml.safe_dump(document))
     return place
@@ -64,7 +44,7 @@ def inventory(nfs_lab: NfsLab, tmp_path_factory: pytest.TempPathFactory) -> Path
 @pytest.fixture(scope="module")
 def setup(inventory: Path) -> Setup:
     def run(*words: str, ok: bool = True) -> dict[str, Any]:
-        found: dict[str, Any] = setups.setup(inventory, "nfs", "-e", OPTIONS, *words, ok=ok)["hosts"]
+        found: dict[str, Any] = setups.setup(inventory, "nfs", *words, ok=ok)["hosts"]
         return found
 
     return run
@@ -89,20 +69,18 @@ def test_a_server_and_its_clients(nfs_lab: NfsLab, inventory: Path, setup: Setup
     shown = setup("--check")
     assert all(host["changed"] > 0 for host in shown.values()), shown
     assert (
-        one.run("ls -d /etc/exports.d /mnt/export /etc/fstab /proc/fs/nfsd/threads 2>/dev/null || true") == ""
+        one.run("ls -d /etc/exports.d /srv/shared /etc/fstab /proc/fs/nfsd/threads 2>/dev/null || true") == ""
     )
 
     setup()
-    assert (
-        one.run(f"tail -n 1 {EXPORTS}")
-        == f"/mnt/export/shared {network}(rw,sync,no_subtree_check,root_squash,fsid=7)\n"
-    )
+    exported = f"/srv/shared {network}(rw,sync,no_subtree_check,root_squash)\n"
+    assert one.run(f"tail -n 1 {EXPORTS}") == exported
     for guest in (one, two):
         assert guest.run("cat /etc/fstab") == f"{SOURCE} {PATH} nfs4 rw,hard,_netdev,nofail 0 0\n"
         assert guest.run(f"findmnt -n -o SOURCE,FSTYPE {PATH}").split() == [SOURCE, "nfs4"]
     assert findings(run_mnt, inventory) == []
     two.run(f"setpriv --reuid=mnt --regid=mnt --clear-groups touch {PATH}/of-mnt")
-    assert one.run("stat -c %U /mnt/export/shared/of-mnt") == "mnt\n"
+    assert one.run("stat -c %U /srv/shared/of-mnt") == "mnt\n"
     assert two.run(f"touch {PATH}/of-root 2>&1 || true").endswith("Permission denied\n")  # root_squash
 
     two.run(f"umount {PATH}; sed -i '/shared/d' /etc/fstab")

@@ -45,6 +45,14 @@ PidFile /run/sshd.pid
 Subsystem sftp internal-sftp
 """
 
+# Of a bare node: logins by password too, by the user's own keys, and sudo with the password.
+_BARE = {
+    "sshd_config": "PasswordAuthentication yes\n"
+    + _SSHD_CONFIG.replace("AuthorizedKeysFile ", "AuthorizedKeysFile .ssh/authorized_keys "),
+    "sudoers": f"root ALL=(ALL) ALL\n{USER} ALL=(ALL) ALL\n",
+    "sudo": "".join(f"{kind} required pam_unix.so\n" for kind in ("auth", "account", "session")),
+}
+
 
 def export(*, write: bool = True, fsid: int = _FSID) -> str:
     """Options of EXPORT for one node, in the words of exports(5)."""
@@ -89,6 +97,7 @@ def etc(
         "hosts": etc_hosts({**servers, **nodes}),
         **_RPC_TABLES,
         "exports": exports(nodes.values()),
+        **{f"bare/{name}": text for name, text in _BARE.items()},
         "nfs.conf": "[exports]\nrootdir=/srv\n",
         "ssh/sshd_config": _SSHD_CONFIG,
         "ssh/authorized_keys": f"{login}\n",

@@ -12,7 +12,7 @@ from pathlib import Path
 from mnt.lab.system import PATH
 from nfs import packages
 
-_MEMORY = "96M"
+MEMORY = "96M"
 _BOOT_SECONDS = 180.0  # it takes two; the machine may be busy
 _LINE = 4000  # bytes; a serial line in raw mode holds 4096
 
@@ -29,18 +29,35 @@ class Guest:
         anchor: pid of the lab's PID 1, whose namespaces it lives in.
         settings: environment of its init: ROLE and ADDRESSES.
         mac: of its NIC, whose other end is `tap-NAME` in the anchor's network namespace.
+        memory: how much it has, in the kernel's words.
+        disk: the size of a disk, which takes memory of the machine for what is written to it; 0: none.
     """
 
-    def __init__(self, name: str, anchor: int, settings: dict[str, str], mac: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        anchor: int,
+        settings: dict[str, str],
+        mac: str,
+        *,
+        memory: str = MEMORY,
+        disk: int = 0,
+    ) -> None:
         self.name = name
         self._mark = f"guest-{secrets.token_hex(8)}"
         self._buffer = b""
         self._log = Path(f"/proc/{anchor}/root/run/guests/{name}.log")
+        kernel = _kernel(name, {**settings, "GUEST": name, "MARK": self._mark}, mac, memory)
+        if disk:
+            file = f"/run/guests/{name}.disk"
+            with open(f"/proc/{anchor}/root{file}", "wb") as sparse:
+                sparse.truncate(disk)
+            kernel.append(f"ubda={file}")
         with open(self._log, "wb") as console:
             self._process = subprocess.Popen(
                 [
                     *("nsenter", f"--target={anchor}", "--mount", "--net", "--pid", "--"),
-                    *_kernel(name, {**settings, "GUEST": name, "MARK": self._mark}, mac),
+                    *kernel,
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -110,13 +127,13 @@ class Guest:
         self._process.wait()
 
 
-def _kernel(name: str, settings: dict[str, str], mac: str) -> list[str]:
+def _kernel(name: str, settings: dict[str, str], mac: str, memory: str) -> list[str]:
     """A guest's kernel and its command line (Linux 6.1, virt/uml/user_mode_linux_howto_v2.rst)."""
     return [
         "/run/root/usr/bin/linux.uml",
         f"umid={name}",
         "uml_dir=/run/guests",
-        f"mem={_MEMORY}",
+        f"mem={memory}",
         *("root=/dev/root", "rootfstype=hostfs", "rootflags=/run/root", "ro"),
         *("quiet", "init=/etc/guest/init.sh", "module_blacklist=ipv6"),
         *("con=null", "con0=null,fd:2", "ssl=null", "ssl0=fd:0,fd:1"),

@@ -18,16 +18,18 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from mnt import keys
 from mnt.errors import MntError
 from mnt.lab import spec, store, system
 from nfs import faults, files, packages
-from nfs.guest import Guest
+from nfs.guest import MEMORY, Guest
 
 _HERE = Path(__file__).parent
 _HEAD, _FILER, _SECOND, _FIRST_NODE = 1, 2, 3, 11  # last part of the addresses
 _LINK_SECONDS = 20.0
+_DISK = 8 << 30
 
 
 @dataclass(frozen=True)
@@ -44,9 +46,13 @@ class NfsLab:
     """A filer and `nodes` nodes (node1, ..), each with the filer's export mounted. Up when made.
 
     Use it in a `with` block. Raises MntError: not root, something missing; GuestError: a guest did not start.
+
+    Args:
+        bare: the nodes mount nothing, and `mnt setup` can make servers and clients of them: bare.sh.
+        memory: of a node, in the kernel's words; the default is enough for what needs no torch.
     """
 
-    def __init__(self, nodes: int = 2) -> None:
+    def __init__(self, nodes: int = 2, *, bare: bool = False, memory: str = MEMORY) -> None:
         system.require_root()
         packages.require()
         self.link = f"mntnfs{secrets.token_hex(4)}"  # the lab's one link in the machine's network namespace
@@ -54,7 +60,7 @@ class NfsLab:
         self._guests: list[Guest] = []
         self._process, self.anchor = _start_anchor()  # pid of the process that all of the lab hangs from
         try:
-            self._up(nodes)
+            self._up(nodes, bare, memory)
         except BaseException:
             self.down()
             raise
@@ -66,6 +72,11 @@ class NfsLab:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.down()
+
+    @property
+    def head_address(self) -> str:
+        """Of this machine, in the nodes' network."""
+        return str(self._network[_HEAD])
 
     @property
     def directory(self) -> Path:
@@ -89,19 +100,20 @@ class NfsLab:
                 raise MntError(f"link {self.link} is still there", fix=f"ip link del {self.link}")
             time.sleep(0.01)
 
-    def _up(self, count: int) -> None:
-        network = self._connect()
+    def _up(self, count: int, bare: bool, memory: str) -> None:
+        self._network = network = self._connect()
         nodes = {f"node{i}": str(network[_FIRST_NODE - 1 + i]) for i in range(1, count + 1)}
         servers = {files.FILER: str(network[_FILER]), files.SECOND_NAME: str(network[_SECOND])}
         self._write_files(nodes, servers, network)
-        filer = self._boot(files.FILER, "filer", list(servers.values()), network)
+        filer = self._boot(files.FILER, list(servers.values()), network, role="filer")
+        kind: dict[str, Any] = {"role": "bare", "disk": _DISK} if bare else {"role": "node"}
         self.nodes = {
-            name: NfsNode(name, address, self._boot(name, "node", [address], network), filer)
+            name: NfsNode(name, address, self._boot(name, [address], network, memory=memory, **kind), filer)
             for name, address in nodes.items()
         }
         for guest in self._guests:
             guest.wait_until_up()
-        for node in self.nodes.values():
+        for node in () if bare else self.nodes.values():
             faults.mount(node)
 
     def _connect(self) -> IPv4Network:
@@ -137,7 +149,8 @@ class NfsLab:
         inside = Path(f"/proc/{self.anchor}/root/run/root/etc")
         for path, text in etc.items():
             _write(inside / path, text, 0o600 if path.startswith("ssh/keys/") else 0o644)
-        for script in ("init.sh", "node.sh", "filer.sh"):
+        (inside.parent / "shared").mkdir()  # where a bare node may mount something: its root is read-only
+        for script in ("init.sh", "node.sh", "bare.sh", "filer.sh"):
             _write(inside / "guest" / script, (_HERE / script).read_text(), 0o755)
         _write(self.directory / "identity", login.private, 0o600)
         known = "".join(f"{nodes[name]} {key.public}\n" for name, key in host_keys.items())
@@ -145,14 +158,16 @@ class NfsLab:
         inventory = files.inventory(nodes, network=str(network), directory=str(self.directory))
         _write(self.inventory_path, inventory, 0o644)
 
-    def _boot(self, name: str, role: str, addresses: list[str], network: IPv4Network) -> Guest:
+    def _boot(
+        self, name: str, addresses: list[str], network: IPv4Network, *, role: str, **hardware: Any
+    ) -> Guest:
         self._in_switch(f"tuntap add dev tap-{name} mode tap\nlink set tap-{name} master switch up\n")
         settings = {
             "ROLE": role,
             "ADDRESSES": ",".join(f"{address}/{network.prefixlen}" for address in addresses),
         }
         mac = f"02:6d:6e:74:00:{len(self._guests):02x}"
-        guest = Guest(name, self.anchor, settings, mac)
+        guest = Guest(name, self.anchor, settings, mac, **hardware)
         self._guests.append(guest)
         return guest
 
