@@ -30,6 +30,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote
 
+from nfs import NfsLab
 from packaging.utils import canonicalize_name
 
 from mnt.lab.lab import Lab, LabHost
@@ -56,7 +57,9 @@ class Mirror:
 
 
 @contextmanager
-def serving(lab: Lab, debs: Sequence[str] = (), wheels: Sequence[str | Path] = ()) -> Iterator[Mirror]:
+def serving(
+    lab: Lab | NfsLab, debs: Sequence[str] = (), wheels: Sequence[str | Path] = ()
+) -> Iterator[Mirror]:
     """Serve packages to the hosts of a lab, on the head's address in their management network.
 
     Args:
@@ -82,7 +85,7 @@ def serving(lab: Lab, debs: Sequence[str] = (), wheels: Sequence[str | Path] = (
             def log_message(self, format: str, *words: object) -> None:
                 requests.append(self.path)
 
-        address = (lab.spec.head_address, 0)
+        address = (lab.head_address if isinstance(lab, NfsLab) else lab.spec.head_address, 0)
         with ThreadingHTTPServer(address, partial(Handler, directory=name)) as server:
             url = f"http://{address[0]}:{server.server_port}"
             thread = threading.Thread(target=server.serve_forever, daemon=True)

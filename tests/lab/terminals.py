@@ -19,12 +19,17 @@ class Said(NamedTuple):
 
 
 def on_a_terminal(
-    command: Sequence[str], answers: Sequence[tuple[str, str]], env: Mapping[str, str] | None = None
+    command: Sequence[str],
+    answers: Sequence[tuple[str, str]],
+    env: Mapping[str, str] | None = None,
+    *,
+    patience: float = PATIENCE,
 ) -> Said:
     """Run a command on a pty, its controlling terminal, and answer its questions in their order.
 
     Args:
         answers: pairs of what is asked (a part of it) and what is typed then. `^C` is the key.
+        patience: seconds that it may say nothing.
     """
     pid, terminal = pty.fork()
     if pid == 0:
@@ -32,7 +37,7 @@ def on_a_terminal(
     text, seen = "", 0
     waiting = list(answers)
     try:
-        while piece := _read(terminal):
+        while piece := _read(terminal, patience):
             text += piece
             if waiting and (at := text.find(waiting[0][0], seen)) >= 0:
                 question, answer = waiting.pop(0)
@@ -48,8 +53,8 @@ def on_a_terminal(
     return Said(text.replace("\r\n", "\n"), code)
 
 
-def _read(terminal: int) -> str:
-    if not select.select([terminal], [], [], PATIENCE)[0]:
+def _read(terminal: int, patience: float) -> str:
+    if not select.select([terminal], [], [], patience)[0]:
         raise TimeoutError
     try:
         return os.read(terminal, 65536).decode(errors="replace")

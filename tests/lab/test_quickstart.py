@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from faults import configure_sshd, write_file
 from mirror import serving
-from walkthrough import ROOT, Reader, commands
+from walkthrough import ROOT, Reader, addresses, commands
 
 from mnt.lab.lab import Lab, LabHost
 
@@ -18,6 +18,15 @@ pytest.importorskip("ansible_runner", reason="pip install 'mnt-cluster[setup]'")
 MakeLab = Callable[..., Lab]
 PASSWORD = "pass word$1"
 TRAIN = Path("/var/cache/mnt/train-venv/bin/python")
+PACKAGES = ("torch==2.13.0", "transformers==5.20.2")  # what train_fsdp.py needs
+
+
+def train_wheels(directory: Path) -> list[Path]:
+    """PACKAGES with all that they need, for the hosts' Python and without GPUs."""
+    download = [str(TRAIN), "-m", "pip", "download", "--quiet", "--dest", str(directory)]
+    constraints = ["--constraint", str(ROOT / "train" / "requirements.txt")]
+    subprocess.run([*download, *PACKAGES, "pip", "setuptools", *constraints], check=True)
+    return [*directory.glob("*.whl")]
 
 
 def make_strange(make_lab: MakeLab, *, bare: bool) -> Lab:
@@ -42,7 +51,7 @@ def _let_in(host: LabHost, *, bare: bool) -> None:
 
 
 def walk(lab: Lab, place: Path, *, bare: bool, setup: str = "") -> Reader:
-    reader = Reader(place, lab)
+    reader = Reader(place, addresses(lab))
     lines = commands("quickstart.md")
     wanted = "init trust ssh-setup init preflight setup preflight push launch status logs fetch"
     assert " ".join(line.split()[1] for line in lines) == wanted
@@ -56,7 +65,7 @@ def walk(lab: Lab, place: Path, *, bare: bool, setup: str = "") -> Reader:
     fails = {0: "0 of 2 hosts answered", **({4: "mnt setup environment"} if bare else {})}
     for number, line in enumerate(lines):
         if number == 4 and setup:
-            with (reader.project / "inventories" / "default.yaml").open("a") as inventory:
+            with reader.inventory.open("a") as inventory:
                 inventory.write(setup)
         said = reader.types(line, answers.get(line, ()))
         assert said.code == (1 if number in fails else 0), f"$ {line}\n{said.text}"
@@ -83,12 +92,6 @@ def test_hosts_that_have_an_environment(make_lab: MakeLab, tmp_path: Path) -> No
 def test_bare_hosts(make_lab: MakeLab, tmp_path: Path) -> None:
     """The whole of it: torch is installed on both hosts, from a mirror on the head."""
     lab = make_strange(make_lab, bare=True)
-    wheels = tmp_path / "wheels"
-    wanted = ["torch==2.13.0", "transformers==5.20.2", "pip", "setuptools"]
-    download = [str(TRAIN), "-m", "pip", "download", "--quiet", "--dest", str(wheels), *wanted]
-    constraints = ["--constraint", str(ROOT / "train" / "requirements.txt")]
-    subprocess.run([*download, *constraints], check=True)
-    with serving(lab, wheels=[*wheels.glob("*.whl")]) as mirror:
-        packages = "torch==2.13.0 transformers==5.20.2"
-        setup = f"\nsetup:\n  pip_index: {mirror.pip}\n  environment_packages: {packages}\n"
+    with serving(lab, wheels=train_wheels(tmp_path / "wheels")) as mirror:
+        setup = f"\nsetup:\n  pip_index: {mirror.pip}\n  environment_packages: {' '.join(PACKAGES)}\n"
         check_results(walk(lab, tmp_path, bare=True, setup=setup))
