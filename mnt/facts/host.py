@@ -20,6 +20,7 @@ from mnt.tasks.shape import (
     DeviceName,
     Duration,
     JobName,
+    PathText,
     Pid,
     Short,
     parsed,
@@ -103,7 +104,7 @@ class Interpreter:
     argv: tuple[str, ...]  # the command that started it
     configured: bool  # whether it is the interpreter of the inventory
     version: Short  # 3.11.2
-    executable: str
+    executable: PathText
     problem: str | None = None  # why the configured one was not used
 
 
@@ -111,7 +112,7 @@ class Interpreter:
 class Mounted:
     """A line of /proc/self/mounts."""
 
-    point: str
+    point: PathText
     source: str
     type: str
     options: tuple[str, ...]
@@ -140,7 +141,7 @@ class PathFacts:
     """The state of a path, for the user who logged in."""
 
     kind: Literal["file", "dir", "other", "missing", "unreadable", "hung"]
-    real: str | None = None  # with symbolic links resolved; None: the path hangs
+    real: PathText | None = None  # with symbolic links resolved; None: the path hangs
     error: str | None = None
     code: str | None = None  # the name of the error: ESTALE
     space: Space | None = None
@@ -151,11 +152,11 @@ class PathFacts:
 class WriteTest:
     """The attempt to make a file where a push, a job or its end will write."""
 
-    path: str  # what will be written or made there
-    directory: str  # where it was tried: the path, or the directory above it that exists
+    path: PathText  # what will be written or made there
+    directory: PathText  # where it was tried: the path, or the directory above it that exists
     result: Short  # `ok`, the name of the error, or `hung`
     space: Space | None = None
-    mount: str | None = None  # the mount point of its file system
+    mount: PathText | None = None  # the mount point of its file system
 
 
 @dataclass(frozen=True)

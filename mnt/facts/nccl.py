@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from mnt.tasks.shape import PathText
+
 
 @dataclass(frozen=True)
 class ConfFile:
     """A configuration file of NCCL on a host; of a long file only the beginning."""
 
-    path: str
+    path: PathText
     text: str
 
 

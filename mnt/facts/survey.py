@@ -10,14 +10,14 @@ from msgspec import Meta
 
 from mnt.facts.host import Mounted, PathFacts
 from mnt.remote.common.forms import ENVIRONMENTS, STORAGE
-from mnt.tasks.shape import Address, Short, parsed
+from mnt.tasks.shape import Address, PathText, Short, parsed
 
 
 @dataclass(frozen=True)
 class Environment:
     """A Python environment: a venv, or one of conda's. It was found, and not started."""
 
-    path: str  # of its interpreter
+    path: PathText  # of its interpreter
     kind: Literal["venv", "conda"]
     version: Short  # of Python: 3.11.2
     packages: Mapping[Short, Short] = field(default_factory=dict)  # canonical name (PEP 503) -> version

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from mnt.remote.common.forms import ADDRESSES
-from mnt.tasks.shape import Address, Count, Duration, JobName, Pid, Short
+from mnt.tasks.shape import Address, Count, Duration, JobName, PathText, Pid, Short
 
 _NO_ANSWER = re.compile(r"\blost\b|unknown error|\berr!|requires? reset|fallen off", re.IGNORECASE)
 
@@ -87,7 +87,7 @@ class KernelLog:
 class Gpus:
     """The output of nvidia-smi, and the GPUs on the PCI bus. A host that has neither has no GPUs."""
 
-    tool: str | None = None  # path of nvidia-smi
+    tool: PathText | None = None  # path of nvidia-smi
     found: Annotated[tuple[GpuRow, ...], Meta(max_length=1024)] = ()
     error: str | None = None  # nvidia-smi listed no GPU: its words
     warning: str | None = None  # it listed GPUs: its words besides, or its exit status
@@ -182,7 +182,7 @@ class Release:
 class BuildLock:
     """A lock file of a torch extension build that runs, or was killed."""
 
-    path: Annotated[str, Meta(pattern=r"/lock\Z")]  # a fix removes it
+    path: Annotated[PathText, Meta(pattern=r"/lock\Z")]  # a fix removes it
     age: Duration
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.gather_further import Exchange
 from mnt.facts.reach import TrainingNic
 from mnt.inventory.model import Mount
 from mnt.network.decision import NetworkDecision
+from mnt.paths import is_below
 from mnt.preflight import mounts
 
 
@@ -29,7 +29,7 @@ def exchanges(facts: FleetFacts) -> Iterator[Exchange]:
         if len(hosts) > 1:
             writer, *readers = hosts
             workdir = facts.inventory.host(writer).workdir
-            below = PurePosixPath(workdir).is_relative_to(mount.path)
+            below = is_below(workdir, mount.path)
             # The user may be able to write to the workdir only.
             yield Exchange(mount.path, writer, readers, [mount.path, *([workdir] if below else [])])
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import shlex
-from collections.abc import Iterator
-from pathlib import PurePosixPath
+from collections.abc import Collection, Iterator, Mapping
 
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import HostFacts, WriteTest
 from mnt.inventory.model import Host
+from mnt.paths import is_below
 from mnt.preflight import mounts
 from mnt.preflight.findings import Problem
 
@@ -22,10 +22,11 @@ _OPEN_TO_ALL = ("/tmp", "/dev/shm")  # noqa: S108 - it is looked at
 
 def problems(fleet: FleetFacts) -> Iterator[Problem]:
     """What cannot be written, by host; each file system, or directory, is one problem."""
+    failing = {mount.path: mounts.failing(mount, fleet) for mount in fleet.inventory.storage}
     for host, facts in fleet.answers():
         failed: dict[tuple[str, str], list[WriteTest]] = {}
         for test in facts.writes:
-            if test.result != "ok" and not _told_of_the_mount(test, host, fleet):
+            if test.result != "ok" and not _told_of_the_mount(test, host, facts, failing):
                 whole = test.result in _OF_A_FILE_SYSTEM and test.mount
                 failed.setdefault((test.result, whole or test.directory), []).append(test)
         for tests in failed.values():
@@ -35,18 +36,23 @@ def problems(fleet: FleetFacts) -> Iterator[Problem]:
 def full_below(facts: HostFacts, directory: str | None) -> bool:
     """Whether a place in this directory could not be written for want of room."""
     return directory is not None and any(
-        test.result in FULL and PurePosixPath(test.directory).is_relative_to(directory)
-        for test in facts.writes
+        test.result in FULL and is_below(test.directory, directory) for test in facts.writes
     )
 
 
-def _told_of_the_mount(test: WriteTest, host: Host, fleet: FleetFacts) -> bool:
-    """Whether `storage-mount` or `storage-space` names the reason."""
-    for mount in fleet.inventory.storage:
-        if PurePosixPath(test.directory).is_relative_to(mount.path):
-            state = fleet.facts[host.name].paths.get(mount.path)
+def _told_of_the_mount(
+    test: WriteTest, host: Host, facts: HostFacts, failing: Mapping[str, Collection[str]]
+) -> bool:
+    """Whether `storage-mount` or `storage-space` names the reason.
+
+    Args:
+        failing: the hosts on which a mount is unusable, by its path.
+    """
+    for path, hosts in failing.items():
+        if is_below(test.directory, path):
+            state = facts.paths.get(path)
             is_full = test.result in FULL and state is not None and state.write == test.result
-            if is_full or host.name in mounts.failing(mount, fleet):
+            if is_full or host.name in hosts:
                 return True
     return False
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
@@ -12,6 +11,7 @@ from packaging.version import InvalidVersion, Version
 from mnt.facts.host import HostFacts
 from mnt.facts.survey import Survey
 from mnt.inventory.hostlist import brief
+from mnt.paths import part_below
 
 TRAINS_WITH = ("torch", "deepspeed", "transformers")  # what is looked up, the most important first
 _KINDS = {"venv": "a venv with", "conda": "a conda environment with", "system": "the system's"}
@@ -63,8 +63,8 @@ def _on(facts: HostFacts, survey: Survey) -> dict[str, _Found]:
     """The interpreters of a host by path; `~` is the user's home, which may be another on each host."""
     found = {}
     for each in survey.environments:
-        inside = PurePosixPath(each.path).is_relative_to(facts.home)
-        path = f"~/{PurePosixPath(each.path).relative_to(facts.home)}" if inside else each.path
+        part = part_below(each.path, facts.home)
+        path = each.path if part is None else f"~/{part}"
         found[path] = _Found(each.kind, each.version, each.packages)
     if facts.python is not None and facts.python.executable not in found:
         found[facts.python.executable] = _Found("system", facts.python.version, facts.packages)

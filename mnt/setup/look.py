@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import PurePosixPath
 
 from mnt.errors import HostError
 from mnt.facts.fleet import FleetFacts, Visibility
@@ -15,6 +14,7 @@ from mnt.facts.survey import Survey
 from mnt.fleet import Fleet, HostConnection
 from mnt.inventory.model import Host, Inventory
 from mnt.network.decision import decide
+from mnt.paths import is_below
 from mnt.setup.draft import Draft, Found, candidates, propose, with_rdma
 from mnt.setup.environments import TRAINS_WITH
 from mnt.tasks.survey import survey
@@ -96,7 +96,7 @@ def _writer(found: Found, point: str, hosts: Sequence[str]) -> str:
 
 def _places(found: Found, point: str, host: str) -> list[str]:
     home = found.facts.facts[host].home
-    return [point, *([home] if PurePosixPath(home).is_relative_to(point) else [])]
+    return [point, *([home] if is_below(home, point) else [])]
 
 
 def _is_seen(visibility: Visibility) -> bool:

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from mnt import typed
 from mnt.errors import HostError
-from mnt.remote.common.forms import ADDRESS, CALENDAR_END, HOST, HOST_NAME, JOB_NAME, MOST_PID
+from mnt.remote.common.forms import ADDRESS, CALENDAR_END, HOST, HOST_NAME, JOB_NAME, LONGEST_PATH, MOST_PID
 
 T = TypeVar("T")
 
@@ -24,6 +24,7 @@ Rate = Annotated[float, Meta(ge=0, lt=1e10)]
 ExitCode = Annotated[int, Meta(ge=0, le=255)]
 Short = Annotated[str, Meta(max_length=1024)]  # a name, a version, ..
 Long = Annotated[str, Meta(max_length=65536)]  # a message, a traceback
+PathText = Annotated[str, Meta(max_length=LONGEST_PATH, pattern=r"\A[^\x00]*\Z")]  # of a file, on the host
 Address = Annotated[str, Meta(pattern=ADDRESS)]  # numeric
 # Linux refuses `/`, `:` and white space in the name of an interface (dev_valid_name), and we what acts on a
 # terminal. An RDMA device is named alike.

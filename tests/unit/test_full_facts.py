@@ -119,6 +119,13 @@ FILLS: dict[str, Callable[[int, int], Document]] = {
     "writes": lambda n, host: {
         "writes": [{"path": f"/p{i}", "directory": f"/p{i}", "result": "ENOSPC"} for i in range(n)]
     },
+    "levels of where /tmp is": lambda n, host: {
+        "paths": {"/tmp": {"kind": "dir", "real": "/s" + "/a" * n}, "~": {"kind": "dir", "real": "/s" * n}}
+    },
+    "levels of a place to write": lambda n, host: {
+        "paths": {"/tmp": {"kind": "dir", "real": "/s"}},
+        "writes": [{"path": "/", "directory": "/s" + "/a" * n, "result": "ENOSPC"}],
+    },
     "listeners": lambda n, host: {"listeners": [{"address": ip(i), "uid": i, "job": JOB} for i in range(n)]},
     "GPUs": lambda n, host: gpus(found=[{"index": str(i), "uuid": f"GPU-{i}"} for i in range(n)]),
     "rows of GPUs": lambda n, host: gpus(

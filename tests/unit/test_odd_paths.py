@@ -22,7 +22,7 @@ from mnt.fleet.login.sshconfig import SshConfig
 from mnt.fleet.results import Outcome, Results
 from mnt.fleet.wire.timeouts import Timeouts
 from mnt.inventory.model import Host, Ssh
-from mnt.paths import expanded
+from mnt.paths import expanded, part_below
 from mnt.push.tree import walk
 from mnt.run import failed
 from mnt.trust import establish, fingerprints, identity, verdict
@@ -51,6 +51,27 @@ def test_other_paths(monkeypatch: pytest.MonkeyPatch) -> None:
         ("", ""),
     ]:
         assert expanded(path) == found
+
+
+@pytest.mark.parametrize(
+    ("path", "place", "part"),
+    [
+        ("/shared/a/b", "/shared", "a/b"),
+        ("/shared", "/shared/", ""),
+        ("//shared/a", "//shared", "a"),
+        ("/shared//a/./b/", "/shared", "a/b"),
+        ("/sharedx", "/shared", None),
+        ("/shared/../etc", "/shared", None),
+        ("/shared", "/shared/a", None),
+        ("/a", "/", "a"),
+        ("/", "/", ""),
+        ("~/a", "~", "a"),
+        ("a", "/", None),
+        ("/s" + "/a" * 1000000, "/s/a", "a/" * 999998 + "a"),
+    ],
+)
+def test_what_is_below_a_place(path: str, place: str, part: str | None) -> None:
+    assert part_below(path, place) == part
 
 
 def test_without_a_home_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

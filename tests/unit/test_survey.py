@@ -112,6 +112,15 @@ def test_storage_that_hosts_could_share() -> None:
     }
 
 
+def test_a_mount_that_no_program_can_open_is_no_storage() -> None:
+    """Any user can mount there (FUSE): the answer of the host would be refused for it."""
+    mounts = [
+        {"point": "/data" + "/x" * count, "source": "a", "type": "fuse.sshfs", "options": ["rw"]}
+        for count in (2, 2100)
+    ]
+    assert [mount["point"] for mount in survey.shareable(mounts)] == ["/data/x/x"]
+
+
 def test_the_way_to_a_peer(home: Path) -> None:
     found = run(peers=["127.0.0.9", "::1", "255.255.255.255"])
     assert found.routes["127.0.0.9"] == "127.0.0.1"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from mnt.errors import said
 from mnt.facts.fleet import FleetFacts, Visibility
 from mnt.facts.host import HostFacts, PathFacts
 from mnt.inventory.model import Host, RequiredPath
+from mnt.paths import is_below
 from mnt.preflight import mounts, writes
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.registry import Needs, check, host_check
@@ -115,7 +115,7 @@ def local_space(fleet: FleetFacts) -> Iterator[Problem]:
             state = facts.paths.get(disk)
             if state is None or writes.full_below(facts, state.real):
                 continue
-            if not any(state.real and PurePosixPath(state.real).is_relative_to(path) for path in shared):
+            if not any(state.real and is_below(state.real, path) for path in shared):
                 name = "the home directory" if disk == "~" else disk
                 yield from _judge_space(host, name, disk, state, _LOCAL)
 
@@ -238,7 +238,7 @@ def path(fleet: FleetFacts) -> Iterator[Problem]:
     """
     failing = {mount.path: mounts.failing(mount, fleet) for mount in fleet.inventory.storage}
     for required in fleet.inventory.paths:
-        below = [path for path in failing if PurePosixPath(required.path).is_relative_to(path)]
+        below = [path for path in failing if is_below(required.path, path)]
         for host, facts in fleet.answers():
             state = facts.paths.get(required.path)
             if state is not None and not any(host.name in failing[path] for path in below):

@@ -14,6 +14,7 @@ NICS = 384  # of a host that are told
 ADDRESSES = 64  # of a NIC and family, or of a name
 ENVIRONMENTS = 64  # of Python, of a host
 STORAGE = 32  # mounts of a host whose files other hosts may have too
+LONGEST_PATH = 4096  # characters; PATH_MAX of Linux, in bytes
 FETCH_PIECE = 192 * 1024  # bytes of a file in a frame; base64 makes them 256 KiB
 FETCH_FILES = 100_000  # that a host sends at most
 FETCH_LIST = 16 * 1024 * 1024  # bytes of their names, as `held` counts them

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from mnt.remote.common.files import entries, read
-from mnt.remote.common.forms import ENVIRONMENTS, STORAGE
+from mnt.remote.common.forms import ENVIRONMENTS, LONGEST_PATH, STORAGE
 from mnt.remote.probe.distributions import packages
 from mnt.remote.probe.filesystems import Answer, holder, look_at, parse_mounts
 
@@ -70,6 +70,8 @@ def shareable(mounts: Iterable[Answer]) -> list[Answer]:
     found: dict[str, Answer] = {}
     for mount in mounts:
         found.pop(mount["point"], None)
+        if len(mount["point"]) > LONGEST_PATH:  # no program can open it, but any user can mount there (FUSE)
+            continue
         network = _NETWORK.fullmatch(mount["type"])
         if network or (mount["type"] in _DATA and not _SYSTEM.fullmatch(mount["point"])):
             found[mount["point"]] = mount
