@@ -36,6 +36,12 @@ class Survey:
         default_factory=dict
     )  # peer -> own address; None: no route
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for two mounts at one place: the host tells only of the one on top."""
+        points = [mount.point for mount in self.storage]
+        if len(points) != len(set(points)):
+            raise ValueError("two mounts at one place")
+
     @classmethod
     def parse(cls, host: str, document: Mapping[str, Any]) -> Survey:
         """Raises HostError (phase `answer`) if the answer is not valid."""

@@ -182,7 +182,7 @@ class Release:
 class BuildLock:
     """A lock file of a torch extension build that runs, or was killed."""
 
-    path: Annotated[PathText, Meta(pattern=r"/lock\Z")]  # a fix removes it
+    path: Annotated[PathText, Meta(pattern=r"\A[^\x00]*/lock\Z")]  # a fix removes it
     age: Duration
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,11 +11,13 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
+from mnt import typed
 from mnt.errors import HostError
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import HostFacts, Mounted, PathFacts
 from mnt.facts.survey import Survey
 from mnt.inventory.hostlist import brief
+from mnt.inventory.schema import InventoryFile
 from mnt.network.decision import NetworkDecision
 from mnt.setup import environments, training
 from mnt.setup.environments import Choice
@@ -21,6 +25,9 @@ from mnt.setup.training import Training
 
 # Types whose source names the server: the same on all hosts, and worth a check.
 _NAMED_SOURCES = ("nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "glusterfs")
+
+_TEMPLATE = re.compile(r"\{[{%#]")  # what begins a template of Ansible's
+_SHOWN = 200  # characters of a value that no inventory can have
 
 
 @dataclass(frozen=True)
@@ -130,6 +137,50 @@ def with_rdma(draft: Draft, decision: NetworkDecision) -> Draft:
         for entry in draft.hosts
     ]
     return replace(draft, hosts=tuple(hosts))
+
+
+def writable(draft: Draft) -> Draft:
+    """The draft without values that no inventory can have: what a host names is the problem of that host."""
+    kept = [setting for setting in draft.settings if _fits(_nested(setting.key, setting.value))]
+    notes = [
+        f"{'.'.join(setting.key)} is left out: no inventory can have {setting.value!r}"[:_SHOWN]
+        for setting in draft.settings
+        if setting not in kept
+    ]
+    hosts = tuple(map(_writable, draft.hosts))
+    return replace(draft, hosts=hosts, settings=tuple(kept), notes=(*draft.notes, *notes))
+
+
+def _writable(entry: HostEntry) -> HostEntry:
+    wrong = [
+        f"{key} {value!r}"
+        for key, value in entry.settings.items()
+        if not _fits(_nested(("hosts", entry.name, key), value))
+    ]
+    if not wrong:
+        return entry
+    problem = f"no inventory can have what it names: {', '.join(wrong)}"[:_SHOWN]
+    return HostEntry(entry.name, problem=problem, fix="give it another name on the host")
+
+
+def _nested(key: Sequence[str], value: Any) -> Any:
+    """`{"defaults": {"python": value}}`."""
+    for part in reversed(key):
+        value = {part: value}
+    return value
+
+
+def _fits(document: Mapping[str, Any]) -> bool:
+    """Whether an inventory can have these values.
+
+    The loader accepts them, all their characters are shown, and Ansible finds no template in them.
+    """
+    try:
+        typed.convert({"hosts": {}, **document}, InventoryFile, lambda kind, value: kind(value))
+    except typed.Misfit:
+        return False
+    text = json.dumps(document, ensure_ascii=False)
+    return text.isprintable() and not _TEMPLATE.search(text)
 
 
 def _entry(name: str, found: Found, network: Training, more: Mapping[str, Any]) -> HostEntry:

@@ -15,7 +15,7 @@ from mnt.fleet import Fleet, HostConnection
 from mnt.inventory.model import Host, Inventory
 from mnt.network.decision import decide
 from mnt.paths import is_below
-from mnt.setup.draft import Draft, Found, candidates, propose, with_rdma
+from mnt.setup.draft import Draft, Found, candidates, propose, with_rdma, writable
 from mnt.setup.environments import TRAINS_WITH
 from mnt.tasks.survey import survey
 
@@ -43,7 +43,7 @@ def draft(fleet: Fleet, inventory: Inventory, hosts: Sequence[Host], progress: P
         hosts=tuple(replace(host, nic=host.nic or nics.get(host.name)) for host in hosts),
     )
     known = {name: facts for name, facts in found.known().items() if facts.python is not None}
-    return with_rdma(proposal, decide(FleetFacts(planned, planned.hosts, known)))
+    return writable(with_rdma(proposal, decide(FleetFacts(planned, planned.hosts, known))))
 
 
 def _ask(fleet: Fleet, inventory: Inventory, hosts: Sequence[Host], progress: Progress) -> Found:
@@ -71,7 +71,7 @@ def _numeric(fleet: Fleet, name: str) -> str | None:
     hostname = fleet.connection(name).destination.hostname
     try:
         found = socket.getaddrinfo(hostname, None, socket.AF_INET, socket.SOCK_STREAM)
-    except OSError:
+    except (OSError, UnicodeError):  # a name that no DNS can have
         return None
     return str(found[0][4][0])
 

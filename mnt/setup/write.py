@@ -7,6 +7,7 @@ change blanks.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,9 @@ from mnt.setup.draft import Draft, HostEntry, Setting
 
 _TITLE = "The hosts of this cluster, as `mnt init` found them. Every key: docs/inventory.md"
 _NOT_KNOWN = "not known: "  # the beginning of the comment at a host that did not answer
+_RESOLVER: Any = yaml.resolver.Resolver()  # what PyYAML takes a text for
+# Never more than a scalar to a parser of YAML, in `{}` and `[]` either.
+_BARE = re.compile(r"[A-Za-z0-9/~_][A-Za-z0-9/~_.:@+-]*(?<!:)")
 # (mapping, sequence, offset of the dash): the layouts that people and editors write
 _LAYOUTS = ((2, 2, 0), (2, 4, 2), (4, 4, 0), (4, 4, 2), (4, 6, 4))
 
@@ -190,11 +194,8 @@ def _value(value: Any) -> Any:
 
 def _text(text: str) -> str:
     """A text, in quotes if PyYAML (YAML 1.1) takes it for something else: `no`, `0123`, `1:30`."""
-    try:
-        same = yaml.safe_load(text) == text
-    except yaml.YAMLError:
-        same = False
-    return text if same and text.isprintable() and "=" not in text else DoubleQuotedScalarString(text)
+    is_text = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False)) == _RESOLVER.DEFAULT_SCALAR_TAG
+    return text if is_text and _BARE.fullmatch(text) else DoubleQuotedScalarString(text)
 
 
 def _plain(value: Any) -> Any:
