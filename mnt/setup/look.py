@@ -95,8 +95,13 @@ def _writer(found: Found, point: str, hosts: Sequence[str]) -> str:
 
 
 def _places(found: Found, point: str, host: str) -> list[str]:
+    """Where the writer tries: its user may be able to write to the home directory only.
+
+    The other hosts open the file that it names there, so a home that leads elsewhere does not count.
+    """
     home = found.facts.facts[host].home
-    return [point, *([home] if is_below(home, point) else [])]
+    inside = is_below(home, point) and ".." not in home.split("/")
+    return [point, *([home] if inside else [])]
 
 
 def _is_seen(visibility: Visibility) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypedDict
 
 from mnt.fleet import HostConnection
+from mnt.remote.probe.visible import file_in
 from mnt.tasks.program import held, run_program
 from mnt.tasks.shape import Duration, complete, shaped, wrong_answer
 
@@ -47,9 +47,8 @@ def write_files(
         for place, directories in places.items():
             # The other hosts open this file, so no host names one that it was not told to write.
             file = written[place]["file"]
-            told = [os.path.dirname(os.path.join(directory, "x")) for directory in directories]
-            if file is not None and os.path.dirname(file) not in told:
-                raise wrong_answer(host, f"written: {place}: a file in another directory")
+            if file is not None and file not in [file_in(directory, content) for directory in directories]:
+                raise wrong_answer(host, f"written: {place}: another file")
         yield written
 
 

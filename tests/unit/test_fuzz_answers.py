@@ -29,6 +29,7 @@ from mnt.push.prune import prune
 from mnt.push.rollback import rollback
 from mnt.push.transfer import push
 from mnt.push.tree import walk
+from mnt.remote.probe.visible import file_in
 from mnt.tasks.bootstrap import BadFrame, FrameReader
 from mnt.tasks.job import list_jobs, read_logs, spawn_node, stage_node, stop_node
 from mnt.tasks.logins import authorize, mesh
@@ -102,7 +103,8 @@ def honest(host: str, name: str, args: dict[str, Any], stdin: IO[bytes]) -> Fram
         yield "frame", {"reached": {target["name"]: {**ways, "ports": ports} for target in targets}}
         yield "answer", {}
     elif name == "probe.visible" and "write" in args:
-        yield "frame", {"written": {place: {"file": f"{place}/x", "error": None} for place in args["write"]}}
+        files = {place: file_in(place, args["content"]) for place in args["write"]}
+        yield "frame", {"written": {place: {"file": file, "error": None} for place, file in files.items()}}
         yield "answer", {}
     elif name == "probe.visible":
         yield "answer", {"seen": {place: {"delay": 0.01, "error": None} for place in args["read"]}}

@@ -199,6 +199,18 @@ def test_two_mounts_at_one_place() -> None:
         Survey.parse("liar", {"storage": [SHARED, {**SHARED, "type": "nfs"}]})
 
 
+@pytest.mark.parametrize("home", ["/shared/../etc", "/sharedx", "/etc", "shared", "~", "/shared/a/..", ""])
+def test_no_host_opens_what_a_home_names(tmp_path: Path, home: str) -> None:
+    made = make(tmp_path, probe(login={"uid": 1, "user": "ubuntu", "home": home}), "node1")
+    assert ("node1", {"/shared": ["/shared"]}) in made.asked
+
+
+def test_a_home_on_the_storage_is_tried_too(tmp_path: Path) -> None:
+    made = make(tmp_path, probe(login={"uid": 1, "user": "me", "home": "/shared/me"}), "node1")
+    assert made.asked[0] == ("node1", {"/shared": ["/shared", "/shared/me"]})
+    assert made.asked[1][1]["/shared"].startswith("/shared/me/.mnt-visible-")
+
+
 def test_fuzz_init(tmp_path: Path) -> None:
     def case(rng: random.Random) -> None:
         def lie(answers: Answers) -> None:
