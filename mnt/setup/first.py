@@ -15,6 +15,8 @@ from mnt.inventory import document, find, hostlist, loader
 from mnt.inventory.model import Host, Inventory, Ssh
 from mnt.paths import expanded
 from mnt.remote.common.files import read_bytes, strerror
+from mnt.remote.common.owners import make_own_directory
+from mnt.remote.common.refusal import Refused
 
 
 def read(file: str, *, by_path: bool) -> str | None:
@@ -82,7 +84,10 @@ def names(text: str) -> list[str]:
 
 
 def save(file: str, text: str) -> None:
-    """Write the file, completely or not at all. Raises MntError if it cannot be, or is no valid inventory."""
+    """Write the file, completely or not at all. No other user can write to it, or to a directory made for it.
+
+    Raises MntError if it cannot be written, or is no valid inventory.
+    """
     with tempfile.TemporaryDirectory(prefix="mnt-init-") as directory:
         trial = Path(directory) / "inventory.yaml"
         trial.write_text(text, encoding="utf-8")
@@ -94,7 +99,9 @@ def save(file: str, text: str) -> None:
     directory = os.path.dirname(file)
     try:
         if directory:
-            os.makedirs(directory, exist_ok=True)
+            make_own_directory(os.path.join(os.getcwd(), directory), 0o755)
+    except Refused as refusal:
+        raise UsageError(f"{directory}: {refusal.message}", fix=refusal.fix) from None
     except OSError as error:
         raise UsageError(f"{directory}: cannot be made: {strerror(error)}") from None
     ui.write_file(file, text)

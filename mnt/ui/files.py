@@ -18,6 +18,8 @@ _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # the place is rig
 def write_file(file: str | os.PathLike[str], text: str, *, fix: str | None = None) -> None:
     """Write `text` to a file, completely or not at all. A link stays, and what it points to is replaced.
 
+    A file that is replaced keeps its mode; no other user can write to a new one, whatever the umask is.
+
     Args:
         text: what is no Unicode in it (a host's file names) becomes U+FFFD.
         fix: of the error.
@@ -29,7 +31,8 @@ def write_file(file: str | os.PathLike[str], text: str, *, fix: str | None = Non
     try:
         with place_to_write(os.path.join(os.getcwd(), path)) as place:
             if place.found is None or stat.S_ISREG(place.found.st_mode):
-                replace_file(place.name, text, mode=None, dir_fd=place.above)
+                mode = place.found and place.found.st_mode & 0o777
+                replace_file(place.name, text, mode=mode, dir_fd=place.above)
             else:  # a pipe or /dev/null, which is not replaced
                 with open(f"/proc/self/fd/{place.descriptor}", "w", encoding="utf-8") as opened:
                     opened.write(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -163,3 +164,21 @@ def test_what_a_host_says_stays_in_its_comment() -> None:
 def test_groups_and_users_are_refused(names: str) -> None:
     with pytest.raises(UsageError, match="takes hosts, and no groups or users"):
         first.names(names)
+
+
+@pytest.mark.parametrize(
+    ("umask", "above", "mode"), [(0, 0o755, 0o644), (0o002, 0o755, 0o644), (0o077, 0o700, 0o600)]
+)
+def test_no_other_user_can_write_to_it(tmp_path: Path, umask: int, above: int, mode: int) -> None:
+    """Else the next command would refuse it (`find.own`)."""
+    file = tmp_path / "new" / "inventories" / "default.yaml"
+    before = os.umask(umask)
+    try:
+        first.save(str(file), "hosts: [a]\n")
+        modes = [os.stat(each).st_mode & 0o777 for each in (file.parent.parent, file.parent, file)]
+        assert modes == [above, above, mode]
+        file.chmod(0o640)
+        first.save(str(file), "hosts: [a, b]\n")
+    finally:
+        os.umask(before)
+    assert os.stat(file).st_mode & 0o777 == 0o640  # as its owner has closed it

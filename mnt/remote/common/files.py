@@ -153,7 +153,7 @@ def replace_file(
 
     Args:
         text: written as UTF-8, surrogate escapes as the bytes that they stand for.
-        mode: of the file; None: what the umask leaves of a new one.
+        mode: of the file; None: what the umask leaves of 0644.
         dir_fd: the directory to which a relative `path` is relative.
 
     Raises OSError; then nothing is left of the new one.
@@ -162,7 +162,7 @@ def replace_file(
     new = os.path.join(directory, f".{name}.{os.uname().nodename}.{os.getpid()}")
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        descriptor = os.open(new, flags, 0o666 if mode is None else mode, dir_fd=dir_fd)
+        descriptor = os.open(new, flags, 0o644 if mode is None else mode, dir_fd=dir_fd)
         with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(text)
             if mode is not None:
