@@ -14,6 +14,7 @@ from mnt.fleet.connection import HostConnection
 from mnt.fleet.startup import FILES, Found, explain
 from mnt.fleet.wire.channel import CHANNEL_ERRORS
 from mnt.fleet.wire.command import ReadTimeout, remaining
+from mnt.remote.common.files import unix_lines
 
 _FILE_LIMIT = 1 << 20  # bytes
 _PACKET_LIMIT = 1 << 18  # bytes; the largest of OpenSSH's sftp-server (SFTP_MAX_MSG_LENGTH)
@@ -104,5 +105,5 @@ class _Sftp(paramiko.SFTPClient):
 
 def shell_of(passwd: str, user: str) -> str | None:
     """A user's shell according to a table in the format of passwd(5)."""
-    entries = (line.split(":") for line in passwd.splitlines())
+    entries = (line.split(":") for line in unix_lines(passwd))
     return next((entry[6] for entry in entries if entry[0] == user and len(entry) == 7), None)

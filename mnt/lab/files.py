@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
@@ -11,6 +10,7 @@ from typing import Any
 import yaml
 
 from mnt.lab.spec import USER, HostSpec, LabSpec
+from mnt.remote.common.files import unix_lines
 from mnt.remote.common.mounts import owner_of
 from mnt.remote.probe.filesystems import parse_mounts
 
@@ -18,9 +18,6 @@ SHARED = "/shared"  # the directory common to all hosts
 HOME = f"/home/{USER}"
 _SHELL = "/bin/bash"
 
-# Characters other than a newline that end a line for Python. In /proc/mounts the newline is escaped, and they
-# are not.
-_LINE_ENDS = re.compile("[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _UNPRINTED = ("Cc", "Cs", "Zl", "Zp")  # kinds of characters: controls, bytes that are no text, ends of lines
 
 # Names are looked up in files only: no DNS, no NIS, no systemd.
@@ -96,7 +93,7 @@ def bind_mounts(mounts: str, hidden: Iterable[str]) -> tuple[list[tuple[str, str
     """
     own = [PurePosixPath(path) for path in hidden]
     found: dict[PurePosixPath, bool] = {}  # whether each may be seen, with all that is mounted on top of it
-    for mount in parse_mounts(_LINE_ENDS.sub(r"\\012", mounts)):
+    for mount in parse_mounts(mounts):
         point = PurePosixPath(mount["point"])
         found[point] = found.get(point, True) and _may_be_seen(
             mount["point"], mount["type"], mount["options"]
@@ -172,4 +169,4 @@ def _without_gpus(cache: str) -> dict[str, str]:
 
 
 def _without_user(table: str) -> str:
-    return "".join(f"{line}\n" for line in table.splitlines() if not line.startswith(f"{USER}:"))
+    return "".join(f"{line}\n" for line in unix_lines(table) if not line.startswith(f"{USER}:"))

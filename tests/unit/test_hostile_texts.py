@@ -1,15 +1,18 @@
-"""Every regular expression that reads what others have written takes a time that grows with the text."""
+"""Texts that others have written: the time that a regular expression takes, and what ends a line."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 import re
+from pathlib import Path
 
 import pytest
 from waiting import cpu_at_most
 
 import mnt
+from mnt.fleet.shell import shell_of
+from mnt.remote.probe.filesystems import parse_mounts
 
 LONG = 60_000  # characters: with a time that grows with their square, a text takes 10 seconds or more
 SECONDS = 4.0  # of processor time; each takes less than 0.2 on an idle machine
@@ -50,6 +53,14 @@ ATTACKS: dict[str, tuple[str, list[str]]] = {
 }
 ANYTHING = ["a", "1", " ", "a ", "a.", "a:", "[", "[a", "a-1", "/", "a/", '"', "\\", "%", "_"]
 CUT = {"launch.banner._NOTICE": 500, "trial.output._GID": 1024}  # characters that it gets of a line
+# Modules that name a file of /proc, and split other texts at each end of a line that Python knows.
+OTHER_LINES = {
+    "fleet/login/sshconfig.py": "what ssh says",
+    "lab/boot.py": "a lab's log",
+    "remote/probe/nvidia.py": "what nvidia-smi says",
+    "remote/probe/probe.py": "os-release",
+    "remote/probe/survey.py": "a list of the user's conda",
+}
 OWN = {"lab.spec._RATE"}  # reads only what the user has written on the command line
 
 
@@ -85,3 +96,24 @@ def test_no_text_takes_long(name: str) -> None:
 
 def test_each_attack_is_for_an_expression_that_exists() -> None:
     assert ATTACKS.keys() | CUT.keys() | OWN <= PATTERNS.keys()
+
+
+def test_a_line_of_the_kernel_ends_with_a_newline_only() -> None:
+    """Any user may choose names there (a mount point, a process) with other ends of lines."""
+    house = Path(mnt.__file__).parent
+    texts = {str(path.relative_to(house)): path.read_text() for path in house.rglob("*.py")}
+    split = {name for name, text in texts.items() if "/proc/" in text and ".splitlines(" in text}
+    assert split == OTHER_LINES.keys()
+    opened = re.compile(r'open\(f?"/proc/[^"]*"(, encoding|\))')  # as text
+    assert [name for name, text in texts.items() if opened.search(text)] == ["remote/job/procs.py"]  # boot_id
+
+
+@pytest.mark.parametrize("end", ["\r", "\v", "\f", "\x1c", "\x85", "\u2028"])
+def test_another_end_of_a_line_ends_none_there(end: str) -> None:
+    point = f"/home/eve/a{end}tmpfs /data nfs rw 0 0"
+    fields = point.replace(" ", "\\040")
+    assert [mount["point"] for mount in parse_mounts(f"eve {fields} fuse rw 0 0\n")] == [point]
+    assert (
+        shell_of(f"eve:x:9:9:{end}me:x:1:1:::/evil:/home/eve:/bin/sh\nme:x:1:1::/:/bin/sh\n", "me")
+        == "/bin/sh"
+    )

@@ -334,6 +334,10 @@ def mount(place):
     options = f"fd={{device}},rootmode=40755,user_id={EVE},group_id={EVE},allow_other".encode()
     assert libc.mount(b"eve", place.encode(), b"fuse.eve", 6, options) == 0  # nosuid, nodev
 
+def made(place):
+    os.mkdir(place)
+    return place
+
 def paths(tree):
     return [entry.path for entry in tree.entries]
 
@@ -360,6 +364,9 @@ except MntError as error:
         ("mount('code/data'); print([path for path, found in files_of(b'code') if not found])", "[b'data']"),
         ("mount('code/data'); remove_tree(os.path.abspath(b'code')); print(['stays'])", "['stays']"),
         ("mount('code'); remove_tree(os.path.abspath(b'code')); print(['stays'])", "['stays']"),
+        (r"mount(made('code/a\vb')); walk('code')", "eve has mounted"),  # Python, not the kernel, ends a line
+        (r"mount(made('code/a\rb')); walk('code')", "eve has mounted"),
+        (r"mount(made('code/a\u2028b')); walk('code')", "eve has mounted"),
     ],
 )
 def test_what_she_has_mounted_is_not_asked(common: Path, does: str, says: str) -> None:

@@ -145,9 +145,10 @@ def test_a_stopped_process_ends_by_term_within_the_grace(sleeper: Process) -> No
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-def test_a_set_uid_program_that_another_user_has_started_is_not_this_users() -> None:
+@pytest.mark.parametrize("name", ["program", f"x\vUid:\t{os.getuid()}"])  # is in /proc/PID/status before Uid
+def test_a_set_uid_program_that_another_user_has_started_is_not_this_users(name: str) -> None:
     with tempfile.TemporaryDirectory(prefix="mnt-test-") as directory:
-        program = shutil.copy("/bin/sleep", directory)
+        program = shutil.copy("/bin/sleep", os.path.join(directory, name))
         os.chmod(program, 0o4755)
         os.chmod(directory, 0o755)
         process = subprocess.Popen([program, "600"], env={"MARK": "eve"}, user=64999)

@@ -29,6 +29,15 @@ def read(path: str, size: int = _MOST_TEXT) -> str:
         return ""
 
 
+def unix_lines(text: str) -> list[str]:
+    """The lines of a text in which only a newline ends a line, as in /proc and in /etc/passwd.
+
+    Any user may choose a name there (a mount point, a process). A newline in it is escaped or refused, but no
+    other character at which `str.splitlines` and a file that is opened as text end a line.
+    """
+    return [line for line in text.split("\n") if line]
+
+
 def read_bytes(
     path: str | bytes | os.PathLike[str],
     most: int,

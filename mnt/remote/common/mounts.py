@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from mnt.remote.common.files import read, whole_number
+from mnt.remote.common.files import read, unix_lines, whole_number
 
 
 def mount_id(descriptor: int) -> str:
@@ -30,7 +30,7 @@ def mount_id(descriptor: int) -> str:
 
 def mounted_by(mount: str) -> int | None:
     """The uid of the user who has mounted it by FUSE; None: it is no such mount."""
-    for line in read("/proc/self/mountinfo").splitlines():
+    for line in unix_lines(read("/proc/self/mountinfo")):
         fields = line.split(" ")
         if fields[0] == mount:
             kind, _, options = fields[fields.index("-") + 1 :][:3]

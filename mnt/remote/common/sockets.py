@@ -8,7 +8,7 @@ import socket
 import struct
 from collections.abc import Iterable
 
-from mnt.remote.common.files import command_line, entries, read
+from mnt.remote.common.files import command_line, entries, read, unix_lines
 
 _MOST = 32
 LISTEN = "0A"  # TCP_LISTEN of the kernel's net/tcp_states.h, as /proc/net/tcp prints it
@@ -36,7 +36,7 @@ def listeners(port: int) -> list[dict[str, object]]:
 def parse_sockets(text: str, port: int) -> list[tuple[str, int, str]]:
     """(address, uid, inode) of the sockets of a /proc/net/tcp or tcp6 that LISTEN on `port`."""
     found = []
-    for line in text.splitlines()[1:]:
+    for line in unix_lines(text)[1:]:
         fields = line.split()
         address, _, local_port = fields[1].partition(":")
         if fields[3] == LISTEN and int(local_port, 16) == port:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from mnt.remote.common.files import read, stat_fields
+from mnt.remote.common.files import read, stat_fields, unix_lines
 
 
 class Process(NamedTuple):
@@ -97,7 +97,7 @@ def pids_with_environment(
 
 def _real_uid(pid: int) -> int | None:
     """The user that started a process: the first number of Uid in /proc/PID/status, proc(5)."""
-    for line in read(f"/proc/{pid}/status", 8192).splitlines():
+    for line in unix_lines(read(f"/proc/{pid}/status", 8192)):
         if line.startswith("Uid:"):
             return int(line.split()[1])
     return None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 from typing import Any, Dict
 
-from mnt.remote.common.files import strerror
+from mnt.remote.common.files import strerror, unix_lines
 from mnt.remote.common.writing import error_name, try_to_write
 from mnt.remote.probe.children import run_in_children
 
@@ -78,7 +78,7 @@ def measure(status: os.statvfs_result) -> Answer:
 def parse_mounts(text: str) -> list[Answer]:
     """The mounts of /proc/self/mounts, oldest first. Its fields are octal-escaped: proc(5)."""
     found: list[Answer] = []
-    for line in text.splitlines():
+    for line in unix_lines(text):
         fields = [
             re.sub(r"\\([0-7]{3})", lambda code: chr(int(code.group(1), 8)), f) for f in line.split(" ")
         ]

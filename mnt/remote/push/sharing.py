@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from mnt.remote.common.files import read, unix_lines
+
 # File systems that are either not shared, or show changes at once.
 _COHERENT = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "overlay")
 
@@ -22,9 +24,8 @@ def numbers_of(directory: bytes) -> list[int] | None:
 def _file_system_type(device: int) -> str | None:
     """The type of the mount with that device number, from /proc/self/mountinfo (proc(5))."""
     number = f"{os.major(device)}:{os.minor(device)}"
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
-        for line in file:
-            fields = line.split()
-            if fields[2] == number:
-                return fields[fields.index("-") + 1]
+    for line in unix_lines(read("/proc/self/mountinfo")):
+        fields = line.split(" ")
+        if fields[2] == number:
+            return fields[fields.index("-") + 1]
     return None

@@ -15,7 +15,7 @@ import time
 from collections.abc import Container
 from typing import Any, NoReturn
 
-from mnt.remote.common.files import entries, read
+from mnt.remote.common.files import entries, read, unix_lines
 from mnt.remote.common.sockets import LISTEN, numeric
 
 BYTES = {"gloo": (1 << 12, 1 << 20, 1 << 24), "nccl": (1 << 12, 1 << 20, 1 << 24, 1 << 28)}
@@ -36,7 +36,7 @@ def connections(table: str, own: Container[str], rendezvous: int) -> set[tuple[s
         rendezvous: the port whose sockets are not included, on either side.
     """
     found = set()
-    for line in table.splitlines()[1:]:
+    for line in unix_lines(table)[1:]:
         fields = line.split()
         (local, local_port), (peer, peer_port) = (end.split(":") for end in fields[1:3])
         ours = fields[9] in own and rendezvous not in (int(local_port, 16), int(peer_port, 16))
