@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 
 import click
@@ -21,6 +22,8 @@ from mnt.fetch.places import JOB_PLACES, conflict, pattern_of, place_of
 from mnt.fleet import Fleet
 from mnt.inventory.hostlist import fold, sentences
 from mnt.launch.jobs import JOB_ID, Job
+from mnt.remote.common.owners import status
+from mnt.remote.common.refusal import Refused
 from mnt.tasks.fetch import Pattern, Wanted
 
 _DIRECTORY = "fetched"
@@ -131,12 +134,27 @@ def _left_out_of(job: Job | None, to: str | None, hosts: Sequence[str]) -> str |
     """The directory that is no part of a job of this machine, which ran here: what was fetched before."""
     if job is None or job.record.backend != "local":
         return None
+    if to is None:
+        _is_there()  # first: what another user has mounted might never answer
     return os.path.realpath(_DIRECTORY if to is None else os.path.join(to, hosts[0]))
 
 
+def _is_there() -> bool:
+    """Whether there is a default directory. Raises UsageError if another user has mounted it."""
+    try:
+        found = status(os.path.abspath(_DIRECTORY))
+    except OSError:
+        return False
+    except Refused as refusal:
+        raise UsageError(
+            f"{_DIRECTORY}/ is not looked at: {refusal.message}", fix=f"{refusal.fix}; or name one: --to DIR"
+        ) from None
+    return found is not None and stat.S_ISDIR(found.st_mode)
+
+
 def _make_default() -> None:
-    """Make the default directory, which git and `mnt push` leave out. Raises OutputError."""
-    if os.path.isdir(_DIRECTORY):
+    """Make it, which git and `mnt push` leave out. Raises as `_is_there`, and OutputError."""
+    if _is_there():
         return
     try:
         os.mkdir(_DIRECTORY, 0o700)

@@ -128,13 +128,30 @@ def own(file: str) -> str:
             raise UsageError(f"{file} is not a regular file", fix=f"name its path: -i {shlex.quote(file)}")
         exists = check_owners(path)
     except Refused as refusal:
-        raise UsageError(
-            f"{file} may be another user's: {refusal.message}",
-            fix=f"{refusal.fix}; or, if you trust it, name its path: -i {shlex.quote(file)}",
-        ) from None
+        raise _of_another(file, refusal) from None
     if not exists:  # any more
         raise UsageError(f"{file} does not exist", fix=_what_there_is())
     return file
+
+
+def is_there(file: str) -> bool:
+    """Whether there is something at the path, which nobody named, as a link that leads nowhere.
+
+    Raises UsageError as `directory`.
+    """
+    try:
+        return status(os.path.abspath(file), follow=False) is not None
+    except OSError:
+        return False
+    except Refused as refusal:
+        raise _of_another(file, refusal) from None
+
+
+def _of_another(file: str, refusal: Refused) -> UsageError:
+    return UsageError(
+        f"{file} may be another user's: {refusal.message}",
+        fix=f"{refusal.fix}; or, if you trust it, name its path: -i {shlex.quote(file)}",
+    )
 
 
 def _only_lab(several: type[UsageError] = UsageError) -> str:

@@ -57,16 +57,19 @@ def here(root: Path, moment: float | None = None) -> Origin:
 
 
 def _git_state(root: Path) -> dict[str, Any]:
+    top = work_tree(root.resolve())
+    if top is None:
+        return {}
     # Others may be able to write to .git: a branch may be a link to a file of this user, whose 40 digits
     # git takes for an id. Only what the repository has is a commit.
-    commit = _git(root, "rev-parse", "--verify", "HEAD^{commit}")
+    commit = _git(top, "rev-parse", "--verify", "HEAD^{commit}")
     if commit is None:
         return {}
-    branch = _git(root, "symbolic-ref", "--short", "-q", "HEAD")
+    branch = _git(top, "symbolic-ref", "--short", "-q", "HEAD")
     return {"commit": commit, "branch": branch}
 
 
-def _git(root: Path, *words: str) -> str | None:
+def _git(top: Path, *words: str) -> str | None:
     """What git prints; None: it fails, or there is none.
 
     Only for what reads no file of the work tree: `git status` runs the filters that the tree's own
@@ -76,11 +79,10 @@ def _git(root: Path, *words: str) -> str | None:
     safe = ["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"]
     safe += ["-c", "safe.bareRepository=explicit"]
     lent = {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "", "LC_ALL": "C"}
-    above = str(work_tree(root.resolve()).parent)
     try:
         ran = subprocess.run(
-            ["sh", "-c", _LIMITED, "git", "-C", str(root), *safe, *words],
-            env={**os.environ, **lent, "GIT_CEILING_DIRECTORIES": above},
+            ["sh", "-c", _LIMITED, "git", "-C", str(top), *safe, *words],
+            env={**os.environ, **lent, "GIT_CEILING_DIRECTORIES": str(top.parent)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

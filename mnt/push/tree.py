@@ -80,7 +80,7 @@ def walk(source: str | os.PathLike[str], most: int | None = None, most_bytes: in
         raise UsageError(f"{source}: {strerror(error)}", fix=_NAME_IT) from None
     started = time.time()
     root = _checked(root)
-    top = work_tree(root)
+    top = work_tree(root) or root
     notes: list[str] = []
     try:
         entries = [Entry("", "dir", _mode(root.stat(), "."))]
@@ -174,13 +174,13 @@ def printable(path: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in path)
 
 
-def work_tree(root: Path) -> Path:
-    """The nearest directory at or above `root` that contains `.git`; `root` itself if there is none.
+def work_tree(root: Path) -> Path | None:
+    """The nearest directory at or above `root` that contains `.git`; None: there is none.
 
     A `.git` of another user does not count, as for git (git-config(1), safe.directory): anyone can make one
     in /tmp.
     """
-    return next((place for place in (root, *root.parents) if _is_ours(place / ".git")), root)
+    return next((place for place in (root, *root.parents) if _is_ours(place / ".git")), None)
 
 
 def _is_ours(path: Path) -> bool:

@@ -27,7 +27,7 @@ def read(file: str, *, by_path: bool) -> str | None:
 
     Raises UsageError if it cannot be read or another user could have written it.
     """
-    if not os.path.lexists(file):
+    if not (os.path.lexists(file) if by_path else find.is_there(file)):
         return None
     try:
         return read_bytes(file if by_path else find.own(file), document.MOST_BYTES).decode()

@@ -317,9 +317,14 @@ def test_a_directory_of_a_tree_that_becomes_a_link_at_any_moment(common: Path, t
 # In a mount namespace of its own, with eve's FUSE mounts, whose program never answers.
 FUSE = f"""
 import ctypes, os, sys
+from pathlib import Path
+from types import SimpleNamespace
+from mnt.cli import cli
+from mnt.cli.fetch import _left_out_of
 from mnt.errors import MntError
 from mnt.inventory import find
 from mnt.launch.env_files import is_file
+from mnt.push import origin
 from mnt.push.manifest import build
 from mnt.push.tree import walk
 from mnt.remote.push.contents import files_of
@@ -333,6 +338,15 @@ def mount(place):
     device = os.open("/dev/fuse", os.O_RDWR)
     options = f"fd={{device}},rootmode=40755,user_id={EVE},group_id={EVE},allow_other".encode()
     assert libc.mount(b"eve", place.encode(), b"fuse.eve", 6, options) == 0  # nosuid, nodev
+
+JOB_HERE = SimpleNamespace(record=SimpleNamespace(backend="local"))
+
+def mnt(*words):
+    cli(words, standalone_mode=False)
+
+def commit_without_git():
+    origin.subprocess = None
+    return origin.here(Path("code"), 0.0).commit
 
 def made(place):
     os.mkdir(place)
@@ -364,6 +378,16 @@ except MntError as error:
         ("mount('code/data'); print([path for path, found in files_of(b'code') if not found])", "[b'data']"),
         ("mount('code/data'); remove_tree(os.path.abspath(b'code')); print(['stays'])", "['stays']"),
         ("mount('code'); remove_tree(os.path.abspath(b'code')); print(['stays'])", "['stays']"),
+        (
+            "mount('inventories'); mnt('init', '-n', '127.0.0.1', '--yes')",
+            "default.yaml may be another user's: eve has",
+        ),
+        (
+            "mount('fetched'); mnt('fetch', '-i', './x.yaml', '/etc/os-release')",
+            "not looked at: eve has mounted",
+        ),
+        ("mount('fetched'); _left_out_of(JOB_HERE, None, [])", "fetched/ is not looked at: eve has mounted"),
+        ("mount('.git'); mount('code/.git'); print([commit_without_git()])", "[None]\n"),
         (r"mount(made('code/a\vb')); walk('code')", "eve has mounted"),  # Python, not the kernel, ends a line
         (r"mount(made('code/a\rb')); walk('code')", "eve has mounted"),
         (r"mount(made('code/a\u2028b')); walk('code')", "eve has mounted"),
@@ -371,11 +395,12 @@ except MntError as error:
 )
 def test_what_she_has_mounted_is_not_asked(common: Path, does: str, says: str) -> None:
     """In, beside and above the tree, and in the current directory: who asks it waits, deaf to Ctrl-C."""
-    for name in (".git", "inventories", "code", "code/data", "code/x"):
+    for name in (".git", "inventories", "fetched", "code", "code/data", "code/x", "code/.git"):
         (common / name).mkdir()
     for name in ("code/train.py", "code/data/x"):
         (common / name).touch()
     (common / "code" / ".mntignore").write_text("/x/\n")
+    (common / "x.yaml").write_text("hosts: {node1: {address: 127.0.0.1}}\n")
     env = {**os.environ, "PYTHONPATH": str(Path(find.__file__).parents[2]), "MNT_INVENTORY": ""}
     command = [sys.executable, "-c", FUSE, does]
     done = subprocess.run(command, cwd=common, env=env, capture_output=True, text=True, timeout=PATIENCE)
