@@ -17,6 +17,10 @@ from mnt.paths import expanded
 from mnt.remote.common.files import read_bytes, strerror
 from mnt.remote.common.owners import make_own_directory
 from mnt.remote.common.refusal import Refused
+from mnt.setup import write
+
+# Of a file that is completed; one of 1,000 hosts has some 100,000 and 5,000.
+_MOST_CHARACTERS, _MOST_VALUES = 256 * 1024, 10_000
 
 
 def read(file: str, *, by_path: bool) -> str | None:
@@ -25,15 +29,32 @@ def read(file: str, *, by_path: bool) -> str | None:
     Args:
         by_path: whether the user has named it; else it must be nobody else's (`find.own`).
 
-    Raises UsageError if it cannot be read or another user could have written it.
+    Raises UsageError if it cannot be read or completed, or another user could have written it.
     """
     if not (os.path.lexists(file) if by_path else find.is_there(file)):
         return None
     try:
-        return read_bytes(file if by_path else find.own(file), document.MOST_BYTES).decode()
+        text = read_bytes(file if by_path else find.own(file), document.MOST_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         problem = strerror(error) if isinstance(error, OSError) else "it is no UTF-8 text"
         raise UsageError(f"{file}: cannot be read: {problem}") from None
+    if text:
+        _check(file, text)
+    return text
+
+
+def _check(file: str, text: str) -> None:
+    """Raises UsageError for what is no YAML or cannot be completed: before hosts are asked.
+
+    ruamel.yaml needs up to a hundred times as long as what reads an inventory.
+    """
+    values = len(document.read(file).lines)
+    for count, most, what in ((len(text), _MOST_CHARACTERS, "characters"), (values, _MOST_VALUES, "values")):
+        if count > most:
+            raise UsageError(
+                f"{file}: mnt init completes files of at most {most:,} {what}", fix=write.BY_HAND
+            )
+    write.check(file, text)
 
 
 def login(user: str | None, identity: str | None, config: str | None) -> dict[str, str]:

@@ -6,6 +6,7 @@ change blanks.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,9 +15,14 @@ from typing import Any
 
 import yaml
 from ruamel.yaml import YAML
+from ruamel.yaml.anchor import Anchor
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import ScalarNode
+from ruamel.yaml.resolver import VersionedResolver
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
+from mnt.errors import InventoryError
 from mnt.inventory import hostlist
 from mnt.setup.draft import Draft, HostEntry, Setting
 
@@ -27,6 +33,10 @@ _RESOLVER: Any = yaml.resolver.Resolver()  # what PyYAML takes a text for
 _BARE = re.compile(r"[A-Za-z0-9/~_][A-Za-z0-9/~_.:@+-]*(?<!:)")
 # (mapping, sequence, offset of the dash): the layouts that people and editors write
 _LAYOUTS = ((2, 2, 0), (2, 4, 2), (4, 4, 0), (4, 4, 2), (4, 6, 4))
+_BEGINNINGS = (200, 100, 50)  # lines: the first number at which a longer file can be cut shows its layout
+_MOST_SHOWN = 8192  # characters of them
+_TAGS = "tag:yaml.org,2002:"
+BY_HAND = "add what it lacks by hand, or write another file: mnt init -o FILE"
 
 
 @dataclass
@@ -64,13 +74,47 @@ def render(draft: Draft, login: Mapping[str, Any], existing: str | None = None) 
     return written
 
 
+def check(file: str, text: str) -> None:
+    """Raises InventoryError, with the line, for a valid inventory that `render` cannot complete."""
+    for event in yaml.parse(text, Loader=yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            message = f"mnt init completes no file with tags: {_comment(tag)}"
+            line = event.start_mark.line + 1 if event.start_mark else None
+            raise InventoryError(message, file=file, line=line, fix="remove the tag")
+    try:
+        _yaml(*_LAYOUTS[0]).load(text)
+    except YAMLError as error:
+        mark = isinstance(error, MarkedYAMLError) and (error.problem_mark or error.context_mark)
+        problem = isinstance(error, MarkedYAMLError) and error.problem
+        message = f"mnt init cannot complete it: {problem or 'YAML 1.2 does not allow what is there'}"
+        raise InventoryError(message, file=file, line=mark.line + 1 if mark else None, fix=BY_HAND) from None
+
+
+class _AsWritten(VersionedResolver):
+    """Words without quotes stay texts: `010` is no number, which would be written anew, and no other key."""
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        tag = super().resolve(kind, value, implicit)
+        keeps = kind is not ScalarNode or str(tag) in (f"{_TAGS}null", f"{_TAGS}merge")
+        return tag if keeps else self.DEFAULT_SCALAR_TAG
+
+
+def _yaml(mapping: int, sequence: int, offset: int) -> YAML:
+    """A reader and writer with this layout."""
+    yaml_ = YAML()
+    yaml_.Resolver = _AsWritten
+    yaml_.width, yaml_.preserve_quotes = 1 << 20, True
+    yaml_.indent(mapping=mapping, sequence=sequence, offset=offset)
+    return yaml_
+
+
 def _layout(text: str) -> YAML:
-    """A reader and writer that changes the layout of the text as little as possible."""
+    """A reader and writer that changes the layout of the text as little as possible, by its first lines."""
     best: tuple[int, YAML] | None = None
-    for mapping, sequence, offset in _LAYOUTS:
-        yaml_ = YAML()
-        yaml_.width, yaml_.preserve_quotes = 1 << 20, True
-        yaml_.indent(mapping=mapping, sequence=sequence, offset=offset)
+    text = _beginning(text)
+    for layout in _LAYOUTS:
+        yaml_ = _yaml(*layout)
         stream = io.StringIO()
         if text:
             yaml_.dump(yaml_.load(text), stream)
@@ -84,6 +128,18 @@ def _layout(text: str) -> YAML:
     return best[1]
 
 
+def _beginning(text: str) -> str:
+    """The whole text, or as many of its first lines as can be read without the others; "" if none can."""
+    lines = text.splitlines(keepends=True)
+    for count in _BEGINNINGS:
+        beginning = "".join(lines[:count])
+        if len(beginning) <= _MOST_SHOWN:
+            with contextlib.suppress(YAMLError):
+                _yaml(*_LAYOUTS[0]).load(beginning)
+                return beginning
+    return ""
+
+
 def _add(document: CommentedMap, setting: Setting, written: Written) -> None:
     """Set a key, unless the file has it."""
     section, *below = setting.key
@@ -95,6 +151,8 @@ def _add(document: CommentedMap, setting: Setting, written: Written) -> None:
             _blank_line(document, section)
     key = setting.key[-1]
     if place.get(key) is None:
+        if below:
+            place = _own(document, section)
         place[key] = _value(setting.value)
         if not below:
             _blank_line(document, section, _comment(setting.reason))
@@ -104,6 +162,18 @@ def _add(document: CommentedMap, setting: Setting, written: Written) -> None:
         written.kept.append(
             f"{'.'.join(setting.key)} is {_plain(place[key])}, found: {_plain(setting.value)}"
         )
+
+
+def _own(above: CommentedMap, key: str) -> Any:
+    """The value of a key, to add something: one with an anchor, which an alias repeats, is copied first."""
+    value = above[key]
+    if value.yaml_anchor() is None:
+        return value
+    own = value.copy() if isinstance(value, CommentedMap) else CommentedSeq(value)
+    value.copy_attributes(own)
+    delattr(own, Anchor.attrib)
+    above[key] = own
+    return own
 
 
 def _blank_line(document: CommentedMap, section: str, comment: str = "") -> None:
@@ -118,6 +188,8 @@ def _add_hosts(document: CommentedMap, entries: Sequence[HostEntry], written: Wr
         hosts = document["hosts"] = CommentedMap()
         _blank_line(document, "hosts")
     known = set(_named(hosts))
+    if any(entry.name not in known for entry in entries):
+        hosts = _own(document, "hosts")
     for entry in entries:
         if isinstance(hosts, CommentedSeq):
             if entry.name not in known:
@@ -140,7 +212,7 @@ def _complete(hosts: CommentedMap, entry: HostEntry, written: Written) -> None:
     else:
         for key, value in entry.settings.items():
             if hosts[entry.name].get(key) is None:
-                hosts[entry.name][key] = _value(value)
+                _own(hosts, entry.name)[key] = _value(value)
             elif (there := _plain(hosts[entry.name][key])) != _plain(value):
                 written.kept.append(f"hosts.{entry.name}.{key} is {there}, found: {_plain(value)}")
     token = _comment_at(hosts, entry.name)
@@ -189,7 +261,7 @@ def _value(value: Any) -> Any:
         if not any(isinstance(each, Mapping) for each in value):
             sequence.fa.set_flow_style()
         return sequence
-    return value
+    return value if value is None else str(value).lower()  # a number, or true
 
 
 def _text(text: str) -> str:
@@ -204,7 +276,7 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
-    return str(value) if isinstance(value, str) else value
+    return value if value is None else str(value)
 
 
 def _comment(text: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from waiting import cpu_at_most
 
 from mnt.errors import UsageError
 from mnt.inventory import loader
@@ -166,6 +167,7 @@ def test_groups_and_users_are_refused(names: str) -> None:
         first.names(names)
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize(
     ("umask", "above", "mode"), [(0, 0o755, 0o644), (0o002, 0o755, 0o644), (0o077, 0o700, 0o600)]
 )
@@ -182,3 +184,57 @@ def test_no_other_user_can_write_to_it(tmp_path: Path, umask: int, above: int, m
     finally:
         os.umask(before)
     assert os.stat(file).st_mode & 0o777 == 0o640  # as its owner has closed it
+=======
+# --- files that somebody else has written
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("hosts: !!set {node1, node2}\n", r":1: mnt init completes no file with tags: tag:yaml.org,2002:set"),
+        ("hosts:\n  node1: {nic: !!str eth0}\n", ":2: mnt init completes no file with tags"),
+        ("hosts:\n  node1:\t# a tab\n", ":2: mnt init cannot complete it: found character"),
+        ("hosts: [node1]\n" + "# c\n" * 70_000, ": mnt init completes files of at most 262,144 characters"),
+        ("hosts: [a]\nenv: {" + "".join(f"K{n}: v," for n in range(10_000)) + "}\n", "at most 10,000 values"),
+        (
+            "defaults: {env: &a {" + "".join(f"K{n}: v," for n in range(400)) + "}}\nhosts:\n"
+            + "".join(f"  node{n}: {{env: {{<<: *a}}}}\n" for n in range(200)),
+            "at most 10,000 values",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_completed_is_refused_before_hosts_are_asked(
+    tmp_path: Path, text: str, says: str
+) -> None:
+    loaded(tmp_path, text)
+    file = str(tmp_path / "inventory.yaml")
+    with cpu_at_most(20), pytest.raises(UsageError, match=file + ".*" + says):
+        first.read(file, by_path=True)
+
+
+@pytest.mark.parametrize("key", ["1", "010", "1_000", "0x1F", "2026-01-01", "2026-13-45", "1.5", "yes"])
+def test_names_and_values_stay_as_they_are_written(tmp_path: Path, key: str) -> None:
+    text = f"hosts:\n  {key}: {{nic: {key}}}\n  node1:\nenv: {{A: {key}}}\n"
+    found = render(DRAFT, {}, text).text
+    assert f"  {key}: {{nic: {key}}}\n" in found
+    assert f"env: {{A: {key}}}\n" in found
+
+
+def test_what_an_alias_repeats_is_added_to_one_host_only(tmp_path: Path) -> None:
+    text = "hosts:\n  node1: &n {ssh: {port: 23}}\n  node2: *n\n  spare: *n\n  other: {<<: *n, nic: eth9}\n"
+    hosts = {host.name: host for host in loaded(tmp_path, render(DRAFT, {}, text).text).hosts}
+    nics = {name: host.nic for name, host in hosts.items()}
+    assert nics == {"node1": "eth0", "node2": "ens3", "node3": None, "spare": None, "other": "eth9"}
+    assert {host.ssh.port for host in hosts.values() if host.name != "node3"} == {23}
+    text = "hosts: &h [node1]\ngroups: {a: *h}\n"
+    assert loaded(tmp_path, render(DRAFT, {}, text).text).groups == {"a": ("node1",)}
+
+
+def test_the_largest_file_is_completed_soon() -> None:
+    text = "hosts:\n" + "".join(
+        f"    n{n}: {{nic: eth0, gpus: 8, address: 10.0.0.{n}}} # c\n" for n in range(2400)
+    )
+    with cpu_at_most(60):
+        found = render(DRAFT, {}, text).text
+    assert text in found
+>>>>>>> 55f0387 (mnt init completes a file of bounded size, without tags, and before hosts are asked says what it cannot read; names and values stay as written, and what an alias repeats is copied first)
