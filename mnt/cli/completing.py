@@ -1,11 +1,13 @@
 """What a shell offers after TAB: names of hosts, groups, inventories, checks, playbooks, jobs.
 
 Nothing is asked of a host, and what cannot be read offers nothing: an error would be printed into the command
-line that the user is typing.
+line that the user is typing. bash inserts an offer as it is, and a file name in somebody else's tree may be a
+command: so a name is offered only if nothing in it means anything to a shell.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 
 import click
@@ -15,6 +17,8 @@ from mnt.inventory import find, loader
 from mnt.inventory.model import Inventory
 
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
+
+_PLAIN = re.compile(r"[\w@][\w.@:+-]*", re.ASCII)
 
 
 def _inventory(context: click.Context) -> Inventory:
@@ -33,7 +37,8 @@ def _of(known: Callable[[click.Context], Iterable[str]], *, several: bool = Fals
     def complete(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
         done, comma, last = typed.rpartition(",") if several else ("", "", typed)
         try:
-            return [done + comma + name for name in known(context) if name.startswith(last)]
+            names = [name for name in known(context) if name.startswith(last)]
+            return [done + comma + name for name in names if _PLAIN.fullmatch(name)]
         except (MntError, OSError):
             return []
 

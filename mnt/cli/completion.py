@@ -11,6 +11,8 @@ from mnt import ui
 class _Bash(BashComplete):
     """Bash splits words before `@`, and after `:` and `=`, and expects what replaces the last part.
 
+    What it inserts is not quoted (`printf %q` would, also each comma): so words with other characters are no
+    offers. Files are completed by readline, which quotes them.
     The name of the function, and the variables, are those of click 8.
     """
 
@@ -30,7 +32,10 @@ class _Bash(BashComplete):
         case $kind in
             dir) compopt -o dirnames ;;
             file) compopt -o default ;;
-            plain) COMPREPLY+=("${value#"$before"}") ;;
+            plain) case $value in
+                *[!][A-Za-z0-9_.,@:=+/-]*) ;;
+                *) COMPREPLY+=("${value#"$before"}") ;;
+            esac ;;
         esac
     done < <(COMP_WORDS=$line COMP_CWORD=$number %(complete_var)s=bash_complete "$1")
 }

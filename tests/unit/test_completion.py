@@ -51,6 +51,7 @@ TYPED = {
     "mnt setup tun": ["tuning"],
     "mnt shell oth": ["other"],
     "mnt trust @tri": ["@trial"],
+    "mnt preflight -n node[1-2],o": ["node[1-2],other"],
     "mnt preflight -n zzz": [],
     "mnt preflight --dee": ["--deep"],
 }
@@ -136,6 +137,38 @@ def test_jobs_that_were_seen(place: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_cannot_be_read_offers_nothing(place: Path) -> None:
     (place / "inventories" / "default.yaml").write_text("hosts: [\n")
     assert bash("mnt preflight -n no") == []
+
+
+COMMANDS = [
+    "gpus;touch${IFS}x;",
+    "gp$(x)",
+    "gp`x`",
+    "gp x",
+    "gp\nplain,gpx",
+    "gp&x",
+    "gp>x",
+    "gp'x",
+    "gp*",
+    "gp~x",
+]
+
+
+def test_a_name_that_a_shell_would_execute_is_not_offered(place: Path) -> None:
+    """An inventory of somebody else's tree: bash inserts its name as it is, and Enter would run it."""
+    for name in [*COMMANDS, "-gpx", "gpu-1.a"]:
+        (place / "inventories" / f"{name}.yaml").write_text(INVENTORY)
+    assert bash("mnt preflight -i gp") == ["gpu-1.a"]
+    if shutil.which("fish"):
+        assert fish("mnt preflight -i gp") == ["gpu-1.a"]
+
+
+def test_bash_takes_no_such_word_from_any_command(place: Path) -> None:
+    offers = "".join(f"plain,{name}\n" for name in [*COMMANDS, "gpu-1.a,@b"] if "\n" not in name)
+    program, real = place / "bin" / "mnt", (place / "bin" / "mnt").read_text()
+    (place / "offers").write_text(offers)
+    asked = '[ "$_MNT_COMPLETE" != bash_complete ] || exec cat offers\n'
+    program.write_text(real.replace("exec", asked + "exec", 1))
+    assert bash("mnt preflight -i gp") == ["gpu-1.a,@b"]
 
 
 def test_a_shell_that_is_not_known(place: Path) -> None:
