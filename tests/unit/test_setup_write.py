@@ -167,7 +167,6 @@ def test_groups_and_users_are_refused(names: str) -> None:
         first.names(names)
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize(
     ("umask", "above", "mode"), [(0, 0o755, 0o644), (0o002, 0o755, 0o644), (0o077, 0o700, 0o600)]
 )
@@ -184,7 +183,8 @@ def test_no_other_user_can_write_to_it(tmp_path: Path, umask: int, above: int, m
     finally:
         os.umask(before)
     assert os.stat(file).st_mode & 0o777 == 0o640  # as its owner has closed it
-=======
+
+
 # --- files that somebody else has written
 
 
@@ -237,4 +237,3 @@ def test_the_largest_file_is_completed_soon() -> None:
     with cpu_at_most(60):
         found = render(DRAFT, {}, text).text
     assert text in found
->>>>>>> 55f0387 (mnt init completes a file of bounded size, without tags, and before hosts are asked says what it cannot read; names and values stay as written, and what an alias repeats is copied first)
