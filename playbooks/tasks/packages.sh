@@ -119,13 +119,16 @@ install)
 pack)
     cat >"$3" <<'END'
 #!/bin/sh
-# The archive follows the last line of this text. $1: where to unpack it.
+# The archive follows the last line of this text. $1: where to unpack it. Nobody but root can change what is there.
+umask 022
 rm -rf "$1"
-mkdir -p "$1" && said=$(tail -n +8 "$0" | tar -x -f - -C "$1" 2>&1) && chmod -R a+rX "$1" && echo mnt-done && exit
+unpack() { mkdir -p "${1%/*}" && mkdir -m 700 "$1" && tar -x -f - -C "$1" --no-same-owner --no-same-permissions; }
+said=$(tail -n +10 "$0" | unpack "$1" 2>&1) && chmod -R u=rwX,go=rX "$1" && echo mnt-done && exit
 rm -rf "$1"
 echo "mnt-error: the packages of --debs cannot be unpacked in $1: $(echo "$said" | tail -n 1)"
 exit 1
 END
-    cd "$2" && tar -c -f - -- *.deb >>"$3"
+    # Owners and modes of the head mean others on a host: a user there may have the same number.
+    cd "$2" && tar -c -f - -h --owner=0 --group=0 --mode=u=rw,go=r -- *.deb >>"$3"
     ;;
 esac

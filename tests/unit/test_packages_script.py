@@ -1,12 +1,16 @@
 """playbooks/tasks/packages.sh where it cannot be run for real: on Rocky, and on what it does not know.
 
-tests/lab/test_playbook_system.py runs it with apt-get. Here dnf and rpm only write down what they are asked.
+tests/lab/test_playbook_system.py runs it with apt-get. Here dnf and rpm only write down what they are asked;
+and root unpacks what another user of the head has packed.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
+import stat
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -76,3 +80,65 @@ def test_what_dnf_says(machine: Path) -> None:
 def test_another_distribution(machine: Path) -> None:
     said = "mnt-error: this host has neither apt-get nor dnf: it is no Debian, Ubuntu or Rocky\n"
     assert run(machine, "missing") == (1, said)
+
+
+# --- .deb files of the head ---------------------------------------------------------------------------------
+
+UID = 1000  # of who packs, and of somebody else on a host
+
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+
+
+@pytest.fixture
+def debs(tmp_path: Path) -> Path:
+    """A directory of the head, of an ordinary user."""
+    directory = tmp_path / "debs"
+    directory.mkdir()
+    for name, mode in (("a.deb", 0o664), ("b.deb", 0o6777)):
+        (directory / name).write_text(name)
+        os.chown(directory / name, UID, UID)
+        (directory / name).chmod(mode)
+    (directory / "link.deb").symlink_to("a.deb")
+    return directory
+
+
+def pack(debs: Path) -> Path:
+    """The script that unpacks them on a host."""
+    archive = debs.with_name("archive")
+    subprocess.run(["/bin/sh", SCRIPT, "pack", debs, archive], check=True)
+    return archive
+
+
+def unpack(archive: Path) -> dict[str, tuple[int, int, str]]:
+    """Owner and mode of the directory, and of all in it, where a run that was cut off has left one."""
+    place = archive.with_name("mnt-debs")
+    place.mkdir()
+    os.chown(place, UID, UID)
+    done = subprocess.run(["/bin/sh", archive, place], capture_output=True, text=True, umask=0)
+    assert done.stdout == "mnt-done\n", done
+    assert (place / "link.deb").read_text() == "a.deb"
+    found = {path.name: path.lstat() for path in (place, *place.iterdir())}
+    return {name: (each.st_uid, each.st_gid, stat.filemode(each.st_mode)) for name, each in found.items()}
+
+
+@needs_root
+def test_packages_of_the_head_are_roots_on_a_host(debs: Path) -> None:
+    files = dict.fromkeys(("a.deb", "b.deb", "link.deb"), (0, 0, "-rw-r--r--"))
+    assert unpack(pack(debs)) == {"mnt-debs": (0, 0, "drwxr-xr-x"), **files}
+
+
+@needs_root
+def test_they_are_so_whatever_the_archive_says(debs: Path) -> None:
+    archive = pack(debs)
+    script = archive.read_bytes().partition(b"\nexit 1\n")[:2]
+    with archive.open("wb") as file:
+        file.write(b"".join(script))
+        with tarfile.open(fileobj=file, mode="w|", dereference=True) as tar:
+            for deb in debs.iterdir():
+                tar.add(deb, deb.name)
+    assert unpack(archive) == {
+        "mnt-debs": (0, 0, "drwxr-xr-x"),
+        "a.deb": (0, 0, "-rw-r--r--"),
+        "b.deb": (0, 0, "-rwxr-xr-x"),
+        "link.deb": (0, 0, "-rw-r--r--"),
+    }
