@@ -17,8 +17,19 @@ pytest.importorskip("ansible_runner", reason="pip install 'mnt-cluster[setup]'")
 
 pytestmark = pytest.mark.matrix  # tox -e playbooks
 APPTAINER = """#!/bin/sh
-[ "$1" = inspect ] || exit 2
-grep -q ^SIF "$2" || { echo "FATAL: no SIF" >&2; exit 1; }
+case "$1 $2" in
+"sif header") grep -q ^SIF "$3" || { echo "FATAL: no SIF" >&2; exit 1; } ;;
+pull\\ *) echo "SIF: $3 pulled by $(id -un)" >"$2" ;;
+*) exit 2 ;;
+esac
+"""
+EVIL = """
+mkdir -p /var/tmp/outside /tmp/evil/bin /tmp/evil/etc && cd /tmp/evil
+cp /bin/dash bin/rootsh && chmod 4755 bin/rootsh && mkfifo pipe
+echo 'print(1)' >train.py && chmod 666 train.py
+ln -s /var/tmp/outside/touched etc/resolv.conf
+ln -s /var/tmp/outside mnt
+tar --owner=0 --group=0 -czf /shared/evil.tar.gz .
 """
 
 
@@ -54,6 +65,35 @@ def test_charliecloud_has_one_image_everywhere(lab: Lab, tmp_path: Path) -> None
     assert lab.hosts[0].exec(["sh", "-c", "ls -d /var/tmp/mnt-image-*"]).returncode != 0
 
 
+def test_an_image_that_a_node_has_made_gives_nobody_root(lab: Lab) -> None:
+    """Root of node1 unpacks what the account of node2 has put on the shared storage."""
+    one, two = lab.hosts
+    for host in lab.hosts:
+        faults.write_file(host, "/usr/local/bin/ch-run", "#!/bin/sh\n")
+        output(host, "chmod", "755", "/usr/local/bin/ch-run")
+    output(one, "mkdir", "/var/tmp/outside")
+    output(two, "sh", "-ec", EVIL, user=True)
+    played = setup(lab, "container", "-n", "node1", runtime="charliecloud", image="/shared/evil.tar.gz")
+    assert changed(played)["node1"] > 0
+    look = 'find "$1/" ! -type l \\( -perm /7022 -o ! -uid 0 -o ! -type d ! -type f \\)'
+    assert output(one, "sh", "-c", look, "sh", "/opt/mnt/images/evil") == ""
+    assert "uid=0" not in output(one, "/opt/mnt/images/evil/bin/rootsh", "-p", "-c", "id", user=True)
+    assert output(one, "ls", "-A", "/var/tmp/outside") == ""
+
+    # Where root is not alone, the user unpacks it, and where another user was first, nobody.
+    there = {"runtime": "charliecloud", "image": "/shared/evil.tar.gz"}
+    output(one, "sh", "-c", "mkdir -m 777 /srv/open; chmod +t /srv/open; install -d -o 1 -g 1 /srv/open/of-1")
+    setup(lab, "container", "-n", "node1", image_directory="/home/mnt/images", **there)
+    assert (
+        output(one, "stat", "-L", "-c", "%U", "/home/mnt/images/evil", "/home/mnt/images/evil/bin/rootsh")
+        == "mnt\nmnt\n"
+    )
+    said = problem(
+        setup(lab, "container", "-n", "node1", ok=False, image_directory="/srv/open/of-1", **there)
+    )
+    assert "another user has made /srv/open/of-1, or can write to it" in said
+
+
 def test_podman_loads_it_for_the_user(lab: Lab, tmp_path: Path) -> None:
     one = ("-n", "node1")
     image = docker_archive(tmp_path / "image.tar", root_file_system(tmp_path / "layer.tar"))
@@ -86,6 +126,12 @@ def test_apptainer_gets_a_file_that_it_can_read(lab: Lab, tmp_path: Path) -> Non
     assert changed(setup(lab, "container", image=str(image))) == {"node1": 0, "node2": 0}
     faults.write_file(lab.hosts[0], "/shared/one.sif", "SIF: on shared storage", user=True)
     assert changed(setup(lab, "container", image="/shared/one.sif")) == {"node1": 0, "node2": 0}
+
+    digest = f"docker.io/x/y@sha256:{'0' * 64}"
+    assert changed(setup(lab, "container", image=digest)) == {"node1": 1, "node2": 1}
+    pulled = output(lab.hosts[0], "cat", f"/opt/mnt/images/y-{'0' * 12}.sif", user=True)
+    assert pulled == f"SIF: docker://{digest} pulled by mnt\n"  # root unpacks no image
+    assert changed(setup(lab, "container", image=digest)) == {"node1": 0, "node2": 0}
 
 
 @pytest.mark.parametrize(
