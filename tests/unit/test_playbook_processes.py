@@ -1,0 +1,123 @@
+"""The programs in playbooks that look for a daemon: another user's process may have its name."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+PLAYBOOKS = Path(__file__).parents[2] / "playbooks"
+EVE = 64999
+PR_SET_NAME, PR_SET_DUMPABLE = 15, 4
+NAME = "mnt-daemond"
+
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+Start = Callable[..., int]
+
+
+def program(file: str, task: str) -> str:
+    """The Python of a task, by its name."""
+    tasks: list[dict[str, Any]] = yaml.safe_load((PLAYBOOKS / file).read_text())
+    tasks = tasks[0].get("tasks", tasks)
+    (found,) = [each for each in tasks if each["name"] == task]
+    text: str = found["ansible.builtin.command"]["argv"][2]
+    return text
+
+
+def run(text: str, *args: str) -> str:
+    done = subprocess.run([sys.executable, "-c", text, *args], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@contextmanager
+def orphan(name: bytes, *, uids: tuple[int, int, int], dumpable: int) -> Iterator[int]:
+    """A process with a name, whose parent has ended; its pid."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        if os.fork() == 0:
+            libc = ctypes.CDLL(None)
+            soft = min(256, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+            os.setresuid(*uids)
+            libc.prctl(PR_SET_NAME, name, 0, 0, 0)
+            libc.prctl(PR_SET_DUMPABLE, dumpable, 0, 0, 0)
+            os.write(writer, str(os.getpid()).encode())
+            os.close(writer)
+            signal.pause()
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    with open(reader, "rb") as file:
+        pid = int(file.read())
+    try:
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    with ExitStack() as stack:
+
+        def run(name: str | bytes, *uids: int, dumpable: int = 1) -> int:
+            text = name.encode() if isinstance(name, str) else name
+            return stack.enter_context(
+                orphan(text, uids=(uids + uids[:1] * 2)[:3], dumpable=dumpable)  # type: ignore[arg-type]
+            )
+
+        yield run
+
+
+def daemon(file: Path) -> str:
+    look = program("tasks/daemon.yml", "Look at the process of {{ daemon }}")
+    return run(look, NAME, str(file), "nobody,no-such-user").strip()
+
+
+def test_a_daemon_of_anybody_else_does_not_run(tmp_path: Path, start: Start) -> None:
+    file = tmp_path / "munge.key"
+    file.touch()
+    assert daemon(file) == "stopped"
+    start(NAME, EVE)
+    start(NAME, EVE, dumpable=0)  # its directory in /proc is root's
+    start(NAME, EVE, 0, 0)  # a program of root's that anybody may start
+    start(b"\xff\n", EVE)  # no UTF-8
+    assert daemon(file) == "stopped"
+    os.utime(file, (0, 0))
+    start(NAME, 65534)
+    assert daemon(file) == "current"
+
+
+def test_nor_is_it_an_old_one(tmp_path: Path, start: Start) -> None:
+    file = tmp_path / "munge.key"
+    file.touch()
+    start(NAME, EVE)
+    os.utime(file, (2**32, 2**32))
+    start(NAME, 0)
+    assert daemon(file) == "old"
+    os.utime(file, (0, 0))
+    assert daemon(file) == "current"
+
+
+def test_only_roots_sshd_gets_larger_limits(start: Start) -> None:
+    ours = start("sshd", 0)
+    if "PPid:\t1\n" not in Path(f"/proc/{ours}/status").read_text():
+        pytest.skip("orphans have another parent here")
+    others = [start("sshd", EVE), start("sshd", EVE, dumpable=0), start("sshd", EVE, 0, 0)]
+    start(b"\xff\n", EVE)
+    look = program("tuning.yml", "Raise the limits of the sshd that runs")
+    said = run(look, "0", "512", "look")
+    found = {int(line.split()[2]) for line in said.splitlines()}
+    assert ours in found
+    assert found.isdisjoint(others)
