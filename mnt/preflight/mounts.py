@@ -27,6 +27,8 @@ _OPPOSITES = {
     "diratime": "nodiratime",
     "async": "sync",
 }
+# Options that root of a server could use to be root of its clients, and those that prevent it.
+_RIGHTS = {"suid": "nosuid", "dev": "nodev"}
 _SYNONYMS = {"tcp": "proto=tcp", "udp": "proto=udp", "rdma": "proto=rdma", "nfsvers": "vers"}
 # The errors of a soft mount after its timeout, when the server does not answer: nfs(5).
 _TIMED_OUT = ("EIO", "ETIMEDOUT")
@@ -55,6 +57,17 @@ def failing(mount: Mount, fleet: FleetFacts) -> set[str]:
 
 def _fails(problem: Problem) -> bool:
     return problem.severity is not Severity.WARN
+
+
+def missing_protection(mount: Mount, facts: HostFacts) -> list[str]:
+    """Which of `nosuid` and `nodev` a mount from a server lacks, unless the inventory's options allow it."""
+    top = layers(facts.mounts[mount.path])[-1]
+    return [option for option in _protection(mount) if option not in top.options] if _server(top) else []
+
+
+def _protection(mount: Mount) -> list[str]:
+    """`nosuid` and `nodev`, without those whose opposite the inventory requires."""
+    return [no for yes, no in _RIGHTS.items() if yes not in mount.options]
 
 
 def must_be_writable(mount: Mount, known: Mapping[str, HostFacts]) -> bool:
@@ -265,7 +278,8 @@ def _mount(mount: Mount) -> str:
     if mount.source is None:
         return f"sudo mount {shlex.quote(mount.path)}"
     kind = ["-t", mount.type] if mount.type else []
-    options = ["-o", ",".join(mount.options)] if mount.options else []
+    more = [option for option in _protection(mount) if _is_nfs(mount) and option not in mount.options]
+    options = ["-o", ",".join([*mount.options, *more])] if mount.options or more else []
     return shlex.join(["sudo", "mount", *kind, *options, mount.source, mount.path])
 
 

@@ -71,6 +71,8 @@ def _mount(each, given, hosts):
         raise Wrong("%s is a directory of the system, and is not exported: choose one such as /srv/shared" % export)
     options = list(each.get("options", ())) or ["rw", "hard"]
     _check_options(path, options)
+    # Root of the server makes what is there: else a setuid file or a device makes it root of the clients.
+    options += [no for yes, no in (("suid", "nosuid"), ("dev", "nodev")) if not {yes, no} & {*options}]
     known = [word, *hosts.get(server, ())]
     address = next((each for each in known if _address(each)), "") if server else ""
     inside = [

@@ -32,7 +32,7 @@ class Case(NamedTuple):
     fix: str  # its end
 
 
-MOUNT = "sudo mount -t nfs4 -o rw,hard filer:/export/shared /mnt/shared"
+MOUNT = "sudo mount -t nfs4 -o rw,hard,nosuid,nodev filer:/export/shared /mnt/shared"
 REPLACE = f"sudo umount /mnt/shared && {MOUNT}"
 CASES = {
     "v3": Case("/mnt/shared differs from the inventory: type nfs", REPLACE),

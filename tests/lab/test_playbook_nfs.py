@@ -75,8 +75,9 @@ def test_a_server_and_its_clients(nfs_lab: NfsLab, inventory: Path, setup: Setup
     setup()
     exported = f"/srv/shared {network}(rw,sync,no_subtree_check,root_squash)\n"
     assert one.run(f"tail -n 1 {EXPORTS}") == exported
+    options = "rw,hard,nosuid,nodev,_netdev,nofail"
     for guest in (one, two):
-        assert guest.run("cat /etc/fstab") == f"{SOURCE} {PATH} nfs4 rw,hard,_netdev,nofail 0 0\n"
+        assert guest.run("cat /etc/fstab") == f"{SOURCE} {PATH} nfs4 {options} 0 0\n"
         assert guest.run(f"findmnt -n -o SOURCE,FSTYPE {PATH}").split() == [SOURCE, "nfs4"]
     assert findings(run_mnt, inventory) == []
     two.run(f"setpriv --reuid=mnt --regid=mnt --clear-groups touch {PATH}/of-mnt")
@@ -86,6 +87,18 @@ def test_a_server_and_its_clients(nfs_lab: NfsLab, inventory: Path, setup: Setup
     two.run(f"umount {PATH}; sed -i '/shared/d' /etc/fstab")
     again = setup()
     assert [host["changed"] for host in again.values()] == [0, 1]
+
+
+def test_root_of_the_server_is_not_root_of_its_clients(nfs_lab: NfsLab, setup: Setup) -> None:
+    """By a setuid program, or a device, that it makes in what it exports."""
+    one, two = (node.guest for node in nfs_lab.nodes.values())
+    setup()
+    one.run("cd /srv/mnt/export/shared; cp /bin/dash sh; chmod 4755 sh; mknod -m 666 zero c 1 5")
+    as_user = "setpriv --reuid=mnt --regid=mnt --clear-groups"
+    assert two.run(f"stat -c '%u %a' {PATH}/sh") == "0 4755\n"
+    assert "uid=0" not in two.run(f"{as_user} {PATH}/sh -p -c id")
+    assert "Permission denied" in two.run(f"{as_user} head -c 1 {PATH}/zero 2>&1 || true")
+    one.run("cd /srv/mnt/export/shared; rm sh zero")
 
 
 def test_what_is_mounted_there_stays(nfs_lab: NfsLab, setup: Setup) -> None:

@@ -18,7 +18,8 @@ from mnt.preflight.trips import hosts_to_test
 from mnt.tasks.visible import Seen
 
 ROOT = Mounted("/", "overlay", "overlay", ("rw",))
-NFS = ("rw", "relatime", "hard", "vers=4.2", "addr=10.0.0.9")
+SAFE = ("nosuid", "nodev")
+NFS = ("rw", *SAFE, "relatime", "hard", "vers=4.2", "addr=10.0.0.9")
 GOOD = Mounted("/shared", "head:/export/shared", "nfs4", NFS)
 WANTED = Mount("/shared", type="nfs4", source="head:/export/shared", options=("rw", "hard"))
 GIB = 2**30
@@ -41,7 +42,7 @@ def unwell(code: str, error: str) -> PathFacts:
 
 TMPFS = Mounted("/shared", "tmpfs", "tmpfs", ("rw",))
 HUNG = PathFacts("hung", None, "no answer in 5 s")
-MOUNT = "sudo mount -t nfs4 -o rw,hard head:/export/shared /shared"
+MOUNT = "sudo mount -t nfs4 -o rw,hard,nosuid,nodev head:/export/shared /shared"
 AGAIN = f"sudo umount -f -l /shared && {MOUNT}"
 
 
@@ -133,7 +134,7 @@ def test_storage_mounted_twice_is_a_warning() -> None:
     fleet = make_fleet({"node2": storage(TMPFS, GOOD)}, everywhere=storage(GOOD), storage=(WANTED,))
     finding = only_finding(fleet, "storage-mount", "node2")
     assert finding.severity is Severity.WARN
-    assert finding.found.startswith("nfs4 from head:/export/shared (rw,relatime,hard,")
+    assert finding.found.startswith("nfs4 from head:/export/shared (rw,nosuid,nodev,relatime,hard,")
     assert finding.found.endswith("over tmpfs from tmpfs (rw)")
 
 
@@ -155,7 +156,7 @@ def test_not_mounted_tells_what_is_there_instead() -> None:
         (structs.replace(WANTED, source="10.0.0.9:/export/shared"), GOOD),
         (structs.replace(WANTED, options=("defaults", "_netdev", "nofail", "x-systemd.automount")), GOOD),
         (structs.replace(WANTED, options=("nfsvers=4", "exec", "async")), GOOD),
-        (structs.replace(WANTED, options=("ro",)), replace(GOOD, options=("ro", "hard"))),
+        (structs.replace(WANTED, options=("ro",)), replace(GOOD, options=("ro", "hard", *SAFE))),
     ],
 )
 def test_storage_that_is_right(wanted: Mount, top: Mounted) -> None:
@@ -234,7 +235,7 @@ def test_a_host_that_names_a_server_of_its_own_for_the_same_storage(liar: str) -
     "other",
     [
         replace(GOOD, source="10.0.0.9:/export/shared"),  # the same server by its address
-        replace(GOOD, options=("rw", "addr=10.0.0.8")),  # one of many addresses of one name
+        replace(GOOD, options=("rw", *SAFE, "addr=10.0.0.8")),  # one of many addresses of one name
     ],
 )
 def test_one_server_by_two_names_is_no_difference(other: Mounted) -> None:
@@ -253,10 +254,44 @@ def test_a_local_disk_where_the_others_have_a_server() -> None:
 
 
 def test_read_only_on_one_host_without_options_in_the_inventory() -> None:
-    read_only = storage(replace(GOOD, options=("ro",)), seen=replace(DIR, write="EROFS"))
+    read_only = storage(replace(GOOD, options=("ro", *SAFE)), seen=replace(DIR, write="EROFS"))
     fleet = make_fleet({"node3": read_only}, everywhere=storage(GOOD), storage=(ANY,))
     assert only_finding(fleet, "storage-mount", "node3").message == "/shared is mounted read-only"
     assert findings(make_fleet(everywhere=read_only, storage=(ANY,))) == []
+
+
+# --- storage-nosuid --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "top", "missing"),
+    [
+        (("rw", "hard"), replace(GOOD, options=("rw", "hard")), "nosuid,nodev"),
+        (("rw", "suid"), replace(GOOD, options=("rw",)), "nodev"),
+        (("rw", "dev"), replace(GOOD, options=("rw",)), "nosuid"),
+        ((), Mounted("/shared", "//head/shared", "cifs", ("rw", "nosuid")), "nodev"),
+    ],
+)
+def test_root_of_the_server_is_root_here(options: tuple[str, ...], top: Mounted, missing: str) -> None:
+    fleet = make_fleet(everywhere=storage(top), storage=(Mount("/shared", options=options),))
+    finding = only_finding(fleet, "storage-nosuid", "node1", "node2", "node3", "node4")
+    assert finding.severity is Severity.INFO
+    assert finding.message == f"/shared is mounted without {missing}: root of its server can be root here"
+    assert finding.fix == (
+        f"add {missing} to its line in /etc/fstab; then: sudo mount -o remount,{missing} /shared"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "top"),
+    [
+        (("rw", "suid", "dev"), replace(GOOD, options=("rw",))),
+        ((), Mounted("/shared", "/dev/sda1", "ext4", ("rw",))),
+    ],
+)
+def test_rights_that_are_wanted_or_of_this_host(options: tuple[str, ...], top: Mounted) -> None:
+    fleet = make_fleet(everywhere=storage(top), storage=(Mount("/shared", options=options),))
+    assert findings(fleet) == []
 
 
 # --- storage-space ---------------------------------------------------------------------------------------
@@ -303,7 +338,7 @@ def test_room_does_not_matter_on_storage_that_is_wrong_or_read_only() -> None:
     full = replace(DIR, space=Space(100 * GIB, 0, 0, 0))
     fleet = make_fleet({"node2": storage(TMPFS, seen=full)}, everywhere=storage(GOOD), storage=(WANTED,))
     only_finding(fleet, "storage-mount", "node2")
-    data = storage(replace(GOOD, options=("ro",)), seen=replace(full, write=None))
+    data = storage(replace(GOOD, options=("ro", *SAFE)), seen=replace(full, write=None))
     assert findings(make_fleet(everywhere=data, storage=(structs.replace(WANTED, options=("ro",)),))) == []
 
 

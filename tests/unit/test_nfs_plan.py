@@ -51,34 +51,67 @@ def shared(**changes: Any) -> list[dict[str, Any]]:
     ("storage", "server", "address", "clients", "words"),
     [
         # By name or SSH address: over the network of that address, which the server itself knows.
-        (shared(), "node1", "192.0.2.1", "", "/shared|node1:/srv/shared|nfs4|rw,hard"),
-        (shared(source="192.0.2.2:/x"), "node2", "192.0.2.2", "", "/shared|192.0.2.2:/x|nfs4|rw,hard"),
+        (shared(), "node1", "192.0.2.1", "", "/shared|node1:/srv/shared|nfs4|rw,hard,nosuid,nodev"),
+        (
+            shared(source="192.0.2.2:/x"),
+            "node2",
+            "192.0.2.2",
+            "",
+            "/shared|192.0.2.2:/x|nfs4|rw,hard,nosuid,nodev",
+        ),
         # By the training address: over the training network.
         (
             shared(source="10.0.0.2:/x"),
             "node2",
             "10.0.0.2",
             "10.0.0.0/24",
-            "/shared|10.0.0.2:/x|nfs4|rw,hard",
+            "/shared|10.0.0.2:/x|nfs4|rw,hard,nosuid,nodev",
         ),
-        (shared(type="nfs", options=["ro"]), "node1", "192.0.2.1", "", "/shared|node1:/srv/shared|nfs|ro"),
-        (shared(type=None, options=None), "node1", "192.0.2.1", "", "/shared|node1:/srv/shared|nfs4|rw,hard"),
+        (
+            shared(type="nfs", options=["ro"]),
+            "node1",
+            "192.0.2.1",
+            "",
+            "/shared|node1:/srv/shared|nfs|ro,nosuid,nodev",
+        ),
+        (
+            shared(type=None, options=None),
+            "node1",
+            "192.0.2.1",
+            "",
+            "/shared|node1:/srv/shared|nfs4|rw,hard,nosuid,nodev",
+        ),
         # Without a source the master serves.
         (
             shared(source=None),
             "node1",
             "10.0.0.1",
             "10.0.0.0/24",
-            "/shared|10.0.0.1:/srv/nfs/shared|nfs4|rw,hard",
+            "/shared|10.0.0.1:/srv/nfs/shared|nfs4|rw,hard,nosuid,nodev",
         ),
         # A filer that is none of the hosts.
-        (shared(source="filer:/vol/x"), None, "", "", "/shared|filer:/vol/x|nfs4|rw,hard"),
+        (shared(source="filer:/vol/x"), None, "", "", "/shared|filer:/vol/x|nfs4|rw,hard,nosuid,nodev"),
     ],
 )
 def test_who_serves(storage: list[Any], server: str | None, address: str, clients: str, words: str) -> None:
     (mount,) = mounts(storage=storage)
     assert (mount["server"], mount["address"], mount["clients"]) == (server, address, clients)
     assert mount["words"] == words
+
+
+@pytest.mark.parametrize(
+    ("options", "mounted"),
+    [
+        ([], "rw,hard,nosuid,nodev"),
+        (["ro", "nodev"], "ro,nodev,nosuid"),
+        (["rw", "suid"], "rw,suid,nodev"),
+        (["suid", "dev"], "suid,dev"),
+    ],
+)
+def test_root_of_the_server_is_not_root_of_the_clients(options: list[str], mounted: str) -> None:
+    """Unless the inventory says so."""
+    (mount,) = mounts(storage=shared(options=options))
+    assert mount["words"] == f"/shared|node1:/srv/shared|nfs4|{mounted}"
 
 
 def test_only_what_is_nfs_is_mounted() -> None:
@@ -94,7 +127,7 @@ def test_a_host_that_serves_under_a_name_of_its_own() -> None:
 def test_by_hand() -> None:
     names = {"names": ["a"], "addresses": [""], "training": [""], "logins": [""], "storage": []}
     (mount,) = mounts(**names, source="a:/srv/x", path="/x", clients="10.0.0.0/8,192.0.2.7")
-    assert mount["words"] == "/x|a:/srv/x|nfs4|rw,hard"
+    assert mount["words"] == "/x|a:/srv/x|nfs4|rw,hard,nosuid,nodev"
     assert (mount["server"], mount["clients"]) == ("a", "10.0.0.0/8,192.0.2.7")
 
 

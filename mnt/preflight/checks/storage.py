@@ -53,6 +53,30 @@ def storage_mount(fleet: FleetFacts) -> Iterator[Problem]:
         yield from mounts.problems(mount, fleet).values()
 
 
+@check("storage-nosuid", severity=Severity.INFO)
+def storage_nosuid(fleet: FleetFacts) -> Iterator[Problem]:
+    """What is mounted from a server, of the inventory's `storage`, has the options `nosuid` and `nodev`.
+
+    Without them, root of the server can become root of every host, by a setuid program or a device that it
+    makes there; and so can whoever can answer in the server's place. `suid` or `dev` in the storage's options
+    says that this is wanted. Storage on which `storage-mount` fails is left out.
+    """
+    for mount in fleet.inventory.storage:
+        failing = mounts.failing(mount, fleet)
+        for host, facts in fleet.answers():
+            if mount.path not in facts.mounts or host.name in failing:
+                continue
+            if missing := ",".join(mounts.missing_protection(mount, facts)):
+                remount = f"sudo mount -o remount,{missing} {shlex.quote(mount.path)}"
+                yield Problem(
+                    hosts=(host.name,),
+                    message=f"{mount.path} is mounted without {missing}: root of its server can be root here",
+                    found=f"without {missing}",
+                    expected="nosuid,nodev; or suid,dev in the options of the inventory",
+                    fix=f"add {missing} to its line in /etc/fstab; then: {remount}",
+                )
+
+
 @check("storage-space")
 def storage_space(fleet: FleetFacts) -> Iterator[Problem]:
     """The inventory's `storage` has free space and free inodes.
