@@ -2,7 +2,8 @@
 # What playbooks/nfs.yml does on a host: no Python is needed there. Words are plain, nfs_plan.py has checked them.
 #
 #   nfs.sh look     what is missing: client, server
-#   nfs.sh serve    MNT_EXPORTS: directories; MNT_CLIENTS: networks, or "", then that of MNT_ADDRESS;
+#   nfs.sh serve    MNT_EXPORTS: directories; MNT_CLIENTS: networks, addresses and names, with commas, to which those
+#                   come that are in the file already, unless MNT_ONLY=yes;
 #                   MNT_OPTIONS of exports(5); MNT_OWNER of a directory that is made
 #   nfs.sh mount    MNT_MOUNTS: PATH|SOURCE|TYPE|OPTIONS, with spaces between them
 #
@@ -51,11 +52,21 @@ look() {
 
 EXPORTS=/etc/exports.d/mnt.exports
 
-# The network of the address by which the clients know this host.
-own_network() {
-    address=$MNT_ADDRESS
-    [ -n "$address" ] || address=$(getent ahostsv4 "$(uname -n)" | awk '$1 !~ /^127\./ { print $1; exit }')
-    ip -4 -o route show proto kernel scope link src "${address:-0.0.0.0}" 2>/dev/null | awk '{ print $1; exit }'
+# Networks and addresses. A name is looked up here; what this host does not know is left out.
+clients() {
+    for client in $(echo "$MNT_CLIENTS" | tr , ' '); do
+        case $client in
+            */*) echo "$client" ;;
+            *) getent ahosts "$client" | awk '$1 !~ /^(127\.|::1$|fe80:)/ { print $1 }' ;;
+        esac
+    done
+}
+
+# The addresses that may mount a directory ($1) by what is in the file: hosts of earlier runs.
+earlier_clients() {
+    [ "$MNT_ONLY" = yes ] || awk -v path="$1" '$1 == path {
+        for (i = 2; i <= NF; i++) { sub(/\(.*/, "", $i); if ($i !~ /\//) print $i }
+    }' "$EXPORTS" 2>/dev/null
 }
 
 runs() {
@@ -99,10 +110,9 @@ exported_elsewhere() {
 }
 
 serve() {
-    clients=$(echo "$MNT_CLIENTS" | tr , ' ')
-    [ -n "$clients" ] || clients=$(own_network)
-    [ -n "$clients" ] || fail "no network of this host has the address ${MNT_ADDRESS:-of its name}: say who may mount" \
-        "what it exports, such as -e nfs_clients=10.0.0.0/24"
+    clients=$(clients)
+    [ -n "$clients" ] || fail "the names $MNT_CLIENTS have no address here: say who may mount what this host exports," \
+        "such as -e nfs_clients=10.0.0.0/24"
     for path in $MNT_EXPORTS; do
         [ -d "$path" ] || {
             [ ! -e "$path" ] || fail "$path is no directory"
@@ -121,7 +131,9 @@ $others"
         exported_elsewhere "$path" && continue
         wanted="$wanted
 $path"
-        for client in $clients; do wanted="$wanted $client($MNT_OPTIONS)"; done
+        for client in $({ earlier_clients "$path"; echo "$clients"; } | awk '!seen[$0]++'); do
+            wanted="$wanted $client($MNT_OPTIONS)"
+        done
     done
     first='' before=''
     if [ -e "$EXPORTS" ]; then before=$(cat "$EXPORTS"); else first=yes; fi
@@ -164,7 +176,7 @@ mount_one() {
                 [ -d "$path" ] || try mkdir -p "$path"
                 said=$(timeout 60 mount -t "$type" -o "$options,retry=0" "$source" "$path" 2>&1)
                 code=$?
-                way="the server must be among the hosts of this run, or export it already"
+                way="the server must be among the hosts of this run, or export it already, to this host's address"
                 case $code,$said in
                     0,*) ;;
                     124,*) fail "$source does not answer" ;;

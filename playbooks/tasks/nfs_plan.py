@@ -12,6 +12,7 @@ import sys
 _PATH = r"/[A-Za-z0-9._/+@-]*"
 _SOURCE = rf"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):({_PATH})"
 _WORD = r"[A-Za-z0-9._=:/+@%-]+"  # an option of mount(8) or exports(5), without quotes
+_CLIENT = r"[A-Za-z0-9][A-Za-z0-9.:_-]*"
 _SYSTEM = ("bin", "boot", "dev", "etc", "lib", "lib64", "proc", "root", "run", "sbin", "sys", "usr", "var")
 
 
@@ -20,7 +21,10 @@ class Wrong(Exception):
 
 
 def plan(given):
-    """{"mounts": [{"words", "server", "export", "address", "clients"}, ..]}; `words`: PATH|SOURCE|TYPE|OPTIONS."""
+    """{"mounts": [{"words", "server", "export", "clients"}, ..]}; `words`: PATH|SOURCE|TYPE|OPTIONS.
+
+    `clients`: networks, addresses and names, with commas; the server looks the names up.
+    """
     hosts = {
         name: [word for word in words if word]
         for name, *words in zip(given["names"], given["addresses"], given["training"], given["logins"])
@@ -80,13 +84,19 @@ def _mount(each, given, hosts):
         for subnet in filter(None, given["subnet"].split(","))
         if address and _address(address) in _network("mnt_training_subnet", subnet)
     ]
+    # Elsewhere the hosts alone: a machine that may mount it can claim to act for any user.
+    alone = dict.fromkeys(each for each in _known_as(hosts, address) if server and re.fullmatch(_CLIENT, each))
     return {
         "words": "|".join([path, source, each.get("type") or "nfs4", ",".join(options)]),
         "server": server,
         "export": export,
-        "address": address,
-        "clients": given["clients"] or ",".join(inside),
+        "clients": given["clients"] or ",".join(inside or alone),
     }
+
+
+def _known_as(hosts, address):
+    """From where the hosts may come: the address of the server, and all addresses and names that are known."""
+    return [address, *(word for name, words in hosts.items() for word in words or [name])]
 
 
 def _check_options(where, options):

@@ -101,6 +101,19 @@ def test_root_of_the_server_is_not_root_of_its_clients(nfs_lab: NfsLab, setup: S
     one.run("cd /srv/mnt/export/shared; rm sh zero")
 
 
+def test_beyond_the_training_network_only_the_hosts_may_mount(nfs_lab: NfsLab, setup: Setup) -> None:
+    one = nfs_lab.nodes["node1"].guest
+    addresses = [node.address for node in nfs_lab.nodes.values()]
+    elsewhere = ("-e", "mnt_training_subnet=203.0.113.0/24")
+    clients = [f"{address}(rw,sync,no_subtree_check,root_squash,fsid=7)" for address in addresses]
+    for words in ((), ("-n", "node1")):  # a host that is not in the run stays
+        setup(*elsewhere, *words)
+        assert one.run(f"tail -n 1 {EXPORTS}").split() == ["/mnt/export/shared", *clients]
+    setup("-e", "nfs_clients=192.0.2.7,198.51.100.0/24", "-n", "node1")
+    assert one.run(f"tail -n 1 {EXPORTS}").count("(") == 2
+    setup()
+
+
 def test_what_is_mounted_there_stays(nfs_lab: NfsLab, setup: Setup) -> None:
     """One host alone, whose server is not in the run."""
     two = nfs_lab.nodes["node2"].guest

@@ -13,6 +13,8 @@ import pytest
 SCRIPT = Path(__file__).parents[2] / "playbooks" / "tasks" / "nfs_plan.py"
 SHARED = {"path": "/shared", "type": "nfs4", "source": "node1:/srv/shared", "options": ["rw", "hard"]}
 
+HOSTS = "192.0.2.1,10.0.0.1,192.0.2.2,10.0.0.2"
+
 
 def run(**changes: Any) -> subprocess.CompletedProcess[str]:
     given = {
@@ -48,54 +50,50 @@ def shared(**changes: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("storage", "server", "address", "clients", "words"),
+    ("storage", "server", "clients", "words"),
     [
-        # By name or SSH address: over the network of that address, which the server itself knows.
-        (shared(), "node1", "192.0.2.1", "", "/shared|node1:/srv/shared|nfs4|rw,hard,nosuid,nodev"),
+        # By name or SSH address: to the hosts alone, wherever they come from.
+        (shared(), "node1", HOSTS, "/shared|node1:/srv/shared|nfs4|rw,hard,nosuid,nodev"),
         (
             shared(source="192.0.2.2:/x"),
             "node2",
-            "192.0.2.2",
-            "",
+            HOSTS,
             "/shared|192.0.2.2:/x|nfs4|rw,hard,nosuid,nodev",
         ),
         # By the training address: over the training network.
         (
             shared(source="10.0.0.2:/x"),
             "node2",
-            "10.0.0.2",
             "10.0.0.0/24",
             "/shared|10.0.0.2:/x|nfs4|rw,hard,nosuid,nodev",
         ),
         (
             shared(type="nfs", options=["ro"]),
             "node1",
-            "192.0.2.1",
-            "",
+            HOSTS,
             "/shared|node1:/srv/shared|nfs|ro,nosuid,nodev",
         ),
         (
             shared(type=None, options=None),
             "node1",
-            "192.0.2.1",
-            "",
+            HOSTS,
             "/shared|node1:/srv/shared|nfs4|rw,hard,nosuid,nodev",
         ),
         # Without a source the master serves.
         (
             shared(source=None),
             "node1",
-            "10.0.0.1",
             "10.0.0.0/24",
             "/shared|10.0.0.1:/srv/nfs/shared|nfs4|rw,hard,nosuid,nodev",
         ),
         # A filer that is none of the hosts.
-        (shared(source="filer:/vol/x"), None, "", "", "/shared|filer:/vol/x|nfs4|rw,hard,nosuid,nodev"),
+        (shared(source="filer:/vol/x"), None, "", "/shared|filer:/vol/x|nfs4|rw,hard,nosuid,nodev"),
     ],
 )
-def test_who_serves(storage: list[Any], server: str | None, address: str, clients: str, words: str) -> None:
+def test_who_serves(storage: list[Any], server: str | None, clients: str, words: str) -> None:
     (mount,) = mounts(storage=storage)
-    assert (mount["server"], mount["address"], mount["clients"]) == (server, address, clients)
+    assert mount["server"] == server
+    assert sorted(mount["clients"].split(",")) == sorted(clients.split(","))
     assert mount["words"] == words
 
 
@@ -121,7 +119,21 @@ def test_only_what_is_nfs_is_mounted() -> None:
 
 def test_a_host_that_serves_under_a_name_of_its_own() -> None:
     (mount,) = mounts(server="node2", storage=shared(source="storage.example:/x"))
-    assert (mount["server"], mount["address"]) == ("node2", "192.0.2.2")
+    assert (mount["server"], mount["clients"].split(",")[0]) == ("node2", "192.0.2.2")
+
+
+def test_beyond_the_training_network_only_the_hosts_may_mount() -> None:
+    """No network of theirs, in which others may be. The server looks names up."""
+    names = {"names": ["a", "b"], "training": ["", ""], "logins": ["", "b.example"], "subnet": ""}
+    (mount,) = mounts(**names, addresses=["", "b.example"], storage=shared(source="a:/srv/x"), master="a")
+    assert mount["clients"] == "a,b.example"
+    odd = {**names, "addresses": ["", "-b"], "logins": ["*", "b(rw)"]}
+    (mount,) = mounts(**odd, storage=shared(source="a:/srv/x"), master="a")
+    assert mount["clients"] == ""
+    (mount,) = mounts(addresses=["fd00::1", "fd00::2"], logins=["", ""], subnet="")
+    assert mount["clients"] == "fd00::1,10.0.0.1,fd00::2,10.0.0.2"
+    (mount,) = mounts(server="node2", storage=shared(source="192.0.2.9:/x"))
+    assert mount["clients"] == f"192.0.2.9,{HOSTS}"
 
 
 def test_by_hand() -> None:
