@@ -34,6 +34,8 @@ _CLAUSE = r"(?:~=|===?|!=|<=|>=|<|>)[\w.*+!-]+"
 REQUIREMENT = re.compile(
     r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(\[[\w,-]+\])?(%s(?:,%s)*|)$" % (_CLAUSE, _CLAUSE)
 )
+# A line of a lock: a name (PEP 503) and one version, in the characters of PEP 440: no option, and no address.
+PINNED = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?==[0-9][A-Za-z0-9._+!-]{0,99}")
 INSTALLED = """
 import importlib.metadata, json, re, sys
 found = {}
@@ -81,6 +83,17 @@ def requirements(packages, require):
 
 def canonical(name):
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pinned(lock):
+    """The lines of a lock, as they are. Raises Failed unless each is NAME==VERSION."""
+    for line in lock if isinstance(lock, list) else [None]:
+        if not isinstance(line, str) or not PINNED.fullmatch(line):
+            raise Failed(
+                "%.200r is no line of a lock, such as torch==2.7.1; for a new lock: "
+                "-e environment_upgrade=true" % (line,)
+            )
+    return lock
 
 
 def satisfies(version, specifier):
@@ -181,7 +194,8 @@ def installed(python):
 def differs(python, lock):
     """What is not installed as the lock says."""
     found = installed(python)
-    return [line for line in lock if found.get(canonical(line.split("==")[0])) != line.split("==")[1]]
+    pins = [line.split("==") for line in pinned(lock)]
+    return ["%s==%s" % (name, version) for name, version in pins if found.get(canonical(name)) != version]
 
 
 def look(args):
@@ -195,7 +209,7 @@ def look(args):
 
 
 def look_once(args):
-    """What is there. `head` is the lock file of the head: {"request": .., "lock": ..}, or {}."""
+    """What is there. `lock`: the versions that it must have; []: it may have any."""
     wanted = requirements(args["packages"], args["require"])
     place = Place(args["path"])
     storage = shared_by(args["storage"], place.path)
@@ -204,11 +218,10 @@ def look_once(args):
             "nothing is mounted at %s, which `storage` in the inventory names; mount it first" % storage
         )
     marker = place.current()
-    agreed = args["head"]["lock"] if args["head"].get("request") == wanted else []
-    found = marker["lock"] if marker and marker["request"] == wanted else []
-    complete = (
-        bool(found) and agreed in ([], found) and not args["upgrade"] and not differs(place.python, found)
-    )
+    found = []
+    if marker and marker["request"] == wanted and not args["upgrade"]:
+        found = pinned(marker["lock"])
+    complete = bool(found) and args["lock"] in ([], found) and not differs(place.python, found)
     answer = {
         "path": place.path,
         "python": place.python,
@@ -216,7 +229,7 @@ def look_once(args):
         "request": wanted,
         "complete": complete,
         "shared": bool(storage),
-        "lock": agreed or ([] if args["upgrade"] else found),
+        "lock": found,
         "ops_shared": bool(shared_by(args["storage"], args["env"].get("TORCH_EXTENSIONS_DIR", ""))),
     }
     if not complete:
@@ -277,13 +290,14 @@ def mtime(path):
 def build(args):
     """Build what `request` says, with the versions of `lock` if there is one, and switch to it."""
     place = Place(args["path"])
+    pinned(args["lock"])
     python, version = interpreter(args["base"], args["require"].get("python", ""))
     wanted = requirements(args["packages"], args["require"])
     with alone(place, args["wait"]):
         marker = place.current()
         done = marker and marker["request"] == wanted and not args["upgrade"]
         if done and args["lock"] in ([], marker["lock"]) and not differs(place.python, marker["lock"]):
-            return {"changed": False, "lock": marker["lock"], "id": marker["id"]}  # by another host meanwhile
+            return {"changed": False, "id": marker["id"]}  # by another host meanwhile
         number = hashlib.sha256(json.dumps([wanted, args["lock"], version]).encode()).hexdigest()[:8]
         name = "%s-%s" % (time.strftime("%Y%m%d%H%M%S", time.gmtime()), number)
         target = os.path.join(place.builds, name)
@@ -306,7 +320,7 @@ def build(args):
         os.rename(link, place.path)
         for each in builds(place)[:-KEPT]:
             shutil.rmtree(os.path.join(place.builds, each), ignore_errors=True)
-    return {"changed": True, "lock": lock, "id": name}
+    return {"changed": True, "id": name}
 
 
 def free_mib(path):
@@ -328,7 +342,11 @@ def write(path, value):
 
 
 def fill(target, python, wanted, args):
-    """Make the environment; returns its lock: each distribution with its version."""
+    """Make the environment; returns its lock: each distribution with its version.
+
+    A lock only says which version: what is installed is what `wanted` needs, as the index knows it. So whoever
+    chose the lock, which may be another host, cannot bring a package of its own here.
+    """
     run([python, "-m", "venv", target], "the environment cannot be made; mnt setup system brings venv")
     own = os.path.join(target, "bin", "python")
     brought = installed(own)  # pip, and with older Pythons setuptools
@@ -347,15 +365,39 @@ def fill(target, python, wanted, args):
         uv = os.path.join(target, "bin", "uv")
     if uv and args["uv"] != "false":
         install = [uv, "pip", "install", "--python", own, "--no-progress", *source]
-    listed = os.path.join(target, "mnt-requirements.txt")
-    with open(listed, "w") as file:
-        file.write("".join(line + "\n" for line in args["lock"] or wanted))
-    exact = ["--no-deps"] if args["lock"] else []
-    run(install + exact + ["-r", listed], "the packages cannot be installed")
+    listed = ["-r", write_lines(os.path.join(target, "mnt-requirements.txt"), wanted)]
+    if args["lock"]:
+        listed += ["-c", write_lines(os.path.join(target, "mnt-constraints.txt"), args["lock"])]
+    run(install + listed, "the packages cannot be installed")
     new = [
-        item for item in sorted(installed(own).items()) if item[0] != "uv" and brought.get(item[0]) != item[1]
+        "%s==%s" % item
+        for item in sorted(installed(own).items())
+        if item[0] != "uv" and brought.get(item[0]) != item[1]
     ]
-    return args["lock"] or ["%s==%s" % item for item in new]
+    if args["lock"]:
+        check_lock(args["lock"], differs(own, args["lock"]), new, brought)
+    return args["lock"] or new
+
+
+def write_lines(path, lines):
+    with open(path, "w") as file:
+        file.write("".join(line + "\n" for line in lines))
+    return path
+
+
+def check_lock(lock, missing, new, brought):
+    """Raises Failed if a lock has what nothing needs here (`missing`), or lacks what was installed (`new`)."""
+    known = {canonical(line.split("==")[0]) for line in lock}.union(brought)
+    lacking = [line for line in new if line.split("==")[0] not in known]
+    if missing or lacking:
+        raise Failed(
+            "the versions that are kept are not those of this host%s%s: all hosts need the same Python and "
+            "processor; for other versions: -e environment_upgrade=true"
+            % (
+                "; nothing here needs " + " ".join(missing)[:200] if missing else "",
+                "; they lack " + " ".join(lacking)[:200] if lacking else "",
+            )
+        )
 
 
 def run(argv, what, env=None):

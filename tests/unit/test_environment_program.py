@@ -105,3 +105,37 @@ def test_what_others_made_is_refused(program: ModuleType, tmp_path: Path) -> Non
         program.Place(str(tmp_path / "theirs")).current()
     with pytest.raises(program.Failed, match="by its whole path"):
         program.Place("train")
+
+
+@pytest.mark.parametrize(
+    "line", ["evil @ http://10.0.0.3/evil.whl", "torch==2.7.1\n", "--index-url=x", "torch>=2", 1]
+)
+def test_a_lock_is_checked_before_it_is_used(program: ModuleType, tmp_path: Path, line: Any) -> None:
+    place = str(tmp_path / "train")
+    with pytest.raises(program.Failed, match="is no line of a lock"):
+        program.build({"path": place, "lock": ["numpy==2.1.0", line]})
+    assert not os.path.exists(place + ".builds")
+
+
+def test_versions_as_they_are(program: ModuleType) -> None:
+    lock = ["torch==2.7.1+cu128", "a.b-c_d==2024.02.02.post1", "x==1!2.0rc1.dev3", "y==1.0-1"]
+    assert program.pinned(lock) == lock
+
+
+@pytest.mark.parametrize(
+    ("missing", "new", "says"),
+    [
+        ([], ["torch==2.7.1"], None),
+        ([], ["pip==25.0", "torch==2.7.1"], None),  # venv brings one, and another version may be needed
+        (["evil==1.0"], ["torch==2.7.1"], "nothing here needs evil==1.0"),
+        ([], ["tomli==2.0", "torch==2.7.1"], "they lack tomli==2.0"),
+    ],
+)
+def test_a_lock_has_what_is_needed_and_no_more(
+    program: ModuleType, missing: list[str], new: list[str], says: str | None
+) -> None:
+    lock = ["Torch==2.7.1", *missing]
+    if says is None:
+        return program.check_lock(lock, missing, new, {"pip": "24.0"})
+    with pytest.raises(program.Failed, match=says):
+        program.check_lock(lock, missing, new, {"pip": "24.0"})
