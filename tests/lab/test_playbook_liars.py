@@ -140,3 +140,61 @@ def test_the_name_of_the_cluster_is_that_of_a_file(lab: Lab, wheels: Path, name:
     played = make(lab, wheels, mnt_cluster=name)
     assert "the name of the cluster is that of the lock file" in problem(played)
     assert set(changed(played).values()) == {0}
+
+
+SLURMD = """#!/bin/sh
+case $1 in
+-C) echo 'NodeName=x CPUs=2 Boards=1 SocketsPerBoard=1 CoresPerSocket=2 ThreadsPerCore=1 RealMemory=1000';;
+-V) echo slurm-wlm 22.05.8;;
+esac
+"""
+EVIL = "node2\nProlog=/shared/of-node2.sh\nPrologFlags=Alloc\n#"
+
+
+USERS = """chmod 755 /usr/bin/slurmd /etc/init.d/*
+mkdir -p /etc/munge /etc/slurm
+touch /etc/munge/munge.key
+for name in slurm munge; do
+  echo "$name:x:99${#name}:99${#name}::/:/bin/false" >>/etc/passwd
+  echo "$name:x:99${#name}:" >>/etc/group
+done
+"""
+
+
+def make_slurm(host: LabHost) -> None:
+    """What slurm.yml looks at in a check."""
+    faults.write_file(host, "/usr/bin/slurmd", SLURMD)
+    for daemon in ("munge", "slurmd", "slurmctld"):
+        faults.write_file(host, f"/etc/init.d/{daemon}", "#!/bin/sh\n")
+    output(host, "sh", "-ec", USERS)
+
+
+@pytest.mark.parametrize(
+    ("match", "answer", "says"),
+    [
+        ("modules[.]find", {"matched": 0, "ansible_facts": {"hostname": EVIL, "mnt_address": EVIL}}, None),
+        ("modules[.]setup", {"ansible_facts": {"hostname": EVIL}}, "a host name of its own"),
+        ("modules[.]setup", {"ansible_facts": {"hostname": "node2\n"}}, "a host name of its own"),
+        (
+            "slurmd.*-C",
+            {"rc": 0, "stdout": "CPUs=1 Prolog=1 ThreadsPerCore=1 RealMemory=9"},
+            "describes a node",
+        ),
+    ],
+)
+def test_a_host_writes_no_line_of_slurm_conf(
+    lab: Lab, tmp_path: Path, match: str, answer: dict[str, Any], says: str | None
+) -> None:
+    for host in lab.hosts:
+        make_slurm(host)
+    lie(lab.hosts[1], match, **answer)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path))
+        played = setup(lab, "slurm", "--check", ok=False)  # it ends where slurm.conf is missing
+    log = next((tmp_path / "mnt" / "setup").glob("*slurm.log")).read_text()
+    if says is None:
+        assert "\n+NodeName=node2 NodeHostname=node2 NodeAddr=" in log
+        assert "\n+Prolog" not in log
+    else:
+        assert says in problem(played, "node2")
+        assert "\n+NodeName" not in log
