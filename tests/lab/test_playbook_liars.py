@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import faults
 import pytest
+from images import docker_archive
 from mirror import make_wheel
 from setups import allow_sudo, changed, output, problem, setup
 
@@ -198,3 +201,31 @@ def test_a_host_writes_no_line_of_slurm_conf(
     else:
         assert says in problem(played, "node2")
         assert "\n+NodeName" not in log
+
+
+PODMAN = """#!/bin/sh
+case "$*" in
+"image inspect "*) echo IMAGE;;
+esac
+"""
+
+
+@pytest.mark.parametrize("place", ["head", "storage"])
+def test_a_host_decides_for_no_other_which_image_is_right(make_lab: Any, tmp_path: Path, place: str) -> None:
+    lab = make_lab(count=3, python="/usr/bin/python3")
+    allow_sudo(lab)
+    archive = tmp_path / "image.tar"
+    (tmp_path / "layer").write_text("not looked at")
+    image = docker_archive(archive, tmp_path / "layer")
+    said = {"node1": "0" * 64, "node2": image, "node3": image}
+    for host in lab.hosts:
+        faults.write_file(host, "/usr/local/bin/podman", PODMAN.replace("IMAGE", said[host.name]))
+        output(host, "chmod", "755", "/usr/local/bin/podman")
+    if place == "storage":
+        text = base64.b64encode(archive.read_bytes()).decode()
+        output(lab.hosts[0], "sh", "-c", f"echo {text} | base64 -d >/shared/image.tar")
+        archive = Path("/shared/image.tar")
+    played = setup(lab, "container", ok=False, runtime="podman", image=os.fspath(archive))
+    assert [played["hosts"][name]["problem"] for name in ("node2", "node3")] == [None, None]
+    assert "this host has the image 000000000000, and not that of the" in problem(played, "node1")
+    assert image[:12] in problem(played, "node1")
