@@ -23,6 +23,7 @@ from mnt.tasks.shape import (
     PathText,
     Pid,
     Short,
+    UserName,
     parsed,
 )
 
@@ -92,7 +93,7 @@ class Account:
     """The user of the SSH session. None: the host's user database has no such entry."""
 
     uid: Count
-    user: str | None = None
+    user: UserName | None = None
     home: str | None = None
     shell: str | None = None
 

@@ -63,6 +63,20 @@ def ansible_inventory(
     }
 
 
+def literal(value: Any) -> Any:
+    """A part of an inventory in which Ansible takes no text for a template, whoever has chosen it.
+
+    Each text is marked for Ansible's loader, as by `!unsafe`, and Unicode: one that is not breaks the loader.
+    """
+    if isinstance(value, str):
+        return {"__ansible_unsafe": value.encode("utf-8", "replace").decode("utf-8")}
+    if isinstance(value, Mapping):
+        return {key: literal(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [literal(each) for each in value]
+    return value
+
+
 def _of_host(
     host: Host, rank: int, nic: NicChoice | None, account: str | None, words: Sequence[str]
 ) -> dict[str, Any]:

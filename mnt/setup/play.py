@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mnt.errors import UsageError
+from mnt.setup.hosts import literal
 
 _LONGEST = 600  # characters of a task's message
 _CANCELED = "canceled"
@@ -98,7 +99,7 @@ def play(
         done = ansible_runner.run(
             private_data_dir=private,
             playbook=os.fspath(playbook),
-            inventory=dict(inventory),
+            inventory=literal(inventory),
             extravars=dict(variables),
             cmdline=" ".join(words),
             passwords={r"^BECOME password.*:\s*?$": become_password or ""},

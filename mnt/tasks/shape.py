@@ -32,6 +32,7 @@ _ACTS = r"\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069"
 DeviceName = Annotated[str, Meta(pattern=rf"\A[^\s/:{_ACTS}]{{1,127}}\Z")]
 HostName = Annotated[str, Meta(pattern=HOST_NAME)]
 JobName = Annotated[str, Meta(pattern=JOB_NAME)]
+UserName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_][A-Za-z0-9_.@+\\-]{0,254}\$?\Z")]  # one plain word
 
 
 _CHECK = "check what replaces Python, /proc or mnt's files on that host"
