@@ -26,7 +26,7 @@ from mnt.setup.plan import Step, advice, steps
 from mnt.setup.play import HostResult, Played
 from mnt.setup.run import Options, run_steps, users
 
-_COLOURS = {"ok": "green", "changed": "yellow", "failed": "red", "unreachable": "red"}
+_COLOURS = {"ok": "green", "changed": "yellow", "failed": "red", "unreachable": "red", "stopped": "red"}
 
 
 def _show_list(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:

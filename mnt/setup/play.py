@@ -1,33 +1,79 @@
-"""The edge of `mnt setup`: runs a playbook by ansible-runner, and turns its events into results."""
+"""The edge of `mnt setup`: runs a playbook in a process of its own, and turns its events into results."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import json
 import os
 import re
 import shutil
+import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, BinaryIO, Literal, TypedDict
 
-from mnt.errors import UsageError
+from msgspec import Meta
+
+from mnt.errors import HostError, MntError, UsageError
+from mnt.remote.common.files import parse_json, strerror
+from mnt.remote.common.owners import make_private_directory
+from mnt.remote.common.refusal import Refused
+from mnt.setup import below
 from mnt.setup.hosts import literal
+from mnt.setup.playbooks import Playbook
+from mnt.tasks.shape import shaped
 
 _LONGEST = 600  # characters of a task's message
-_CANCELED = "canceled"
+_MOST_TOLD = 1 << 20  # bytes of events at a time
+_TAIL = 64 * 1024  # bytes of Ansible's output that are searched for its last words
+_TICK = 0.1  # seconds
 _SETTINGS = """\
 [defaults]
 forks = 32
 interpreter_python = auto_silent
 retry_files_enabled = false
 deprecation_warnings = false
+fact_caching = memory
+task_timeout = {seconds}
+local_tmp = {private}/tmp
 [connection]
 pipelining = true
 [ssh_connection]
 ssh_args = -o ControlMaster=auto -o ControlPersist=30
+control_path_dir = {private}/cp
 """
+_END = "The playbook has come to its end"
+# The last play runs on the hosts for which the playbook has come to its end: of the others, one may have
+# failed, or Ansible has ended it for all.
+_PLAYS = """\
+- import_playbook: {file}
+- name: {end}
+  hosts: all
+  gather_facts: false
+  become: false
+  tasks:
+    - name: {end}
+      ansible.builtin.debug:
+        msg: ""
+"""
+# A process that imports what this one does, whatever is in its directory.
+_START = "import sys; sys.path[:] = sys.argv[1:]; from mnt.setup.below import main; main()"
+
+_Text = Annotated[str, Meta(max_length=2000)]
+
+
+class Told(TypedDict):
+    """An event, as callback/awx_display.py tells it. Its texts are a host's words."""
+
+    event: Literal["task", "ok", "skipped", "failed", "unreachable", "end"]
+    host: str  # "": of none
+    task: _Text
+    changed: bool
+    messages: Annotated[list[_Text], Meta(max_length=16)]  # in a loop, of each item that failed
+    stderr: _Text  # the end of it
 
 
 @dataclass
@@ -39,18 +85,23 @@ class HostResult:
     skipped: int = 0
     problem: str | None = None
     unreachable: bool = False
+    ended: bool = False  # the playbook has come to its end here
 
     @property
     def status(self) -> str:
-        """ok, changed, failed or unreachable."""
+        """ok, changed, failed, unreachable, or stopped: another host failed, or Ansible did."""
         if self.unreachable:
             return "unreachable"
-        return "failed" if self.problem is not None else "changed" if self.changed else "ok"
+        if self.problem is not None:
+            return "failed"
+        if not self.ended:
+            return "stopped"
+        return "changed" if self.changed else "ok"
 
 
 @dataclass(frozen=True)
 class Played:
-    """The result of a playbook, by host; `error`: why it ran on none, as Ansible says it."""
+    """The result of a playbook, by host; `error`: why Ansible failed, as it says, where no host did."""
 
     hosts: Mapping[str, HostResult]
     error: str | None = None
@@ -61,7 +112,8 @@ class Played:
 
 
 def play(
-    playbook: Path,
+    playbook: Playbook,
+    file: Path,
     inventory: Mapping[str, Any],
     log: Path,
     *,
@@ -81,78 +133,189 @@ def play(
 
     Raises:
         UsageError: Ansible is not installed.
+        MntError: there is no place for its files.
         KeyboardInterrupt: on Ctrl-C or SIGTERM; Ansible has ended then.
     """
-    try:
-        import ansible_runner  # takes 0.2 s, and is an extra
-    except ImportError:
-        raise UsageError("mnt setup needs Ansible", fix="pip install 'mnt-cluster[setup]'") from None
+    if importlib.util.find_spec("ansible_runner") is None:
+        raise UsageError("mnt setup needs Ansible", fix="pip install 'mnt-cluster[setup]'")
     results = {host: HostResult() for host in inventory["all"]["hosts"]}
+    with _private_directory() as private:
+        _write(private, playbook, file, inventory, variables)
+        words = ["--inventory", _Files.hosts, "--extra-vars", f"@{_Files.variables}", "--become"]
+        words += ["--become-password-file", "-"] if become_password is not None else []
+        words += ["--check", "--diff"] if check else []
+        order: below.Order = {
+            "parent": os.getpid(),
+            "words": [*words, _Files.plays],
+            "log": os.fspath(log.absolute()),
+            "memory": playbook.memory,
+            "password": become_password,
+        }
+        code = _run(order, private, lambda line: _take(line, results, tell))
+    failed = any(host.problem is not None for host in results.values())
+    if failed or (code == 0 and all(host.ended for host in results.values())):
+        return Played(results)
+    return Played(results, f"Ansible has ended early, with code {code}: {_last_words(_tail(log))}")
 
-    def hear(event: dict[str, Any]) -> None:
-        _take(event, results, tell)
 
-    words = ["--become"]
-    words += ["--ask-become-pass"] if become_password is not None else []
-    words += ["--check", "--diff"] if check else []
-    with tempfile.TemporaryDirectory(prefix="mnt-setup-") as private:  # mode 0700: it gets the password
-        done = ansible_runner.run(
-            private_data_dir=private,
-            playbook=os.fspath(playbook),
-            inventory=literal(inventory),
-            extravars=dict(variables),
-            cmdline=" ".join(words),
-            passwords={r"^BECOME password.*:\s*?$": become_password or ""},
-            envvars=_environment(Path(private)),
-            event_handler=hear,
-            quiet=True,
-            suppress_env_files=True,
-        )
-        shutil.copyfile(done.stdout.name, log)
-        text = log.read_text(encoding="utf-8", errors="replace")
-    if done.status == _CANCELED:
-        raise KeyboardInterrupt
-    ran = any(host.ok or host.problem is not None for host in results.values())
-    return Played(results, None if ran else _last_words(text))
+class _Files:
+    """Names in the private directory."""
+
+    settings = "ansible.cfg"
+    hosts = "hosts.json"
+    variables = "variables.json"
+    plays = "plays.yml"
+    events = "events"
+
+
+@contextlib.contextmanager
+def _private_directory() -> Iterator[Path]:
+    """A directory that only this user can enter. Raises MntError."""
+    try:
+        private = make_private_directory("mnt-setup-")
+    except Refused as refusal:
+        raise MntError(refusal.message, fix=refusal.fix) from None
+    except OSError as error:
+        raise MntError(f"no directory for Ansible's files: {strerror(error)}") from None
+    try:
+        yield Path(private)
+    finally:
+        shutil.rmtree(private, ignore_errors=True)
+
+
+def _write(
+    private: Path,
+    playbook: Playbook,
+    file: Path,
+    inventory: Mapping[str, Any],
+    variables: Mapping[str, Any],
+) -> None:
+    """Settings of our own: the current directory may have another's."""
+    texts = {
+        _Files.settings: _SETTINGS.format(private=private, seconds=playbook.seconds),
+        _Files.hosts: json.dumps(literal(inventory)),
+        _Files.variables: json.dumps(dict(variables)),
+        _Files.plays: _PLAYS.format(file=json.dumps(os.fspath(file.absolute())), end=_END),
+        _Files.events: "",
+    }
+    for name, text in texts.items():
+        (private / name).write_text(text, encoding="utf-8")
 
 
 def _environment(private: Path) -> dict[str, str]:
-    """The variables of Ansible, with settings of our own: the current directory may have another's."""
-    settings = private / "ansible.cfg"
-    settings.write_text(_SETTINGS, encoding="utf-8")
-    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
-    return {"PATH": path, "ANSIBLE_CONFIG": os.fspath(settings), "ANSIBLE_NOCOLOR": "1"}
+    """Without variables for Ansible of the user's, which come before settings."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
+    return {
+        **own,
+        "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]),
+        "ANSIBLE_CONFIG": os.fspath(private / _Files.settings),
+        "ANSIBLE_NOCOLOR": "1",
+        "AWX_LIB_DIRECTORY": os.fspath(Path(__file__).parent / "callback"),
+        "MNT_SETUP_EVENTS": os.fspath(private / _Files.events),
+        "MNT_SETUP_END": _END,
+    }
 
 
-def _take(event: Mapping[str, Any], results: Mapping[str, HostResult], tell: Callable[[str], None]) -> None:
-    kind, data = event.get("event"), event.get("event_data", {})
-    if kind == "playbook_on_task_start":
-        tell(str(data.get("task", "")))
-    host = results.get(data.get("host", ""))
+def _run(order: below.Order, private: Path, take: Callable[[bytes], None]) -> int:
+    """Run Ansible in a process below; its exit code. Raises KeyboardInterrupt, when all has ended."""
+    command = [sys.executable, "-c", _START, *map(os.path.abspath, sys.path)]
+    with (
+        open(order["log"], "ab") as log,
+        open(private / _Files.events, "rb") as events,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            cwd=private,
+            env=_environment(private),
+            start_new_session=True,  # Ctrl-C is for this process
+        ) as child,
+    ):
+        try:
+            _send(child, order)
+            rest = b""
+            while True:
+                ended = _has_ended(child)
+                rest = _take_lines(rest, events, take)
+                if ended:
+                    return child.returncode
+        except BaseException:
+            child.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(2 * below.PATIENCE)
+            child.kill()
+            raise
+
+
+def _send(child: subprocess.Popen[bytes], order: below.Order) -> None:
+    """If it has ended, its exit code says so."""
+    stdin = child.stdin
+    assert stdin is not None  # noqa: S101 - narrows the type
+    with contextlib.suppress(BrokenPipeError), stdin:
+        stdin.write(json.dumps(order).encode())
+
+
+def _has_ended(child: subprocess.Popen[bytes]) -> bool:
+    """Waits for a moment."""
+    try:
+        child.wait(_TICK)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _take_lines(rest: bytes, events: BinaryIO, take: Callable[[bytes], None]) -> bytes:
+    """Take all whole lines that have come; returns the beginning of the next one."""
+    while data := events.read(_MOST_TOLD):
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            take(line)
+    return rest
+
+
+def _take(line: bytes, results: Mapping[str, HostResult], tell: Callable[[str], None]) -> None:
+    """An event. What is wrong with it is a failure of its host."""
+    document = parse_json(line)
+    name = str(document["host"])
+    host = results.get(name)
+    try:
+        told = shaped(name, document, Told, "event")
+    except HostError as error:
+        if host is not None:
+            host.problem = error.reason
+        return
+    if told["event"] == "task":
+        tell(told["task"])
     if host is None:
         return
-    if kind == "runner_on_ok":
+    if told["event"] == "end":
+        host.ended = True
+    elif told["event"] == "ok":
         host.ok += 1
-        host.changed += bool(data.get("res", {}).get("changed"))
-    elif kind == "runner_on_skipped":
+        host.changed += told["changed"]
+    elif told["event"] == "skipped":
         host.skipped += 1
-    elif kind == "runner_on_unreachable":
-        host.unreachable, host.problem = True, _said(data)
-    elif kind == "runner_on_failed" and not data.get("ignore_errors"):
-        host.problem = f"{data.get('task', 'a task')}: {_said(data)}"
+    elif told["event"] == "unreachable":
+        host.unreachable, host.problem = True, _said(told)
+    elif told["event"] == "failed":
+        host.problem = f"{told['task'] or 'a task'}: {_said(told)}"
 
 
-def _said(data: Mapping[str, Any]) -> str:
+def _said(told: Told) -> str:
     """What the module says of its failure; for a command, the end of its error output."""
-    result = data.get("res", {})
-    said = [
-        str(each.get("msg")) for each in result.get("results", ()) if each.get("failed") and each.get("msg")
-    ]
-    text = "; ".join(dict.fromkeys(said)) or str(result.get("msg") or "no reason given")
-    stderr = str(result.get("stderr") or result.get("module_stderr") or "").strip()
+    text = "; ".join(filter(None, told["messages"])) or "no reason given"
+    stderr = told["stderr"].strip()
     if stderr and re.search("non-zero return code|MODULE FAILURE|failed to validate", text):
         text = stderr.splitlines()[-1]
     return " ".join(text.removeprefix("Task failed: ").split())[:_LONGEST]
+
+
+def _tail(log: Path) -> str:
+    """The end of Ansible's output."""
+    with open(log, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+        return file.read(_TAIL).decode("utf-8", "replace")
 
 
 def _last_words(text: str) -> str:
@@ -160,4 +323,4 @@ def _last_words(text: str) -> str:
     said = next(
         (line for line in lines if line.startswith(("ERROR!", "[ERROR]"))), lines[-1] if lines else ""
     )
-    return said or "Ansible said nothing"
+    return said[:_LONGEST] or "it said nothing"

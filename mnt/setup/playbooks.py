@@ -19,28 +19,32 @@ class Playbook:
 
     name: str
     summary: str
+    seconds: int = 30 * 60  # that a task may take on a host, if it does not say so itself: apt, a slow mirror
+    memory: int | None = 1024**3  # bytes of each of Ansible's processes; None: it runs nothing on the hosts
 
+
+_LONG = 4 * 3600  # a build, after the wait for that of another; an image
 
 PLAYBOOKS = (
     Playbook("system", "packages of the system: Python, build tools, pdsh, rsync, libaio, the NFS client"),
-    Playbook("ssh", "logins between the nodes, with the keys of mnt ssh-setup"),
+    Playbook("ssh", "logins between the nodes, with the keys of mnt ssh-setup", memory=None),
     Playbook("tuning", "limits (memlock, nofile), /dev/shm, GPU persistence, lingering"),
     Playbook("nfs", "an NFS server on one host, and its clients"),
     Playbook("rdma", "libraries and tools for RDMA"),
-    Playbook("environment", "one Python environment for training, the same on all hosts"),
-    Playbook("container", "Apptainer or podman, and one image on every host"),
+    Playbook("environment", "one Python environment for training, the same on all hosts", seconds=_LONG),
+    Playbook("container", "Apptainer or podman, and one image on every host", seconds=_LONG),
     Playbook("firewall", "ports of jobs open to the training network only"),
     Playbook("slurm", "a small Slurm, for those who outgrow plain SSH"),
 )
-_BY_NAME = {playbook.name: playbook for playbook in PLAYBOOKS}
+BY_NAME = {playbook.name: playbook for playbook in PLAYBOOKS}
 
 
 def select(names: Sequence[str]) -> list[Playbook]:
     """The named playbooks, in the order of PLAYBOOKS. Raises UsageError if there is none of a name."""
     for name in names:
-        if name not in _BY_NAME:
-            hint = did_you_mean(name, _BY_NAME)
-            raise UsageError(f"there is no playbook {name!r}{hint}", fix=f"one of {', '.join(_BY_NAME)}")
+        if name not in BY_NAME:
+            hint = did_you_mean(name, BY_NAME)
+            raise UsageError(f"there is no playbook {name!r}{hint}", fix=f"one of {', '.join(BY_NAME)}")
     return [playbook for playbook in PLAYBOOKS if playbook.name in names]
 
 

@@ -57,6 +57,7 @@ def run_steps(
             on_task(f"{name}: {task}")
 
         played = play(
+            playbooks.BY_NAME[step.playbook],
             directory / f"{step.playbook}.yml",
             ansible_inventory(
                 facts.inventory, hosts, network.working(), users(facts), destinations, Timeouts()

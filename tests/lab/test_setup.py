@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from terminals import on_a_terminal
 from waiting import rest_of, wait_for
 
 from mnt.lab.lab import Lab
+from mnt.remote.job.procs import pids_with_environment
 
 pytest.importorskip("ansible_runner", reason="pip install 'mnt-cluster[setup]'")
 
@@ -103,16 +105,19 @@ def test_ctrl_c_ends_ansible(hosts: Lab) -> None:
     # A host on which the first task does not end.
     shell = "while :; do sleep 1; done"
     write_file(hosts.host("node2"), "/usr/bin/printenv", f"#!/bin/sh\n{shell}\n")
+    env = {**os.environ, "MNT_TEST": uuid.uuid4().hex}
     pipe = subprocess.PIPE
-    running = subprocess.Popen(argv, stdout=pipe, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    running = subprocess.Popen(
+        argv, stdout=pipe, stderr=subprocess.STDOUT, text=True, start_new_session=True, env=env
+    )
     wait_for(lambda: "printenv" in hosts.host("node2").exec(["ps", "-eo", "args"]).stdout)
+    mine = {"MNT_TEST": env["MNT_TEST"]}
+    assert len([*pids_with_environment(mine)]) > 3
     os.killpg(running.pid, signal.SIGINT)
     said = rest_of(running)
     assert running.returncode == 130, said
     assert "Traceback" not in said
-    ps = subprocess.run(["ps", "-eo", "sid,args"], capture_output=True, text=True, check=True).stdout
-    mine = [line for line in ps.splitlines() if line.split()[0] == str(running.pid)]
-    assert mine == []
+    assert [*pids_with_environment(mine)] == []
 
 
 @pytest.mark.parametrize(

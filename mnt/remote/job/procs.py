@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 
 from mnt.remote.common.files import read, stat_fields, unix_lines
 
+PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
+PR_SET_CHILD_SUBREAPER = 36
+
 
 class Process(NamedTuple):
     pid: int
@@ -180,6 +183,14 @@ def _open_process(pid: int) -> int | None:
         return os.pidfd_open(pid)  # type: ignore[attr-defined, unused-ignore]
     except (AttributeError, OSError):
         return None
+
+
+def prctl(option: int, value: int) -> None:
+    """Set a property of this process, prctl(2). Raises OSError."""
+    import ctypes  # not every Python has it, and only a supervisor needs it
+
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl {option}")
 
 
 def kill_children(reap: Callable[[], bool], seconds: float) -> bool:

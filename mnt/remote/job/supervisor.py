@@ -10,7 +10,6 @@ The handshake is one JSON object, `{"pid", "peer"}` or `{"refused": {"message", 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import selectors
@@ -35,6 +34,8 @@ from mnt.remote.job.files import (
 )
 from mnt.remote.job.peers import Hub, Spoke
 from mnt.remote.job.procs import (
+    PR_SET_CHILD_SUBREAPER,
+    PR_SET_PDEATHSIG,
     SWEEP,
     Ending,
     Process,
@@ -42,6 +43,7 @@ from mnt.remote.job.procs import (
     kill_children,
     members,
     pids_with_environment,
+    prctl,
     read_process,
     read_processes,
 )
@@ -61,9 +63,6 @@ from mnt.remote.job.verdict import reason_of, verdict
 GRACE = 10.0  # seconds between TERM and KILL, unless the spec or a stop request sets another time
 
 _LONGEST_GRACE = 7 * 86400.0  # of a stop request; more is no request of ours
-
-_PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
-_PR_SET_CHILD_SUBREAPER = 36
 
 _TICK = 1.0  # seconds between two turns of the loop without an event
 _TICK_LISTENING = 0.1  # while we wait for the rendezvous port
@@ -95,7 +94,7 @@ class Supervisor:
     def start(self) -> dict[str, Any]:
         """Start the job's first process. Returns the answer of the handshake. Raises Refused."""
         self._catch_signals()
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
         self._state.save()
         self._link = self._make_link()
         spec = self._spec
@@ -363,14 +362,9 @@ class Supervisor:
 
 def _as_child() -> None:
     """In the child, before it becomes the job: end with the supervisor, and reset its signal handlers."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(signum, signal.SIG_DFL)
-
-
-def _prctl(option: int, value: int) -> None:
-    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), f"prctl {option}")
 
 
 def main(arguments: list[str]) -> int:
