@@ -36,6 +36,7 @@ forks = 32
 interpreter_python = auto_silent
 retry_files_enabled = false
 deprecation_warnings = false
+inject_facts_as_vars = false
 fact_caching = memory
 task_timeout = {seconds}
 local_tmp = {private}/tmp

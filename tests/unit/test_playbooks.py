@@ -8,9 +8,12 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from mnt.preflight.registry import all_checks
 from mnt.setup.playbooks import PLAYBOOKS
@@ -71,3 +74,33 @@ def test_its_first_comment_says_how_to_run_it(file: Path) -> None:
 
 def test_checks_name_playbooks_that_there_are() -> None:
     assert {check.playbook for check in all_checks() if check.playbook} <= {*NAMES}
+
+
+# What Ansible defines itself; all else that begins with `ansible_` may be a fact, which a host has chosen.
+MAGIC = "check_mode|play_hosts|play_hosts_all|playbook_python|facts|host|user|port"
+
+
+@pytest.mark.parametrize("file", [*FILES, *sorted((ROOT / "playbooks" / "tasks").glob("*.yml"))], ids=str)
+def test_facts_are_used_by_their_full_names(file: Path) -> None:
+    text = re.sub("(?m)#.*$", "", file.read_text())
+    assert [name for name in re.findall(r"\bansible_(\w+)", text) if not re.fullmatch(MAGIC, name)] == []
+
+
+@pytest.mark.parametrize("file", [*FILES, *sorted((ROOT / "playbooks" / "tasks").glob("*.yml"))], ids=str)
+def test_what_runs_once_runs_on_the_head(file: Path) -> None:
+    """All hosts get the answer, with its facts: no host may choose those of the others."""
+    for task in tasks(yaml.safe_load(file.read_text())):
+        if task.get("run_once"):
+            assert task.get("delegate_to") == "localhost" or "ansible.builtin.assert" in task, task["name"]
+
+
+def tasks(tree: object) -> Iterator[dict[str, Any]]:
+    """All tasks and blocks in a file, at any depth."""
+    if isinstance(tree, dict):
+        yield tree
+        tree = [
+            each for key in ("tasks", "block", "rescue", "always", "handlers") for each in tree.get(key, [])
+        ]
+    if isinstance(tree, list):
+        for each in tree:
+            yield from tasks(each)

@@ -127,6 +127,65 @@ def test_ansible_itself_fails(hosts: AnsibleHosts) -> None:
     assert "nonsense" in str(played.error)
 
 
+# What Ansible trusts in answers: variables of this host and of others, connections, hosts, templates.
+TRUSTED = {
+    "ansible_facts": {
+        "mnt_cluster": "../..",
+        "ansible_host": "127.0.0.99",
+        "ansible_connection": "local",
+        "ansible_ssh_common_args": "-o ProxyCommand=TRAP",
+        "ansible_ssh_executable": "TRAP",
+        "ansible_python_interpreter": "TRAP",
+        "ansible_shell_executable": "TRAP",
+        "ansible_local": "{{ lookup('ansible.builtin.pipe', 'TRAP') }}",
+        "discovered_interpreter_python": "TRAP",
+        "inventory_hostname": "node1",
+        "playbook_dir": "/",
+        "hostvars": {"node1": {"ansible_host": "127.0.0.99"}},
+    },
+    "add_host": {"host_name": "node99", "groups": ["all"], "host_vars": {"ansible_host": "127.0.0.99"}},
+    "add_group": "all",
+    "ansible_stats": {"data": {"x": 1}, "per_host": True, "aggregate": True},
+    "_ansible_notify": ["handler"],
+    "_ansible_delegated_vars": {"node1": {"ansible_host": "127.0.0.99"}},
+    "_ansible_no_log": False,
+    "include": "/etc/passwd",
+    "include_variables": {"mnt_cluster": "x"},
+    "ping": "{{ lookup('ansible.builtin.pipe', 'TRAP') }}",
+    "marked": {"__ansible_unsafe": "{{ lookup('ansible.builtin.pipe', 'TRAP') }}"},
+}
+AFTER = """
+    - name: On the head
+      ansible.builtin.command: printf %s {{ (asked | to_json) | quote }}
+      delegate_to: localhost
+      become: false
+    - name: Use it
+      ansible.builtin.debug:
+        msg: "{{ asked }} {{ ansible_facts }} {{ ansible_local }} {{ hostvars.node1.asked }}"
+    - name: Still itself
+      ansible.builtin.assert:
+        that: inventory_hostname == wanted and playbook_dir != '/' and groups.all | length == 3
+      vars:
+        wanted: "{{ ansible_play_hosts_all[(ansible_host | split('.') | last | int) - 1] }}"
+    - name: Ask at the end
+      ansible.builtin.ping:
+"""
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_an_answer_is_no_variable(hosts: AnsibleHosts, once: bool) -> None:
+    trap = hosts.place / "trap"
+    (hosts.place / "bin" / "spring").write_text(f"#!/bin/sh\ntouch {trap}\n")
+    (hosts.place / "bin" / "spring").chmod(0o755)
+    hosts.answer("node1", json.dumps(TRUSTED).replace("TRAP", str(hosts.place / "bin" / "spring")))
+    asked = "register: asked\n      run_once: true" if once else "register: asked"
+    first = "- name: Ask first\n      ansible.builtin.ping:\n    - name: Ask\n"  # finds the interpreter
+    played = hosts.play(PING.replace("- name: Ask\n", first).replace("register: asked", asked) + AFTER)
+    assert not trap.exists(), hosts.log
+    assert statuses(played) == "changed changed changed", hosts.log
+    assert not any("127.0.0.99" in line or "ProxyCommand" in line for line in hosts.argv)
+
+
 def sleepers() -> list[int]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
