@@ -102,13 +102,14 @@ def _of_host(
 
 
 def _words(host: Host, destination: Destination, timeouts: Timeouts) -> list[str]:
-    """Options for ssh, as `mnt` itself logs in, with a way of our own through the gateways.
+    """Options for ssh, as `mnt` itself logs in, with a way of our own through the gateways; host keys must be
+    known by now.
 
     None of them contains "ControlPath": so Ansible shares its connections by a socket in a directory of the
     user's own (`control_path_dir`), and not by one that ssh_config names.
     """
     login = replace(host.ssh, user=None, port=None)  # Ansible gives these itself
-    words = login_words(login, timeouts, strict=destination.strict)
+    words = login_words(login, timeouts, strict=True)
     if destination.jumps:
         return [*words, "-o", f"ProxyCommand={_through(destination.jumps, timeouts)}"]
     return words if host.ssh.gateway is None else [*words, "-J", "none"]
@@ -120,7 +121,7 @@ def _through(gateways: Sequence[Destination], timeouts: Timeouts) -> str:
     With ProxyJump, ssh itself would start them, and they would use the socket that a ControlPath names.
     """
     *before, last = gateways
-    words = ["ssh", *login_words(last.given, timeouts, strict=last.strict), "-S", "none"]
+    words = ["ssh", *login_words(last.given, timeouts, strict=True), "-S", "none"]
     if before:
         words += ["-o", f"ProxyCommand={_through(before, timeouts)}"]
     # ssh replaces %h and %p in the whole command.

@@ -36,6 +36,7 @@ forks = 32
 interpreter_python = auto_silent
 retry_files_enabled = false
 deprecation_warnings = false
+host_key_checking = true
 inject_facts_as_vars = false
 fact_caching = memory
 task_timeout = {seconds}
@@ -210,6 +211,7 @@ def _environment(private: Path) -> dict[str, str]:
         **own,
         "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]),
         "ANSIBLE_CONFIG": os.fspath(private / _Files.settings),
+        "ANSIBLE_HOST_KEY_CHECKING": "True",  # else ansible-runner sets it to False
         "ANSIBLE_NOCOLOR": "1",
         "AWX_LIB_DIRECTORY": os.fspath(Path(__file__).parent / "callback"),
         "MNT_SETUP_EVENTS": os.fspath(private / _Files.events),

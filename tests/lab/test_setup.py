@@ -18,6 +18,7 @@ from setups import allow_sudo, output
 from terminals import on_a_terminal
 from waiting import rest_of, wait_for
 
+from mnt import keys
 from mnt.lab.lab import Lab
 from mnt.remote.job.procs import pids_with_environment
 
@@ -118,6 +119,23 @@ def test_ctrl_c_ends_ansible(hosts: Lab) -> None:
     assert running.returncode == 130, said
     assert "Traceback" not in said
     assert [*pids_with_environment(mine)] == []
+
+
+def test_a_host_key_that_has_changed(hosts: Lab, run_mnt: Mnt, tmp_path: Path) -> None:
+    """Nothing runs there, whatever Ansible's own setting for host keys is."""
+    known, inventory = tmp_path / "known_hosts", tmp_path / "inventory.yaml"
+    text = hosts.inventory_path.read_text()
+    old = str(hosts.inventory_path.with_name("known_hosts"))
+    assert old in text
+    inventory.write_text(text.replace(old, str(known)))
+    key = " ".join(keys.generate().public.split()[:2])
+    known.write_text(f"{hosts.host('node2').spec.management} {key}\n")  # node1's is recorded by mnt's login
+    env = {"ANSIBLE_HOST_KEY_CHECKING": "False", "MNT_INVENTORY": str(inventory)}
+    done = run_mnt("setup", "firewall", "--json", env=env)
+    found = documents(done)["firewall"]["hosts"]
+    assert (found["node1"]["status"], found["node2"]["status"]) == ("changed", "unreachable"), done.stdout
+    assert "HOST IDENTIFICATION HAS CHANGED" in found["node2"]["problem"]
+    assert hosts.host("node2").exec(["nft", "list", "ruleset"]).stdout == ""
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,13 @@ def test_an_answer_is_no_variable(hosts: AnsibleHosts, once: bool) -> None:
     assert not any("127.0.0.99" in line or "ProxyCommand" in line for line in hosts.argv)
 
 
+def test_host_keys_are_checked(hosts: AnsibleHosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANSIBLE_HOST_KEY_CHECKING", "False")
+    monkeypatch.setenv("ANSIBLE_SSH_ARGS", "-o ProxyCommand=x")
+    assert hosts.play(PING).ok
+    assert all("StrictHostKeyChecking" not in line and "ProxyCommand" not in line for line in hosts.argv)
+
+
 def sleepers() -> list[int]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
