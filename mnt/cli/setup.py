@@ -83,7 +83,8 @@ def setup(
         if not as_json:
             _show_plan(plan)
         _agree(yes or check, may_ask=not as_json)
-    options = Options(variables, check, _password() if ask_become_pass else None)
+    asked = [host.name for host in selection.hosts if any(host.name in step.hosts for step in plan)]
+    options = Options(variables, check, _password(asked) if ask_become_pass else None)
     done: dict[str, Played] = {}
 
     def show(step: Step, played: Played, log: Path) -> None:
@@ -148,10 +149,10 @@ def _agree(agreed: bool, *, may_ask: bool) -> None:
         raise UsageError("nothing is run")
 
 
-def _password() -> str:
-    """Raises UsageError if there is no terminal."""
-    given = ask_secret("Password for sudo on the hosts: ")
-    if given is None:
+def _password(hosts: Sequence[str]) -> str:
+    """Of the user, for all of these hosts. Raises UsageError if there is no terminal."""
+    given = ask_secret(f"Password for sudo on {fold(hosts)}: ")
+    if not given:
         raise UsageError("--ask-become-pass: no password was given", fix="type it at a terminal")
     return given
 

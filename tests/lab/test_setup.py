@@ -85,7 +85,9 @@ def test_the_password_for_sudo(hosts: Lab, tmp_path: Path, typed: str, code: int
         write_file(host, SUDOERS, "mnt ALL=(ALL) ALL\n")
         assert host.exec(["sh", "-c", "echo mnt:right | chpasswd"]).returncode == 0
     argv = [sys.executable, "-m", "mnt", "setup", "firewall", "-K", "-i", str(hosts.inventory_path)]
-    said = on_a_terminal(argv, [("Password for sudo", typed)], {"XDG_STATE_HOME": str(tmp_path)})
+    said = on_a_terminal(
+        argv, [("Password for sudo on node[1-2]: ", typed)], {"XDG_STATE_HOME": str(tmp_path)}
+    )
     assert said.code == code, said.text
     assert ("type the password of mnt for sudo again" in said.text) is (code == 1)
     assert typed not in "".join(file.read_text() for file in (tmp_path / "mnt" / "setup").iterdir())
