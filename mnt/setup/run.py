@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,9 @@ from mnt.facts.fleet import FleetFacts
 from mnt.fleet import Fleet, Timeouts
 from mnt.network.decision import NetworkDecision
 from mnt.paths import state_directory
-from mnt.remote.common.files import strerror
+from mnt.remote.common.files import make_directories, strerror
+from mnt.remote.common.owners import check_owners
+from mnt.remote.common.refusal import Refused
 from mnt.setup import playbooks
 from mnt.setup.hosts import ansible_inventory
 from mnt.setup.plan import Step
@@ -83,9 +86,12 @@ def _log(playbook: str) -> Path:
     """A new file for Ansible's output."""
     try:
         directory = state_directory() / "setup"
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directories(directory)
+        check_owners(os.fspath(directory))
         log = directory / f"{time.strftime('%Y%m%d-%H%M%S')}-{playbook}.log"
         log.touch(mode=0o600)
+    except Refused as refusal:
+        raise MntError(f"Ansible's output: {refusal.message}", fix=refusal.fix) from None
     except OSError as error:
         raise MntError(
             f"{error.filename}: Ansible's output cannot be kept: {strerror(error)}", fix="set XDG_STATE_HOME"
