@@ -88,8 +88,9 @@ class AnsibleHosts:
 
 
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int = 3) -> AnsibleHosts:
-    """Skips the test without Ansible."""
+    """Skips the test without Ansible, or with one that is older than the extra `setup` allows."""
     pytest.importorskip("ansible_runner", reason="pip install 'mnt-cluster[setup]'")
+    pytest.importorskip("ansible", "2.19", reason="pip install 'mnt-cluster[setup]'")
     hosts = AnsibleHosts(tmp_path, count)
     monkeypatch.setenv("HOSTS", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
