@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -130,10 +131,16 @@ def _through(gateways: Sequence[Destination], timeouts: Timeouts) -> str:
 
 
 def _subnet(inventory: Inventory, nics: Mapping[str, NicChoice]) -> str:
-    """The training network; the networks of the NICs, with commas, if the inventory names none."""
+    """The training network. If the inventory names none: with commas, the networks that more than half of the
+    hosts say they are in, and the addresses of the others: a single host could name all of the internet.
+    """
     if inventory.network.subnet is not None:
         return inventory.network.subnet
-    return ",".join(dict.fromkeys(str(nic.network) for nic in nics.values()))
+    said = Counter(nic.network for nic in nics.values())
+    agreed = {network for network, count in said.items() if 2 * count > len(nics)}
+    return ",".join(
+        dict.fromkeys(str(nic.network) if nic.network in agreed else nic.address for nic in nics.values())
+    )
 
 
 def _groups(inventory: Inventory, hosts: Sequence[Host]) -> dict[str, Any]:
