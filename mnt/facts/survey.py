@@ -21,6 +21,7 @@ class Environment:
     kind: Literal["venv", "conda"]
     version: Short  # of Python: 3.11.2
     packages: Mapping[Short, Short] = field(default_factory=dict)  # canonical name (PEP 503) -> version
+    exposed: Short | None = None  # why another user could have written it; None: nobody could
 
 
 @dataclass(frozen=True)

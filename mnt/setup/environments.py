@@ -9,7 +9,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from mnt.facts.host import HostFacts
-from mnt.facts.survey import Survey
+from mnt.facts.survey import Environment, Survey
 from mnt.inventory.hostlist import brief
 from mnt.paths import part_below
 
@@ -39,7 +39,8 @@ class _Found:
 def choose(facts: Mapping[str, HostFacts], surveys: Mapping[str, Survey], new: str) -> Choice:
     """The interpreter that all hosts have and that has most of what trains; else `new`.
 
-    What only some of the hosts have does not count: one host does not choose what the others run.
+    What only some of the hosts have does not count: one host does not choose what the others run. Nor does
+    what another user of a host could have written; the reason names it.
 
     Args:
         facts, surveys: of the hosts that answered.
@@ -49,26 +50,47 @@ def choose(facts: Mapping[str, HostFacts], surveys: Mapping[str, Survey], new: s
     common = set(per_host[0]).intersection(*per_host[1:]) if per_host else set()
     ranked = sorted(common, key=lambda path: (_rank([found[path] for found in per_host]), path), reverse=True)
     best = ranked[0] if ranked else None
+    foreign = _foreign(surveys)
     if best is None or not _same(best, per_host).get("torch"):
-        return Choice(new, f"{_without_torch(surveys)}: `mnt setup environment` makes it", missing=True)
+        why = f"{_without_torch(surveys)}: `mnt setup environment` makes it{foreign}"
+        return Choice(new, why, missing=True)
     packages = _same(best, per_host)
     what = f"{_KINDS[per_host[0][best].kind]} Python {per_host[0][best].version}"
     has = ", ".join(f"{name} {version}" for name, version in packages.items())
     others = len(ranked) - 1
     instead = f"; {others} more interpreter{'s are' if others > 1 else ' is'} on all hosts" if others else ""
-    return Choice(best, f"{what}, {has}{instead}", packages)
+    return Choice(best, f"{what}, {has}{instead}{foreign}", packages)
 
 
 def _on(facts: HostFacts, survey: Survey) -> dict[str, _Found]:
     """The interpreters of a host by path; `~` is the user's home, which may be another on each host."""
     found = {}
-    for each in survey.environments:
+    for each in _own(survey):
         part = part_below(each.path, facts.home)
         path = each.path if part is None else f"~/{part}"
         found[path] = _Found(each.kind, each.version, each.packages)
     if facts.python is not None and facts.python.executable not in found:
         found[facts.python.executable] = _Found("system", facts.python.version, facts.packages)
     return found
+
+
+def _own(survey: Survey) -> list[Environment]:
+    """Those that only the user who logs in, and root, could have written."""
+    return [each for each in survey.environments if each.exposed is None]
+
+
+def _foreign(surveys: Mapping[str, Survey]) -> str:
+    """What is left out although it has torch, the first of it; empty: nothing."""
+    found = {
+        each.path: each.exposed
+        for survey in surveys.values()
+        for each in survey.environments
+        if each.exposed is not None and "torch" in each.packages
+    }
+    if not found:
+        return ""
+    path, why = next(iter(found.items()))
+    return f"; {path} is not taken: {why} (if you trust whoever can write there, set `python` to it)"
 
 
 def _rank(found: list[_Found]) -> tuple[object, ...]:
@@ -105,11 +127,9 @@ def _same(path: str, per_host: list[dict[str, _Found]]) -> dict[str, str]:
 
 def _without_torch(surveys: Mapping[str, Survey]) -> str:
     having = [
-        host
-        for host, survey in surveys.items()
-        if any("torch" in each.packages for each in survey.environments)
+        host for host, survey in surveys.items() if any("torch" in each.packages for each in _own(survey))
     ]
     if not having:
         return "no environment with torch was found"
-    path = next(each.path for each in surveys[having[0]].environments if "torch" in each.packages)
+    path = next(each.path for each in _own(surveys[having[0]]) if "torch" in each.packages)
     return f"no environment with one version of torch is on all hosts: {brief(having)} has {path}"

@@ -77,7 +77,9 @@ def test_a_disk_that_each_host_has_for_itself_is_not_shared(make_lab: MakeLab, i
     assert [mount["path"] for mount in inventory["storage"]] == ["/shared"]
 
 
-def test_the_environment_that_all_have(make_lab: MakeLab, init: Any) -> None:
+@pytest.mark.parametrize("eve", [False, True])
+def test_the_environment_that_all_have(make_lab: MakeLab, init: Any, tmp_path: Path, eve: bool) -> None:
+    """A better one that another user of the hosts has made is not taken."""
     lab = make_lab(count=2)
     make = """for p in {}; do
         site=$p/lib/python3.11/site-packages; mkdir -p $p/bin; ln -s /usr/bin/python3 $p/bin/python
@@ -90,8 +92,15 @@ def test_the_environment_that_all_have(make_lab: MakeLab, init: Any) -> None:
     for host in lab.hosts:
         places = "/opt/all /opt/only" if host.name == "node1" else "/opt/all"
         assert host.exec(["sh", "-c", make.format(places)]).returncode == 0
+    if eve:
+        newer = make.format("/shared/.z").replace("9.9.9", "99.9.9")
+        argv = ["setpriv", "--reuid=64999", "--regid=64999", "--clear-groups", "sh", "-c", newer]
+        assert lab.hosts[0].exec(["sh", "-c", "chown 0:0 /shared && chmod 1777 /shared"]).returncode == 0
+        assert lab.hosts[0].exec(argv).returncode == 0
     _, _, inventory = init(lab, "-n", "node[1-2]")
     assert inventory["defaults"]["python"] == "/opt/all/bin/python"
+    comments = " ".join((tmp_path / FILE).read_text().replace("#", " ").split())
+    assert ("/shared/.z/bin/python is not taken: /shared/.z belongs to uid 64999" in comments) is eve
     assert inventory["require"] == dict.fromkeys(("torch", "deepspeed", "transformers"), "==9.9.9")
 
 

@@ -59,6 +59,21 @@ def test_what_one_host_has_the_others_do_not_run() -> None:
     )
 
 
+def test_what_another_user_could_have_written_is_named_and_not_taken() -> None:
+    newest = {"torch": "99.0", "deepspeed": "99.0", "transformers": "99.0"}
+    theirs = Environment("/shared/.z/bin/python", "venv", "3.13.9", newest, "/shared/.z belongs to eve")
+    own = Environment("/opt/own/bin/python", "venv", "3.11.2", TORCH)
+    facts = {host: HostFacts(host, python=SYSTEM) for host in "ab"}
+    said = "/shared/.z/bin/python is not taken: /shared/.z belongs to eve"
+    found = choose(facts, dict.fromkeys("ab", Survey((theirs, own))), NEW)
+    assert (found.python, found.packages) == (own.path, TORCH)
+    assert said in found.reason
+    found = choose(facts, dict.fromkeys("ab", Survey((theirs,))), NEW)
+    assert (found.python, found.missing) == (NEW, True)
+    assert found.reason.startswith("no environment with torch was found: `mnt setup environment` makes it; ")
+    assert said in found.reason
+
+
 def test_versions_that_are_none_and_no_torch_at_all() -> None:
     none = of(a={"/x/bin/python": {}}, b={"/x/bin/python": {}})
     assert none.reason == "no environment with torch was found: `mnt setup environment` makes it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from mnt.remote.probe import survey
 from mnt.remote.probe.filesystems import parse_mounts
 
 NAMES = ["torch", "deepspeed"]
+EVE = 64999  # no such user here
 
 
 def environment(
@@ -73,6 +75,22 @@ def test_what_conda_has_listed(home: Path, tmp_path_factory: pytest.TempPathFact
     assert [(each.path, each.version) for each in run().environments] == [
         (f"{elsewhere}/bin/python", "3.12.4")
     ]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+def test_what_another_user_could_have_written(home: Path) -> None:
+    names = ("own", "theirs", "open", "packages", "linked")
+    made = {name: environment(home / name, {"torch": "99.0"}) for name in names}
+    os.chown(home / "theirs", EVE, EVE)
+    (home / "open" / "bin").chmod(0o777)
+    os.chown(next((home / "packages").glob("lib/*/site-packages")), EVE, EVE)
+    made["linked"].unlink()
+    made["linked"].symlink_to(made["theirs"])
+    found = {each.path: each.exposed for each in run().environments}
+    assert found.pop(str(made["own"])) is None
+    assert found.pop(str(made["open"])) == f"all users can write to {home}/open/bin (mode 0777)"
+    assert len(found) == 3
+    assert all(f" belongs to uid {EVE}, not to " in (why or "") for why in found.values())
 
 
 def test_what_is_no_environment(home: Path) -> None:

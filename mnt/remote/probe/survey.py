@@ -22,10 +22,13 @@ from typing import Any, BinaryIO
 
 from mnt.remote.common.files import entries, read
 from mnt.remote.common.forms import ENVIRONMENTS, LONGEST_PATH, STORAGE
+from mnt.remote.common.owners import check_owners
+from mnt.remote.common.refusal import Refused
 from mnt.remote.probe.distributions import packages
 from mnt.remote.probe.filesystems import Answer, holder, look_at, parse_mounts
 
 _MOST_ENTRIES = 200  # of a directory of environments
+_SAID = 200  # characters of why an environment is not to be trusted
 
 # Where people, conda's and mnt's own installers put environments, or directories of them.
 _HOMES = ("~", "~/venvs", "~/envs", "~/.virtualenvs", "~/.venvs", "~/.pyenv/versions", "~/.conda/envs")
@@ -125,7 +128,18 @@ def describe(directory: str, names: Iterable[str]) -> dict[str, object] | None:
         "kind": "conda" if conda else "venv",
         "version": version[1].rstrip(".") if version else libraries[0].replace("python", ""),
         "packages": packages(names, search),
+        "exposed": exposed(python, *search),
     }
+
+
+def exposed(*places: str) -> str | None:
+    """Why another user could have written what is at these places, or on the way; None: nobody could."""
+    try:
+        for place in places:
+            check_owners(place)
+    except Refused as refusal:
+        return refusal.message[:_SAID]
+    return None
 
 
 def source(peer: str) -> str | None:
