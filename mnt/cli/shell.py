@@ -20,6 +20,7 @@ from mnt.inventory.spelling import did_you_mean
 from mnt.launch import run
 from mnt.launch.backends import DEFAULT, backend_named
 from mnt.launch.backends.api import Request, Reservation, new_job_id
+from mnt.launch.facts import Untrusted
 from mnt.launch.plan import LaunchOptions
 from mnt.launch.shell import shell_of, shell_without_plan
 from mnt.tasks.push import find_place
@@ -83,5 +84,6 @@ def _command(selection: Selection, target: Host) -> str:
     assert found is not None  # noqa: S101 - narrows the type
     if found.error is not None:
         ui.warn(f"the shell is in your home: {found.error}")
-    directory = posixpath.dirname(target.python[0])
+    trusted = not isinstance(draft.error, Untrusted)  # else what is typed could be another user's
+    directory = posixpath.dirname(target.python[0]) if trusted else ""
     return shell_without_plan(found.value, target.env, [directory] if directory else [])

@@ -12,8 +12,18 @@ from msgspec import Meta
 
 from mnt.facts.nccl import ConfFile
 from mnt.facts.rdma import RdmaFacts
-from mnt.facts.system import Artifacts, Gpus, Logind, Neighbours, Ofed, OwnProcesses, Resolved, Session
-from mnt.remote.common.forms import ADDRESSES, NICS
+from mnt.facts.system import (
+    Artifacts,
+    Exposed,
+    Gpus,
+    Logind,
+    Neighbours,
+    Ofed,
+    OwnProcesses,
+    Resolved,
+    Session,
+)
+from mnt.remote.common.forms import ADDRESSES, EXPOSED, NICS
 from mnt.tasks.shape import (
     Address,
     Count,
@@ -107,6 +117,12 @@ class Interpreter:
     version: Short  # 3.11.2
     executable: PathText
     problem: str | None = None  # why the configured one was not used
+    exposed: Exposed | None = None  # why others could exchange the configured one: the inventory allows it
+
+    @property
+    def refused(self) -> str | None:
+        """Why the configured one was not run: other users could exchange it, and the inventory forbids it."""
+        return self.problem if self.problem and self.problem.startswith(EXPOSED) else None
 
 
 @dataclass(frozen=True)

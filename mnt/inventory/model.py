@@ -73,6 +73,9 @@ class Tuning(Section, frozen=True):
     ib_qps_per_connection: Annotated[int, Meta(ge=1, le=128)] | None = None
 
 
+ANYBODY = "*"  # in place of a user; no inventory can say it
+
+
 @dataclass(frozen=True)
 class Host:
     """One bare-metal host, with the settings that hold for it."""
@@ -81,6 +84,7 @@ class Host:
     address: str  # for SSH; the name, unless the inventory has another
     ssh: Ssh = field(default_factory=Ssh)
     python: tuple[str, ...] = ("python3",)  # argv prefix of the interpreter that trains
+    python_owner: str | None = None  # the user of the host who may have made it; ANYBODY: all may
     workdir: str = "~/mnt"
     workdir_group: str | None = None  # the Unix group that shares the workdir
     jobs_dir: str = "~/.mnt/jobs"

@@ -24,6 +24,7 @@ from mnt.inventory.values import (
     PackageName,
     Subnet,
     Text,
+    UserName,
     VariableName,
     Versions,
     Word,
@@ -56,6 +57,7 @@ class Settings(Section, frozen=True):
     """Settings for all hosts, for a group, or for a host."""
 
     python: Interpreter = Interpreter("python3")
+    python_owner: UserName | None = None
     workdir: HostPath = ""
     workdir_group: Text | None = None
     jobs_dir: HostPath = ""

@@ -32,6 +32,9 @@ AsWritten = Annotated[str, Meta(extra={AS_WRITTEN: True})]
 
 Text = Annotated[str, Meta(pattern=rf"\A(?=.*\S){_ANY}+\Z")]  # one line
 Word = Annotated[str, Meta(pattern=rf"\A(?!-)[^\s{_CONTROL}]+\Z")]  # no program can read it as an option
+UserName = Annotated[
+    str, Meta(pattern=rf"\A(?![-*])[^\s:{_CONTROL}]+\Z", description="the name of one user of the host")
+]
 HeadPath = Annotated[str, Meta(pattern=rf"\A(?!-)(?=.*\S){_ANY}+\Z")]  # on this machine
 HostPath = Annotated[
     str, Meta(pattern=rf"\A[/~]{_ANY}*\Z", description="an absolute path or one that begins with '~/'")

@@ -44,9 +44,12 @@ def launch_facts(
     Args:
         preflight: run the checks.
 
-    Raises NeverStarted: a host cannot be reached, or did not answer.
+    Raises:
+        Untrusted: on a host, another user could exchange the interpreter.
+        NeverStarted: a host cannot be reached, or did not answer.
     """
     found, network = first_look(fleet, inventory, hosts)
+    _require_trust(found)
     releases = fleet.run(find_release)
     _require_answers(found, releases.errors())
     trees = {name: _tree(release) for name, release in releases.values_by_host().items()}
@@ -94,6 +97,26 @@ def _unfit_here(host: Host, facts: HostFacts) -> NeverStarted | None:
             "or name an interpreter that has it: --python PATH",
         )
     return None
+
+
+class Untrusted(NeverStarted):
+    """Another user of a host could exchange the interpreter, or what is in its directory."""
+
+
+def _require_trust(found: FleetFacts) -> None:
+    """Raises Untrusted, whatever options there are: nothing is run from there."""
+    refused = [
+        HostError(
+            host.name,
+            "command",
+            f"{' '.join(host.python)} is not run: {facts.python.refused}",
+            fix="mnt preflight --only python-version",
+        )
+        for host, facts in found.answers()
+        if facts.python is not None and facts.python.refused
+    ]
+    if refused:
+        raise Untrusted.because(refused, "hosts failed")
 
 
 def _require_answers(found: FleetFacts, errors: Mapping[str, HostError]) -> None:

@@ -90,7 +90,7 @@ def _foreign(surveys: Mapping[str, Survey]) -> str:
     if not found:
         return ""
     path, why = next(iter(found.items()))
-    return f"; {path} is not taken: {why} (if you trust whoever can write there, set `python` to it)"
+    return f"; {path} is not taken: {why} (if you trust that user, set `python` to it, and `python_owner`)"
 
 
 def _rank(found: list[_Found]) -> tuple[object, ...]:

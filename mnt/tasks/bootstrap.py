@@ -57,14 +57,25 @@ def shell_line(name: str) -> str:
     return " ".join(line for line in lines if line and not line.startswith("#"))
 
 
-def opening(mark: str, python: Sequence[str], *, why: str = "", stale: int | None = None) -> bytes:
+def opening(
+    mark: str,
+    python: Sequence[str],
+    *,
+    why: str = "",
+    stale: int | None = None,
+    owner: str | None = None,
+    group: str | None = None,
+) -> bytes:
     """What COMMAND reads before the request.
+
+    An interpreter that another user of the host could exchange is not run.
 
     Args:
         mark: see `new_mark`.
         python: words of the configured interpreter; empty: only the usual places are tried.
         why: why the configured interpreter is not used.
         stale: process group of an earlier run that hangs, to be killed first.
+        owner, group: a user, and a group whose members, may be able to exchange it; ANYBODY: all users may.
 
     Raises ValueError if a word of `python` is empty or contains a newline or NUL.
     """
@@ -76,6 +87,8 @@ def opening(mark: str, python: Sequence[str], *, why: str = "", stale: int | Non
         mark,
         "" if stale is None else str(stale),
         why,
+        owner or "",
+        group or "",
         f"exec({_STUB!r})",
         str(len(python)),
         *python,

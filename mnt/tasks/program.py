@@ -15,6 +15,7 @@ from mnt.fleet import HostConnection, Timeouts
 from mnt.fleet.shell import runs_nothing
 from mnt.fleet.wire.command import ReadTimeout, RunningCommand, remaining
 from mnt.remote.common.files import whole_number
+from mnt.remote.common.forms import EXPOSED
 from mnt.remote.common.life import HEARTBEAT
 from mnt.tasks import bootstrap, bundle
 from mnt.tasks.bootstrap import BadFrame, Frame, FrameReader
@@ -82,13 +83,16 @@ def run_program(
         HostError: phase `command`: the program died, or took too long; `answer`: the answer is not valid;
             `channel`: the connection was lost; or a phase of the login.
     """
-    host, python, patience = connection.target.name, connection.target.python, connection.timeouts.interpreter
+    target, patience = connection.target, connection.timeouts.interpreter
+    host, python = target.name, target.python
     deadline = None if timeout is None else time.monotonic() + timeout
     most = bound or bound_of(name)
 
     def attempt(words: Sequence[str], why: str = "", stale: int | None = None) -> dict[str, Any]:
         mark = bootstrap.new_mark()
-        opening = bootstrap.opening(mark, words, why=why, stale=stale)
+        opening = bootstrap.opening(
+            mark, words, why=why, stale=stale, owner=target.python_owner, group=target.workdir_group
+        )
         request = bootstrap.request(mark, name, args, most.size)
         if stdin is None:
             request += bootstrap.END_OF_STREAM
@@ -316,7 +320,7 @@ def _last_line(text: str) -> str:
 
 def _attempts(tried: Sequence[str]) -> list[str]:
     """For people: boot.sh's `CODE WORDS` of the configured interpreter and of those that exist."""
-    meanings = {"97": "too old", "126": "cannot be run", "127": "not found"}
+    meanings = {"96": EXPOSED, "97": "too old", "126": "cannot be run", "127": "not found"}
     attempts = []
     for index, attempt in enumerate(tried):
         code, _, words = attempt.partition(" ")

@@ -310,6 +310,41 @@ def test_a_directory_of_jobs_of_eve(attacked: Attacked, tree: Path) -> None:
     assert attacked.files(jobs) == before
 
 
+def test_an_interpreter_that_eve_could_exchange(attacked: Attacked, tree: Path) -> None:
+    """In a directory like /tmp, she was first at the place that the inventory names."""
+    place, ran = "/srv/shared/env", "/tmp/ran"
+    real = attacked.document["defaults"]["python"]
+    attacked.as_root("install -d -m 1777 /srv/shared; echo eve:x:64999:64999::/:/bin/sh >> /etc/passwd")
+    attacked.as_eve(
+        f"mkdir -p {place}/bin && cd {place}/bin && "
+        f"printf '#!/bin/sh\\nid -u >>{ran}; exec {real} \"$@\"\\n' >python && chmod 755 python"
+    )
+    attacked.settings(python=f"{place}/bin/python")
+    assert attacked.mnt("push", str(tree)).returncode == 0
+    named = f"another user could exchange it: {place} belongs to eve (uid {EVE})"
+    (finding,) = json.loads(attacked.mnt("preflight", "--json", "--only", "python-version").stdout)[
+        "findings"
+    ]
+    assert (finding["severity"], finding["playbook"]) == ("fail", None)
+    assert named in finding["message"]
+    for command in (("launch", "train.py"), ("launch", "--no-preflight", "train.py")):
+        done = attacked.mnt(*command)
+        assert done.returncode == 125, (command, done.stdout, done.stderr)
+        assert named in done.stderr, (command, done.stderr)
+    for command in (("status",), ("stop",), ("net",)):
+        assert attacked.mnt(*command).returncode in (0, 1), command
+    assert attacked.host.exec(["test", "!", "-e", ran]).returncode == 0
+
+    attacked.settings(python=f"{place}/bin/python", python_owner="eve")
+    (finding,) = json.loads(attacked.mnt("preflight", "--json", "--only", "python-version").stdout)[
+        "findings"
+    ]
+    assert finding["severity"] == "warn"
+    assert "eve (uid 64999)" in finding["message"]
+    attacked.trained(tree)
+    assert attacked.as_root(f"sort -u {ran}") == str(attacked.uid)
+
+
 def test_a_group_that_shares_a_workdir(attacked: Attacked, tree: Path) -> None:
     """Eve is a colleague in the group `crew`, and made the workdir: refused, until the inventory names it."""
     host, workdir = attacked.host, "/srv/project"

@@ -31,6 +31,8 @@ class Conversation:
         env: Mapping[str, str] | None = None,
         stale: int | None = None,
         why: str = "",
+        owner: str | None = None,
+        group: str | None = None,
         mark: str | None = None,
     ) -> None:
         mark = mark or bootstrap.new_mark()
@@ -43,7 +45,7 @@ class Conversation:
             env={**os.environ, **(env or {})},
             start_new_session=True,
         )
-        opening = bootstrap.opening(mark, python, why=why, stale=stale)
+        opening = bootstrap.opening(mark, python, why=why, stale=stale, owner=owner, group=group)
         code = bootstrap.pack([("mnt.remote.trial", program)])
         self.send(opening + code + bootstrap.request(mark, "trial", dict(args or {})))
         if stream is not None:

@@ -99,7 +99,7 @@ class _Speaking(Unsuspicious):
         self._writer.close(0.0)
 
     def _speak(self) -> Iterator[bytes]:
-        _, mark, *_, count = (self._feed.readline()[:-1] for _ in range(6))
+        _, mark, *_, count = (self._feed.readline()[:-1] for _ in range(8))
         for _ in range(int(count or 0)):
             self._feed.readline()
         self._feed.read(int(self._feed.readline() or 0))  # the program

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from fleets import PYTHON, findings, make_fleet, only_finding, python, texts
 
-from mnt.facts.host import OsRelease
-from mnt.facts.system import Artifacts, GpuRow, Gpus, Ofed, Release
+from mnt.facts.host import Interpreter, OsRelease
+from mnt.facts.system import Artifacts, Exposed, GpuRow, Gpus, Ofed, Release
 from mnt.preflight.checks.versions import packages_to_look_up
 from mnt.preflight.findings import Severity
 from mnt.preflight.parity import satisfies
+from mnt.remote.common.forms import EXPOSED
 
 CUDA = {"packages": {"torch": "2.13.0+cu130", "nvidia-nccl-cu13": "2.28.9"}, "torch_cuda": "13.0"}
 
@@ -141,6 +142,24 @@ def test_an_interpreter_that_is_missing_says_what_there_is() -> None:
     assert f"not found: {PYTHON}" in finding.message
     assert finding.expected == f"{PYTHON} (inventory: python)"
     assert "for example to /usr/bin/python3 (3.11.2)" in finding.fix
+
+
+def test_an_interpreter_that_another_user_could_exchange() -> None:
+    why = f"{EXPOSED}: /shared/env belongs to eve (uid 1001)"
+    fallback = Interpreter(("python3",), False, "3.11.2", "/usr/bin/python3", problem=why)
+    change = {"python": fallback, "packages": {}, "torch_cuda": None}
+    finding = only_finding(make_fleet({"node2": change}), "python-version", "node2")
+    assert (finding.severity, finding.playbook) == (Severity.FAIL, None)
+    assert finding.message == f"{PYTHON} is not run: {why}, and so run code as you"
+    assert "python_owner" in finding.fix
+
+
+def test_an_interpreter_of_a_user_whom_the_inventory_names() -> None:
+    exposed = Exposed("/shared/env belongs to eve (uid 1001), not to me (uid 1000) or root", "rm")
+    change = {"python": replace(python(), exposed=exposed)}
+    finding = only_finding(make_fleet({"node2": change}), "python-version", "node2")
+    assert (finding.severity, finding.playbook) == (Severity.WARN, None)
+    assert finding.message == f"who can exchange {PYTHON} can run code as you: {exposed.message}"
 
 
 def test_no_python_at_all_names_what_was_tried() -> None:

@@ -64,6 +64,27 @@ def test_this_machine_answers_with_facts() -> None:
     assert "127.0.0.1/8" in loopback.ipv4
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+def test_who_else_could_exchange_the_interpreter(tmp_path: Path) -> None:
+    (tmp_path / "env").mkdir()
+    python = tmp_path / "env" / "python"
+    python.symlink_to(sys.executable)
+    boot = {"python": [str(python)], "configured": True, "why": ""}
+
+    def exposed(**args: object) -> str | None:
+        found = HostFacts.parse("here", run_probe(**{"_boot": boot, **args})).python
+        assert found is not None
+        return found.exposed and found.exposed.message
+
+    assert exposed() is None
+    os.chown(tmp_path / "env", 64999, 64999)
+    assert str(exposed()).startswith(f"{tmp_path}/env belongs to uid 64999, not to ")
+    assert exposed(workdir_group="no-such") == exposed()
+    assert (
+        exposed(_boot={**boot, "configured": False, "why": "not found"}) is None
+    )  # it is not the inventory's
+
+
 def test_without_arguments_it_asks_for_nothing() -> None:
     facts = HostFacts.parse("here", run_probe())
     assert (facts.mounts, facts.paths, facts.listeners) == ({}, {}, None)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from mnt.fleet import Fleet
 from mnt.fleet.processes import LocalConnection
-from mnt.inventory.model import Host, Inventory, Network, Ssh
+from mnt.inventory.model import ANYBODY, Host, Inventory, Network, Ssh
 from mnt.launch.backends.ssh import SshBackend
 
 CLUSTER = "this machine"
@@ -38,6 +38,7 @@ def this_machine(*, python: str | None = None, master_port: int = Network.master
         address="127.0.0.1",
         ssh=Ssh(config=None),
         python=(python or sys.executable,),
+        python_owner=ANYBODY,  # it was named, or has started mnt: here it is as if it were typed in a shell
         workdir=".",
         jobs_dir=os.path.expanduser(Host.jobs_dir),
         nic="lo",

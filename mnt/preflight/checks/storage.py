@@ -171,7 +171,7 @@ def file_owner(host: Host, facts: HostFacts) -> Iterator[Problem]:
     Another user who can replace code, a job's files or a directory above them can run commands as this user.
     A push, a launch and a stop refuse such a directory. `workdir_group` in the inventory allows a Unix group
     to share the workdir. The node-local directories `/tmp/mnt-UID` and `/tmp/mnt-tmp-UID` must belong to this
-    user alone. The rule is that of sshd's StrictModes.
+    user alone. The rule is that of sshd's StrictModes. `python-version` applies it to the interpreter.
     """
     for exposed in facts.artifacts.exposed if facts.artifacts else ():
         yield Problem(

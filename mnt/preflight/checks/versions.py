@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import HostFacts
+from mnt.facts.system import Exposed
 from mnt.inventory.model import Host
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.parity import Subject, by_majority, parity, pinned
@@ -23,6 +24,8 @@ from mnt.preflight.registry import Needs, check
 NOT_PACKAGES = frozenset({"python", "os-release", "kernel", "cuda", "nccl", "driver"})
 # Packages that have their own check.
 OWN_CHECK = ("torch", "deepspeed", "transformers")
+
+_OWN = "an interpreter that only this user and root can exchange"
 
 # The suffix that distinguishes the builds of one torch release; `cuda-version` judges the CUDA version.
 _BUILD = re.compile(r"\+(?:cpu|cu\d+|rocm[\d.]+|xpu)$")
@@ -118,10 +121,18 @@ def python_version(fleet: FleetFacts) -> Iterator[Problem]:
 
     If it does not run, the finding lists what was tried and which Python the host has. A different minor
     version is a failure, a different patch release a warning.
+
+    An interpreter is not run if another user of the host could exchange it, or a directory or a link on the
+    way there, by the rule of `file-owner`. `workdir_group` in the inventory allows a group this, and
+    `python_owner` a user, which is a warning: that user can run code as this one.
     """
     for host, facts in fleet.answers():
-        if facts.trains_with is None:
+        if facts.python is not None and facts.python.refused:
+            yield _refused(host, facts.python.refused)
+        elif facts.trains_with is None:
             yield _no_interpreter(host, facts)
+        elif facts.trains_with.exposed:
+            yield _exposed(host, facts.trains_with.exposed)
     versions = fleet.reported(lambda facts: facts.trains_with.version if facts.trains_with else None)
     subject = Subject(
         "Python",
@@ -138,6 +149,32 @@ def python_version(fleet: FleetFacts) -> Iterator[Problem]:
 
 def _minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
+
+
+def _refused(host: Host, why: str) -> Problem:
+    configured = pasteable(host.python)
+    return Problem(
+        hosts=(host.name,),
+        message=f"{configured} is not run: {why}, and so run code as you",
+        found=why,
+        expected=_OWN,
+        fix="set `python` in the inventory to an interpreter of this user or of root; or, if that user is "
+        "trusted with this account, set `python_owner` to the name",
+        playbook=None,
+    )
+
+
+def _exposed(host: Host, exposed: Exposed) -> Problem:
+    configured = pasteable(host.python)
+    return Problem(
+        hosts=(host.name,),
+        message=f"who can exchange {configured} can run code as you: {exposed.message}",
+        found=exposed.message,
+        expected=_OWN,
+        fix="use an interpreter of this user or of root, unless they are trusted with this account",
+        severity=Severity.WARN,
+        playbook=None,
+    )
 
 
 def _no_interpreter(host: Host, facts: HostFacts) -> Problem:

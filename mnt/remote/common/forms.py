@@ -7,6 +7,7 @@ HOST = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}"  # within a text
 HOST_NAME = rf"\A{HOST}\Z"  # also the name of a directory, and in an inventory
 MOST_PID = 2**22  # PID_MAX_LIMIT, proc(5)
 CALENDAR_END = 253402214400  # epoch seconds: the last day of the year 9999
+EXPOSED = "another user could exchange it"  # why boot.sh does not run an interpreter begins with this
 CONNECTED = "connected"  # the state of the link between two supervisors that hear each other
 MOST_USES = 10  # of a release that are listed
 LOG_JSON = 320 * 1024  # bytes in JSON of a part of a log

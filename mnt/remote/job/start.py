@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mnt.remote.common.files import make_directories, parse_json, replace_file, strerror
+from mnt.remote.common.forms import EXPOSED
 from mnt.remote.common.owners import check_owners, find_group, shared_group
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job.entry import about, describe, is_staged, living_supervisor, require
@@ -43,6 +44,9 @@ LOOK_EVERY = 0.05
 def check_node(args: dict[str, Any]) -> dict[str, Any]:
     """See `mnt.tasks.job.check_node`. Raises Refused."""
     spec = args["spec"]
+    why = args.get("_boot", {}).get("why", "")
+    if why.startswith(EXPOSED):
+        raise Refused(f"{spec['argv'][0]}: {why}", "set `python` of this host in the inventory")
     session, secrets = _session_environment(), args.get("secrets", {})
     _check(spec, {**session, **secrets})
     check_owners(temporary_directory(), private=1)  # the supervisor makes it

@@ -24,8 +24,10 @@ The answer's shape is that of `mnt.facts.host.HostFacts`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
+import shutil
 import socket
 import sys
 import time
@@ -35,6 +37,8 @@ from typing import Any, BinaryIO
 
 from mnt.remote.common.files import read, strerror
 from mnt.remote.common.forms import ADDRESSES
+from mnt.remote.common.owners import check_owners, find_group
+from mnt.remote.common.refusal import Refused
 from mnt.remote.job.ports import holders
 from mnt.remote.probe import rdma
 from mnt.remote.probe.distributions import nccl_library, packages, torch_cuda
@@ -80,7 +84,7 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
         "login": user,
         "session": own_session,
         "logind": logind(user["user"]),
-        "python": interpreter(args.get("_boot", {})),
+        "python": interpreter(args.get("_boot", {}), args.get("workdir_group")),
         "packages": packages(args.get("packages", []), sys.path),
         "torch_cuda": torch_cuda(sys.path),
         "nccl_library": nccl_library(sys.path),
@@ -143,12 +147,28 @@ def resolve(name: str) -> dict[str, object]:
     return {"addresses": list(dict.fromkeys(entry[4][0] for entry in found))[:ADDRESSES], "error": None}
 
 
-def interpreter(boot: dict[str, Any]) -> dict[str, object]:
-    """The Python that runs this, and whether it is the one of the inventory."""
+def interpreter(boot: dict[str, Any], group: str | None) -> dict[str, object]:
+    """The Python that runs this, whether it is the one of the inventory, and who else could exchange it."""
+    argv, configured = boot.get("python", [sys.executable]), boot.get("configured", True)
+    path = shutil.which(argv[0])
     return {
-        "argv": boot.get("python", [sys.executable]),
-        "configured": boot.get("configured", True),
+        "argv": argv,
+        "configured": configured,
         "problem": boot.get("why") or None,
         "version": ".".join(str(part) for part in sys.version_info[:3]),
         "executable": sys.executable,
+        "exposed": exposed_file(os.path.abspath(path), group) if configured and path else None,
     }
+
+
+def exposed_file(path: str, group: str | None) -> dict[str, Any] | None:
+    """Why others than this user, root and the group could exchange a file; None: they could not."""
+    try:
+        check_owners(path)
+    except Refused as refusal:
+        if group is not None:
+            with contextlib.suppress(Refused):
+                check_owners(path, find_group(group))
+                return None
+        return refusal.document()
+    return None
