@@ -16,12 +16,15 @@ made where it stays; its last file is `mnt-environment.json`.
 import base64
 import contextlib
 import errno
+import grp
 import hashlib
 import json
 import os
+import pwd
 import re
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -130,6 +133,11 @@ def interpreter(name, specifier):
         path = shutil.which(os.path.expanduser(each))
         if path is None:
             continue
+        try:
+            judge(os.path.abspath(path), {0, os.getuid(), int(os.environ.get("SUDO_UID", "0"))})
+        except Failed as why:
+            tried.append(str(why))
+            continue
         look = "import sys; print(*sys.version_info[:3])"
         done = subprocess.run([path, "-c", look], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         if done.returncode == 0:
@@ -159,8 +167,11 @@ class Place:
 
     def current(self):
         """The marker of what PATH leads to; None: nothing. Raises Failed for what others have made."""
+        judge(self.builds)
+        judge(self.path)
         if not os.path.lexists(self.path):
             return None
+        judge(self.python)
         target = os.path.realpath(self.path)
         if os.path.dirname(target) != os.path.realpath(self.builds):
             raise Failed(
@@ -170,12 +181,19 @@ class Place:
         return read_marker(target)
 
     def owner_is_root(self):
-        """Whether this user cannot write where it is to be made, so that root must."""
+        """Whether this user cannot write where it is to be made, so that root must.
+
+        Raises Failed if anybody but root could exchange what root builds there.
+        """
         parent = os.path.dirname(self.path)
         while not os.path.isdir(parent):
             parent = os.path.dirname(parent)
         there = [parent] + [self.builds] * os.path.isdir(self.builds)
-        return not all(os.access(each, os.W_OK | os.X_OK) for each in there)
+        if all(os.access(each, os.W_OK | os.X_OK) for each in there):
+            return False
+        for each in there + [self.path]:
+            judge(each, {0}, last=each != parent)
+        return True
 
 
 def read_marker(build):
@@ -184,6 +202,110 @@ def read_marker(build):
             return json.load(file)
     except FileNotFoundError:
         return None
+
+
+# --- who could exchange it -------------------------------------------------------------------------------
+
+
+def judge(path, uids=None, last=True):
+    """Refuse a path that another user could exchange: the rule of sshd's StrictModes, as in all of mnt.
+
+    Each level belongs to this user or to root, and no other user can write to it; a directory with the sticky
+    bit, like /tmp, may be on the way. Links are followed, and are levels too. The levels are judged from / on,
+    so that nobody else can exchange one that is judged. It ends at what does not exist.
+
+    Args:
+        uids: the users who may own it, in place of this one and root.
+        last: whether the path itself may be no such directory.
+
+    Raises Failed, naming the level and its owner.
+    """
+    uids = (uids or {0, os.getuid()}) | nobody()
+    mounted = mounted_by_others(uids)
+    todo, here, links = ["/"] + path.split("/"), "/", 0
+    while todo:
+        name = todo.pop(0)
+        if name in ("", ".", ".."):
+            here = os.path.dirname(here) if name == ".." else here
+            continue
+        level = os.path.join(here, name)
+        if level in mounted:
+            raise Failed("another user has mounted a file system (FUSE) on %s; use another place" % level)
+        try:
+            found = os.lstat(level)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        judge_level(level, found, uids, last and not any(todo))
+        here = level
+        if stat.S_ISLNK(found.st_mode):
+            links += 1
+            if links > 40:
+                raise Failed("%s leads nowhere" % level)
+            target = os.readlink(level)
+            here = "/" if target.startswith("/") else os.path.dirname(level)
+            todo = target.split("/") + todo
+
+
+def judge_level(level, found, uids, last):
+    """Raises Failed if anybody but these users could exchange what is at this level of a path."""
+    hint = "who can write there could run code as you; use another place, or look at it: ls -ld %s" % level
+    sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+    if found.st_uid not in uids:
+        raise Failed("%s belongs to %s: %s" % (level, user(found.st_uid), hint))
+    if stat.S_ISLNK(found.st_mode) or (sticky and not last):
+        return
+    if found.st_mode & 0o002:
+        raise Failed("all users can write to %s: %s" % (level, hint))
+    if found.st_mode & 0o020 and (has_list(level) or not own_group(found.st_gid, uids)):
+        raise Failed("the group %d can write to %s: %s" % (found.st_gid, level, hint))
+
+
+def user(uid):
+    try:
+        return "%s (uid %d)" % (pwd.getpwuid(uid).pw_name, uid)
+    except KeyError:
+        return "uid %d" % uid
+
+
+def own_group(gid, uids):
+    """Whether a group is that of one of these users alone, as useradd makes it."""
+    try:
+        name = grp.getgrgid(gid).gr_name
+        me = pwd.getpwnam(name)
+    except KeyError:
+        return False
+    members = {each for group in grp.getgrall() if group.gr_gid == gid for each in group.gr_mem}
+    others = [each for each in pwd.getpwall() if each.pw_gid == gid and each.pw_uid != me.pw_uid]
+    return me.pw_uid in uids and me.pw_gid == gid and members <= {name} and not others
+
+
+def has_list(path):
+    """Whether it has an access control list (acl(5)): then the mode of the group is that of others too."""
+    try:
+        return bool(os.getxattr(path, "system.posix_acl_access"))
+    except OSError:
+        return False
+
+
+def nobody():
+    """In a container's user namespace, the id that root's files have there; else none."""
+    with open("/proc/self/uid_map") as file:
+        if [int(number) for number in file.read().split()] == [0, 0, 4294967295]:
+            return set()
+    with open("/proc/sys/kernel/overflowuid") as file:
+        return {int(file.read())}
+
+
+def mounted_by_others(uids):
+    """Where other users have mounted file systems (FUSE): owners and modes there are their word."""
+    found = set()
+    with open("/proc/self/mounts") as file:
+        for line in file:
+            _, point, kind, options = line.split(" ")[:4]
+            owner = re.search(r"(?:^|,)user_id=(\d+)", options)
+            if re.match(r"fuse(\.|blk|$)", kind) and owner and int(owner.group(1)) not in uids:
+                found.add(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code.group(1), 8)), point))
+    return found
 
 
 def installed(python):
@@ -249,12 +371,14 @@ def shared_by(storage, path):
 @contextlib.contextmanager
 def alone(place, seconds):
     """One build at a time, of all hosts that see the place: `mkdir` is atomic on NFS too."""
+    os.makedirs(place.builds, exist_ok=True)
+    judge(place.builds)  # nobody else could exchange it from now on
     lock = os.path.join(place.builds, "lock")
     mine = {"host": socket.gethostname(), "pid": os.getpid()}
     ends = time.time() + seconds
     while True:
         try:
-            os.makedirs(lock)
+            os.mkdir(lock)
             break
         except FileExistsError:
             try:
@@ -422,12 +546,15 @@ def run(argv, what, env=None):
 def ops(args):
     """Compile the ops that were not compiled yet for these versions of torch and DeepSpeed."""
     place = Place(args["path"])
+    place.current()
     found = installed(place.python)
     if "deepspeed" not in found:
         raise Failed("deepspeed_ops: the environment %s has no deepspeed" % place.path)
     where = args["env"].get("TORCH_EXTENSIONS_DIR")
     stamps = os.path.expanduser(where or "~/.cache/mnt-deepspeed-ops")
     os.makedirs(stamps, exist_ok=True)
+    judge(stamps)  # a compiled op is code that is loaded
+    judge(os.path.expanduser(where or "~/.cache/torch_extensions"))
     versions = "-".join([found.get("torch", "none"), found["deepspeed"], place.path.replace("/", "_")])
     left = [name for name in args["ops"] if not os.path.exists(os.path.join(stamps, stamp(name, versions)))]
     if left and not args["check"]:

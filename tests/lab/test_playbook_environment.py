@@ -58,6 +58,32 @@ def findings(run_mnt: Callable[..., Any], lab: Lab) -> list[tuple[str, str]]:
     return [(each["check"], each["playbook"]) for each in document["findings"]]
 
 
+@pytest.mark.parametrize("how", ["environment", "builds", "parent"])
+def test_another_user_is_first_at_the_place(make: Any, how: str) -> None:
+    """In a directory like /tmp: nothing of eve is run, and nothing is built where she can write."""
+    place = "/scratch/train" if how != "parent" else "/scratch/own/train"
+    lab = make(place)
+    host = lab.hosts[0]
+    output(host, "install", "-d", "-m", "1777", "/scratch")
+    build = f"{place}.builds/20260101000000-0123abcd"
+    request = ["deepspeed>=0.16,<1", "torch>=2.6,<3", "transformers>=4.48,<6"]
+    marker = json.dumps({"id": "x", "python": "3.11", "request": request, "lock": ["torch==2.7.1"]})
+    script = {
+        "environment": f"""mkdir -p {build}/bin; echo '{marker}' >{build}/mnt-environment.json
+            printf '#!/bin/sh\\nid -u >>/tmp/ran; chmod 666 /tmp/ran; echo {{}}\\n' >{build}/bin/python
+            chmod 755 {build}/bin/python; ln -s {build} {place}""",
+        "builds": f"mkdir -m 755 {place}.builds",
+        "parent": f"mkdir -m 755 {place.rpartition('/')[0]}",
+    }[how]
+    output(host, "setpriv", "--reuid=64999", "--regid=64999", "--clear-groups", "sh", "-c", script)
+    before = output(host, "find", "/scratch", "-ls")
+    for options in (["--check"], []):
+        played = setup(lab, "environment", "-n", "node1", *options, ok=False, pip_index="http://127.0.0.1:9/")
+        assert " belongs to uid 64999: " in problem(played)
+    assert host.exec(["test", "!", "-e", "/tmp/ran"]).returncode == 0
+    assert output(host, "find", "/scratch", "-ls") == before
+
+
 def test_shared_storage_gets_it_once(make: Any, wheels: Path, run_mnt: Callable[..., Any]) -> None:
     lab = make(SHARED)
     assert ("python-version", "environment") in findings(run_mnt, lab)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+
+from mnt.remote.common.owners import check_owners
+from mnt.remote.common.refusal import Refused
 
 PROGRAM = Path(__file__).parents[2] / "playbooks" / "tasks" / "environment.py"
 
@@ -89,6 +94,132 @@ def test_the_specifiers_agree_with_packaging(program: ModuleType) -> None:
 )
 def test_which_storage(program: ModuleType, path: str, storage: list[str], shared: str | None) -> None:
     assert program.shared_by(storage, path) == shared
+
+
+EVE = 64999  # no such user here
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> Path:
+    """A complete environment, in a directory like /tmp, whose interpreter leaves a file where it has run."""
+    build = tmp_path / "train.builds" / "20260101000000-01234567"
+    (build / "bin").mkdir(parents=True)
+    python = build / "bin" / "python"
+    python.write_text(f'#!/bin/sh\ntouch {tmp_path}/ran\necho \'{{"torch": "2.7.1"}}\'\n')
+    python.chmod(0o755)
+    document = {"id": "x", "python": "3.11.2", "request": ["torch"], "lock": ["torch==2.7.1"]}
+    (build / "mnt-environment.json").write_text(json.dumps(document))
+    (tmp_path / "train").symlink_to("train.builds/20260101000000-01234567")
+    tmp_path.chmod(0o1777)
+    return tmp_path
+
+
+def looked(program: ModuleType, place: Path) -> dict[str, Any]:
+    arguments = {"path": str(place / "train"), "packages": "torch", "require": {}, "storage": [], "head": {}}
+    more = {"upgrade": False, "patience": 0, "env": {}, "base": "", "lock": [], "wait": 0}
+    answer: dict[str, Any] = program.look({**arguments, **more})
+    return answer
+
+
+def test_what_is_complete(program: ModuleType, built: Path) -> None:
+    assert looked(program, built)["complete"]
+    assert (built / "ran").exists()
+
+
+@needs_root
+@pytest.mark.parametrize(
+    "level",
+    ["", "train", "train.builds", "train.builds/*", "train.builds/*/bin", "train.builds/*/bin/python"],
+)
+def test_nothing_is_run_that_another_user_could_exchange(
+    program: ModuleType, built: Path, level: str
+) -> None:
+    (path,) = built.glob(level) if level else (built,)
+    os.chown(path, EVE, EVE, follow_symlinks=False)
+    with pytest.raises(program.Failed, match=f"{path} belongs to uid {EVE}: "):
+        looked(program, built)
+    with pytest.raises(program.Failed, match=f"{path} belongs to uid {EVE}: "):
+        program.ops({"path": str(built / "train"), "env": {}, "ops": ["x"], "check": True})
+    assert not (built / "ran").exists()
+
+
+@needs_root
+@pytest.mark.parametrize("builds", [True, False])
+def test_nothing_is_built_where_another_user_was_first(
+    program: ModuleType, tmp_path: Path, builds: bool
+) -> None:
+    first = tmp_path / ("train.builds" if builds else "x")
+    first.mkdir()
+    os.chown(first, EVE, EVE)
+    path = tmp_path / "train" if builds else first / "train"
+    arguments = {"path": str(path), "packages": "torch", "require": {}, "base": "", "wait": 0, "lock": []}
+    with pytest.raises(program.Failed, match=f"{first} belongs to uid {EVE}: "):
+        program.build({**arguments, "upgrade": False, "uv": "false", "index": "", "wheels": ""})
+    assert not [each for each in os.listdir(first) if each != "train.builds"]
+
+
+@needs_root
+@pytest.mark.parametrize("builds", [True, False])
+def test_root_builds_only_where_all_levels_are_roots(
+    program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, builds: bool
+) -> None:
+    """The user who logs in has root's rights, but what is in a directory of that user others may reach."""
+    place = program.Place(str(tmp_path / "own" / "train"))
+    os.makedirs(place.builds if builds else tmp_path / "own")
+    monkeypatch.setattr(os, "access", lambda *args: False)
+    assert place.owner_is_root() is True
+    os.chown(tmp_path / "own", EVE, EVE)
+    with pytest.raises(program.Failed, match=f"{tmp_path}/own belongs to uid {EVE}: "):
+        place.owner_is_root()
+
+
+@needs_root
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770])
+def test_who_can_write_to_the_builds(program: ModuleType, built: Path, mode: int) -> None:
+    os.chown(built / "train.builds", 0, EVE)
+    (built / "train.builds").chmod(mode)
+    with pytest.raises(program.Failed, match=f"can write to {built}/train.builds: "):
+        looked(program, built)
+    assert not (built / "ran").exists()
+
+
+@needs_root
+def test_where_compiled_ops_are(program: ModuleType, built: Path) -> None:
+    (built / "extensions").mkdir()
+    os.chown(built / "extensions", EVE, EVE)
+    (build,) = (built / "train.builds").iterdir()
+    (build / "bin" / "python").write_text('#!/bin/sh\necho \'{"deepspeed": "0.17"}\'\n')
+    arguments = {"path": str(built / "train"), "env": {"TORCH_EXTENSIONS_DIR": f"{built}/extensions"}}
+    with pytest.raises(program.Failed, match=f"{built}/extensions belongs to uid {EVE}: "):
+        program.ops({**arguments, "ops": ["x"], "check": False})
+
+
+@needs_root
+def test_the_rule_is_that_of_mnt(program: ModuleType, tmp_path: Path) -> None:
+    """For trees with owners, modes and links of all kinds."""
+    for number, (uid, gid, mode, link) in enumerate(
+        itertools.product((0, EVE), (0, EVE), (0o755, 0o775, 0o777, 0o1777, 0o700), (False, True))
+    ):
+        top = tmp_path / str(number)
+        (top / "x").mkdir(parents=True)
+        (top / "x" / "end").touch()
+        (top / "link").symlink_to("./x/../x/")
+        for path in (top / "link",) if link else (top / "x",):
+            os.chown(path, uid, gid, follow_symlinks=False)
+        (top / "x").chmod(mode)
+        for path in (top / "x", top / "x" / "end", top / "link", top / "link" / "end", top / "x" / "none"):
+            assert accepted(program.judge, program.Failed, path) == accepted(check_owners, Refused, path), (
+                path
+            )
+
+
+def accepted(judge: Callable[[str], object], refused: type[Exception], path: Path) -> bool:
+    try:
+        judge(str(path))
+    except refused:
+        return False
+    return True
 
 
 def test_what_others_made_is_refused(program: ModuleType, tmp_path: Path) -> None:
