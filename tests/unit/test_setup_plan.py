@@ -161,18 +161,28 @@ def test_ansibles_way_through_gateways(tmp_path: Path, gateway: str | None, jump
         lines = shown_by_ssh([*words, name])
         assert {"forwardagent no", "identityfile /keys/my key%%"} <= set(lines)
         assert not [line for line in lines if line.startswith("controlpath ")]
-        assert f"stricthostkeychecking {'true' if jump == 'first' else 'accept-new'}" in lines
+        assert "stricthostkeychecking true" in lines
     assert proxies(words, name) == {}
 
 
-def test_without_a_subnet_the_networks_of_the_nics() -> None:
+def test_without_a_subnet_the_addresses_of_hosts_in_different_networks() -> None:
     nics = {
         each.name: NicChoice(nic("e", f"10.{number}.0.1/24"), f"10.{number}.0.1", "")
         for number, each in enumerate(HOSTS)
     }
     found = ansible_inventory(INVENTORY, HOSTS, nics, {}, ways(HOSTS), Timeouts())
-    assert found["all"]["vars"]["mnt_training_subnet"] == "10.0.0.0/24,10.1.0.0/24,10.2.0.0/24"
+    assert found["all"]["vars"]["mnt_training_subnet"] == "10.0.0.1,10.1.0.1,10.2.0.1"
     assert found["all"]["vars"]["mnt_master"] == "node1"
+
+
+def test_a_single_host_does_not_widen_the_training_network() -> None:
+    networks = ("10.0.0.1/24", "10.0.0.2/24", "10.0.0.3/1")
+    nics = {
+        each.name: NicChoice(nic("e", network), network.split("/")[0], "")
+        for each, network in zip(HOSTS, networks, strict=True)
+    }
+    found = ansible_inventory(INVENTORY, HOSTS, nics, {}, ways(HOSTS), Timeouts())
+    assert found["all"]["vars"]["mnt_training_subnet"] == "10.0.0.0/24,10.0.0.3"
 
 
 def heard(*events: dict[str, Any]) -> dict[str, HostResult]:
