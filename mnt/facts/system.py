@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from mnt.remote.common.forms import ADDRESSES
+from mnt.remote.common.forms import ADDRESSES, LONGEST_PATH
 from mnt.tasks.shape import Address, Count, Duration, JobName, PathText, Pid, Short
 
 _NO_ANSWER = re.compile(r"\blost\b|unknown error|\berr!|requires? reset|fallen off", re.IGNORECASE)
@@ -182,7 +182,7 @@ class Release:
 class BuildLock:
     """A lock file of a torch extension build that runs, or was killed."""
 
-    path: Annotated[PathText, Meta(pattern=r"\A[^\x00]*/lock\Z")]  # a fix removes it
+    path: Annotated[str, Meta(max_length=LONGEST_PATH, pattern=r"\A[^\x00]*/lock\Z")]  # a fix removes it
     age: Duration
 
 
