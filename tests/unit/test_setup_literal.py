@@ -14,6 +14,8 @@ import pytest
 from mnt.errors import HostError
 from mnt.facts.host import HostFacts, Interface
 from mnt.fleet import Timeouts
+from mnt.fleet.login.destination import resolve
+from mnt.fleet.login.sshconfig import SshConfig
 from mnt.inventory.model import Host, Inventory
 from mnt.network.nic import NicChoice
 from mnt.setup.hosts import ansible_inventory, literal
@@ -31,6 +33,11 @@ PLAYBOOK = """
         dest: "{{ out }}/{{ inventory_hostname }}"
         mode: "0600"
 """
+
+
+def inventory(nics: dict[str, NicChoice], accounts: dict[str, str]) -> dict[str, Any]:
+    ways = {host.name: resolve(host, SshConfig(None)) for host in INVENTORY.hosts}
+    return ansible_inventory(INVENTORY, INVENTORY.hosts, nics, accounts, ways, Timeouts())
 
 
 def seen(tmp_path: Path, document: Any) -> dict[str, Any]:
@@ -55,7 +62,7 @@ def test_no_value_is_a_template(tmp_path: Path) -> None:
     trap = tmp_path / "trap"
     lie = f"{{{{ lookup('ansible.builtin.pipe', 'touch {trap}') }}}}"
     nic = NicChoice(Interface(lie, True, True, 1500, ("10.0.0.1/24",)), "10.0.0.1", lie)
-    document = ansible_inventory(INVENTORY, INVENTORY.hosts, {"node1": nic}, {"node1": lie}, Timeouts())
+    document = inventory({"node1": nic}, {"node1": lie})
     found = seen(tmp_path, literal(document))
     assert not trap.exists()
     assert found["mnt_user"] == found["mnt_nic"] == lie
@@ -63,7 +70,7 @@ def test_no_value_is_a_template(tmp_path: Path) -> None:
 
 
 def test_a_text_that_is_not_unicode_is_no_fault_of_the_others(tmp_path: Path) -> None:
-    document = ansible_inventory(INVENTORY, INVENTORY.hosts, {}, {"node2": "a\udc80"}, Timeouts())
+    document = inventory({}, {"node2": "a\udc80"})
     assert seen(tmp_path, literal(document))["mnt_address"] == "127.0.0.1"
 
 
