@@ -9,7 +9,7 @@ import click
 from mnt import ui
 from mnt.errors import UsageError, counted
 from mnt.fleet import Fleet
-from mnt.fleet.login.terminal import ask, has_terminal
+from mnt.fleet.login.terminal import agreed, ask, has_terminal
 from mnt.inventory import find, hostlist, loader
 from mnt.setup import first
 from mnt.setup.draft import Draft
@@ -86,7 +86,7 @@ def _agreed(file: str) -> bool:
     """Raises UsageError if there is no terminal."""
     if not has_terminal():
         raise UsageError(f"{file} is not written: there is no terminal to ask at", fix="add --yes")
-    return ask(f"Write {file}? [Y/n]: ").lower() in ("", "y", "yes")
+    return agreed(f"Write {file}?")
 
 
 def _show_notes(found: Draft, kept: list[str]) -> None:

@@ -15,7 +15,7 @@ from mnt.cli import completing
 from mnt.cli.options import Selection, json_option, selection_options
 from mnt.errors import UsageError
 from mnt.fleet import Fleet
-from mnt.fleet.login.terminal import ask, ask_secret, has_terminal
+from mnt.fleet.login.terminal import agreed, ask_secret, has_terminal
 from mnt.inventory.hostlist import brief, fold
 from mnt.preflight.findings import Severity
 from mnt.preflight.look import first_look, look
@@ -65,7 +65,7 @@ def setup(
     """Run Ansible playbooks on the hosts, with the inventory as it is; default: what preflight asks for.
 
     They need root on the hosts, by sudo. A second run changes nothing. Ansible's whole output is kept in a
-    file. The exit code is 1 if a host failed, 2 if nothing was agreed to.
+    file. The exit code is 1 if a host failed, or you did not agree.
     """
     variables = _variables(extra, debs=debs, wheelhouse=wheelhouse)
     chosen = playbooks.select(names)
@@ -82,7 +82,9 @@ def setup(
     if not chosen:
         if not as_json:
             _show_plan(plan)
-        _agree(yes or check, may_ask=not as_json)
+        if not (yes or check or _agreed(may_ask=not as_json)):
+            ui.info("nothing is run")
+            return 1
     asked = [host.name for host in selection.hosts if any(host.name in step.hosts for step in plan)]
     options = Options(variables, check, _password(asked) if ask_become_pass else None)
     done: dict[str, Played] = {}
@@ -137,16 +139,13 @@ def _show_plan(plan: Sequence[Step]) -> None:
     )
 
 
-def _agree(agreed: bool, *, may_ask: bool) -> None:
-    """Raises UsageError if the plan may not be run."""
-    if agreed:
-        return
+def _agreed(*, may_ask: bool) -> bool:
+    """Raises UsageError if nobody can be asked."""
     if not may_ask:
         raise UsageError("nothing is run: --json asks nothing", fix="add --yes")
     if not has_terminal():
         raise UsageError("nothing is run: there is no terminal to ask at", fix="add --yes")
-    if ask("Run these? [y/N]: ").lower() not in ("y", "yes"):
-        raise UsageError("nothing is run")
+    return agreed("Run these?")
 
 
 def _password(hosts: Sequence[str]) -> str:
@@ -177,7 +176,9 @@ def _show(name: str, played: Played, accounts: Mapping[str, str], *, check: bool
         text = result.problem or "no reason given"
         ui.failure(
             f"{host}: {text}",
-            advice(text, host=host, user=accounts.get(host, "the user"), unreachable=result.unreachable),
+            advice(
+                text, name, host=host, user=accounts.get(host, "the user"), unreachable=result.unreachable
+            ),
         )
 
 

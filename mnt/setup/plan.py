@@ -53,19 +53,29 @@ _ADVICE = (
         "free space on {host}, and run this again: it goes on where it stopped",
     ),
     (
-        "temporary failure (in name resolution|resolving)|failed to fetch|could not connect|unable to fetch"
-        "|network is unreachable|no route to host|establish a new connection|connection (timed out|refused)",
-        "give {host} a way to its package mirror, or bring the packages: --debs DIR, --wheelhouse DIR",
+        r"python[0-9.]*:? (command )?not found|no python interpreters? found",
+        "install Python on {host}: mnt setup system",
     ),
-    ("python.*(not found|no such file)|interpreter", "install Python on {host}: mnt setup system"),
 )
+# What apt, dnf, pip and uv say if they do not reach their mirror; other programs say some of it of other servers.
+_NO_MIRROR = (
+    "temporary failure (in name resolution|resolving)|could not resolve|failed to fetch|could not connect|unable to fetch"
+    "|network is unreachable|no route to host|establish a new connection|connection (timed out|refused)"
+)
+_BRINGS = {
+    "system": "--debs DIR",
+    "rdma": "--debs DIR",
+    "environment": "--wheelhouse DIR",
+}  # option, by playbook
 
 
-def advice(problem: str, *, host: str, user: str, unreachable: bool = False) -> str | None:
+def advice(problem: str, playbook: str, *, host: str, user: str, unreachable: bool = False) -> str | None:
     """The way out of a failed task, or of a login that failed; None: the message must do."""
     if unreachable:
         return _UNREACHABLE.format(host=shlex.quote(host))
     for pattern, way in _ADVICE:
         if re.search(pattern, problem, re.IGNORECASE):
             return way.format(host=host, user=user)
+    if playbook in _BRINGS and re.search(_NO_MIRROR, problem, re.IGNORECASE):
+        return f"give {host} a way to its package mirror, or bring the packages: {_BRINGS[playbook]}"
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,9 +51,15 @@ def select(names: Sequence[str]) -> list[Playbook]:
 
 def directory() -> Path:
     """Where the playbooks are: in the tree of `mnt`, or where pip has put them. Raises UsageError."""
-    places = (Path(mnt.__file__).parents[1] / "playbooks", Path(sys.prefix) / "share" / "mnt" / "playbooks")
+    tree = Path(mnt.__file__).parents[1]
+    if (tree / "setup.cfg").exists():  # else another package may have a directory of this name there
+        places = [tree / "playbooks"]
+    else:
+        schemes = (sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user"))
+        data = [sysconfig.get_path("data", scheme) for scheme in schemes]
+        places = [Path(each) / "share" / "mnt" / "playbooks" for each in dict.fromkeys([*data, sys.prefix])]
     for place in places:
-        if any(place.glob("*.yml")):
+        if (place / "tasks" / "environment.py").exists():
             return place
     raise UsageError(
         f"the playbooks are not there: neither {' nor '.join(map(os.fspath, places))}",

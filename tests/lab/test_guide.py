@@ -24,7 +24,7 @@ pytestmark = [
 MEMORY = "1536M"  # of a guest: torch, and what pip unpacks
 SLOW = 1800.0  # seconds that a command may say nothing: pip unpacks torch over NFS, in a kernel in user mode
 PAGE = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
-CONSENT = ("Write inventories/default.yaml", "")
+CONSENT = ("Write inventories/default.yaml", "y")
 ANSWERS = {
     "mnt init -n 'node[1-2]'": [CONSENT],
     "mnt ssh-setup": [("Password of mnt", PASSWORD)],

@@ -139,7 +139,7 @@ def test_nothing_is_written_without_consent(make_lab: MakeLab, init: Any, tmp_pa
     assert "add --yes" in said
 
 
-@pytest.mark.parametrize(("answer", "written"), [("n", False), ("", True)])
+@pytest.mark.parametrize(("answer", "written"), [("n", False), ("", False), ("y", True)])
 def test_at_a_terminal_it_asks(make_lab: MakeLab, tmp_path: Path, answer: str, written: bool) -> None:
     """First for the hosts, and for consent when the file has been shown."""
     lab = make_lab(count=1)

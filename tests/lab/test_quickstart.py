@@ -55,7 +55,7 @@ def walk(lab: Lab, place: Path, *, bare: bool, setup: str = "") -> Reader:
     lines = commands("quickstart.md")
     wanted = "init trust ssh-setup init preflight setup preflight push launch status logs fetch"
     assert " ".join(line.split()[1] for line in lines) == wanted
-    consent = ("Write inventories/default.yaml", "")
+    consent = ("Write inventories/default.yaml", "y")
     answers = {
         lines[0]: [consent],
         "mnt ssh-setup": [("Password of mnt", PASSWORD)],

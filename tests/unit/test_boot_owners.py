@@ -6,6 +6,7 @@ import grp
 import os
 import pwd
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from mnt.remote.common.owners import check_owners
 from mnt.remote.common.refusal import Refused
 
 EVE, CREW = 64999, 64998  # no such user or group here
+_NOBODY = 0xFFFFFFFF  # in an entry of a list that names no user or group (linux/posix_acl.h)
 SHELLS = ["dash", "bash", "busybox", "ksh"]
 ECHO = "def main(args, emit, stdin):\n    return args['_boot']\n"
 Change = Callable[[Path], object]
@@ -67,6 +69,14 @@ def second_link(place: Path) -> None:
     (place / "x/link").symlink_to(place / "real")
 
 
+def listed(place: Path) -> None:
+    """An access control list in which eve may write; its mask shows as the mode of the group."""
+    give(place / "env/bin", 0, 0, 0o775)
+    entries = [(0x01, 7, _NOBODY), (0x02, 7, EVE), (0x04, 5, _NOBODY), (0x10, 7, _NOBODY), (0x20, 5, _NOBODY)]
+    data = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *each) for each in entries)
+    os.setxattr(place / "env/bin", "system.posix_acl_access", data)
+
+
 EXPOSED_BY: dict[str, tuple[Change, str]] = {
     "owner": (lambda place: give(place / "env", EVE), "{}/env belongs to UNKNOWN (uid 64999)"),
     "file": (lambda place: give(place / "env/bin/python", EVE), "{}/env/bin/python belongs to "),
@@ -75,6 +85,7 @@ EXPOSED_BY: dict[str, tuple[Change, str]] = {
         lambda place: give(place / "env", 0, CREW, 0o775),
         "its group (gid 64998) can write to {}/env",
     ),
+    "list": (listed, "its access control list lets others write to {}/env/bin"),
     "above": (lambda place: place.chmod(0o777), "all users can write to {}"),
     "link": (
         lambda place: [linked(place, "real"), give(place / "env", EVE)],

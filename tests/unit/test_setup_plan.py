@@ -239,13 +239,34 @@ def test_what_failed(result: dict[str, Any], problem: str) -> None:
         ("mnt is not in the sudoers file.", "let mnt use sudo on node1"),
         ("E: Could not get lock /var/lib/dpkg/lock-frontend", "wait until apt on node1 has ended"),
         ("[Errno 28] No space left on device", "free space on node1"),
-        ("Err:1 Temporary failure resolving 'deb.debian.org'", "--debs DIR, --wheelhouse DIR"),
         ("/bin/sh: 1: /usr/bin/python3: not found", "mnt setup system"),
+        ("ops cannot be compiled: /usr/include/python3.11/Python.h: No such file or directory", None),
         ("something else", None),
     ],
 )
 def test_the_way_out(problem: str, way: str | None) -> None:
-    found = advice(problem, host="node1", user="mnt")
+    for playbook in ("system", "nfs"):
+        found = advice(problem, playbook, host="node1", user="mnt")
+        assert found == way if way is None else way in (found or "")
+
+
+@pytest.mark.parametrize(
+    ("playbook", "problem", "way"),
+    [
+        ("system", "Err:1 Temporary failure resolving 'deb.debian.org'", "--debs DIR"),
+        (
+            "environment",
+            "Failed to establish a new connection: [Errno 113] No route to host",
+            "--wheelhouse DIR",
+        ),
+        ("nfs", "mount.nfs4: Connection refused; the server must be among the hosts", None),
+        ("slurm", "Unable to contact slurm controller: Connection refused", None),
+        ("ssh", "connect: No route to host", None),
+        ("container", "initializing source docker://x: connection refused", None),
+    ],
+)
+def test_only_who_looks_for_packages_has_a_mirror(playbook: str, problem: str, way: str | None) -> None:
+    found = advice(problem, playbook, host="node1", user="mnt")
     assert found == way if way is None else way in (found or "")
 
 

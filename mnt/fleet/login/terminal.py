@@ -25,6 +25,11 @@ def ask(question: str) -> str:
         return keyboard.readline().strip()
 
 
+def agreed(question: str) -> bool:
+    """Whether somebody at the terminal says yes; the end of the input, and an empty line, are a no."""
+    return ask(f"{question} [y/N]: ").lower() in ("y", "yes")
+
+
 def ask_secret(question: str) -> str | None:
     """The line typed at the terminal, without an echo; None if there is no terminal, or the line is empty.
 

@@ -47,7 +47,7 @@ member() {
 };
 # Who else could exchange what is at a path, or a directory or a link on the way there: see mnt.remote.common.owners. The
 # levels are judged from / on, so that nobody else can exchange one that is judged. It prints nothing if nobody could.
-# (An access control list shows as the mode of the group.)
+# (`ls` of busybox does not show that there is an access control list: there it counts as the mode of the group.)
 stranger() (
   [ "$owner" != "*" ] || exit 0;
   set -f;
@@ -80,6 +80,7 @@ stranger() (
     case $1 in
       l*|d????????[tT]*) ;;
       ????????w*) echo "all users can write to $here"; exit;;
+      ?????w????+*) echo "its access control list lets others write to $here"; exit;;
       ?????w*) [ "$4" = "$shared" ] || own_group "$4" || { echo "its group (gid $4) can write to $here"; exit; };;
     esac;
     case $1 in l*)
