@@ -57,10 +57,11 @@ _ADVICE = (
         "install Python on {host}: mnt setup system",
     ),
 )
-# What apt, dnf, pip and uv say if they do not reach their mirror; other programs say some of it of other servers.
+# What apt, dnf, pip and uv say if they do not reach their mirror. Others say some of it of other servers.
 _NO_MIRROR = (
-    "temporary failure (in name resolution|resolving)|could not resolve|failed to fetch|could not connect|unable to fetch"
-    "|network is unreachable|no route to host|establish a new connection|connection (timed out|refused)"
+    "temporary failure (in name resolution|resolving)|could not resolve|failed to fetch|could not connect"
+    "|unable to fetch|network is unreachable|no route to host|establish a new connection"
+    "|connection (timed out|refused)"
 )
 _BRINGS = {
     "system": "--debs DIR",
