@@ -40,7 +40,7 @@ host_key_checking = true
 inject_facts_as_vars = false
 fact_caching = memory
 task_timeout = {seconds}
-local_tmp = {private}/tmp
+local_tmp = {private}/{temporary}
 [connection]
 pipelining = true
 [ssh_connection]
@@ -168,6 +168,7 @@ class _Files:
     variables = "variables.json"
     plays = "plays.yml"
     events = "events"
+    temporary = "tmp"  # a directory
 
 
 @contextlib.contextmanager
@@ -193,8 +194,11 @@ def _write(
     variables: Mapping[str, Any],
 ) -> None:
     """Settings of our own: the current directory may have another's."""
+    (private / _Files.temporary).mkdir(mode=0o700)
     texts = {
-        _Files.settings: _SETTINGS.format(private=private, seconds=playbook.seconds),
+        _Files.settings: _SETTINGS.format(
+            private=private, temporary=_Files.temporary, seconds=playbook.seconds
+        ),
         _Files.hosts: json.dumps(literal(inventory)),
         _Files.variables: json.dumps(dict(variables)),
         _Files.plays: _PLAYS.format(file=json.dumps(os.fspath(file.absolute())), end=_END),
@@ -205,7 +209,10 @@ def _write(
 
 
 def _environment(private: Path) -> dict[str, str]:
-    """Without variables for Ansible of the user's, which come before settings."""
+    """Without variables for Ansible of the user's, which come before settings.
+
+    Ansible runs modules on the head from below TMPDIR: in the user's, others may be able to exchange them.
+    """
     own = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
     return {
         **own,
@@ -213,6 +220,7 @@ def _environment(private: Path) -> dict[str, str]:
         "ANSIBLE_CONFIG": os.fspath(private / _Files.settings),
         "ANSIBLE_HOST_KEY_CHECKING": "True",  # else ansible-runner sets it to False
         "ANSIBLE_NOCOLOR": "1",
+        "TMPDIR": os.fspath(private / _Files.temporary),
         "AWX_LIB_DIRECTORY": os.fspath(Path(__file__).parent / "callback"),
         "MNT_SETUP_EVENTS": os.fspath(private / _Files.events),
         "MNT_SETUP_END": _END,

@@ -194,6 +194,34 @@ def test_host_keys_are_checked(hosts: AnsibleHosts, monkeypatch: pytest.MonkeyPa
     assert all("StrictHostKeyChecking" not in line and "ProxyCommand" not in line for line in hosts.argv)
 
 
+ON_THE_HEAD = """
+- hosts: node1
+  gather_facts: false
+  become: false
+  tasks:
+    - ansible.builtin.tempfile:
+      delegate_to: localhost
+      register: made
+    - ansible.builtin.command: sh -c 'echo "$TMPDIR"'
+      delegate_to: localhost
+      register: given
+    - ansible.builtin.assert: {that: "item is match('/tmp/mnt-setup-')", fail_msg: "{{ item }}"}
+      loop: ["{{ made.path }}", "{{ given.stdout }}"]
+"""
+
+
+def test_nothing_is_run_from_a_tmpdir_in_which_others_may_rename(
+    hosts: AnsibleHosts, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Ansible runs its modules on the head from below TMPDIR."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    temporary.chmod(0o777)
+    monkeypatch.setenv("TMPDIR", os.fspath(temporary))
+    played = hosts.play(ON_THE_HEAD)
+    assert problem(played, "node1") == "None", hosts.log
+
+
 def sleepers() -> list[int]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
