@@ -1,19 +1,18 @@
 #!/usr/bin/env python3
 """One Python environment on one host: environment.yml runs this there. Standard library only, Python 3.8.
 
-    environment.py look ARGUMENTS     what is there, and who has to build
-    environment.py build ARGUMENTS    builds it, unless it is complete
-    environment.py ops ARGUMENTS      compiles DeepSpeed's ops, unless they are there
+    environment.py look     what is there, and who has to build
+    environment.py build    builds it, unless it is complete
+    environment.py ops      compiles DeepSpeed's ops, unless they are there
 
-ARGUMENTS are JSON in base64. The answer is one line, `mnt-environment: JSON`; if something fails, it has
-`error`.
+Arguments are JSON on standard input: all users of the host can see the words of a command. The answer is one
+line, `mnt-environment: JSON`; if something fails, it has `error`.
 
 PATH is a symbolic link to PATH.builds/ID, and leads only to what is complete: a job finds all of an environment
 or nothing, and one that runs keeps the environment that it has started with. A venv cannot be moved, so each is
 made where it stays; its last file is `mnt-environment.json`.
 """
 
-import base64
 import contextlib
 import errno
 import grp
@@ -27,7 +26,9 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
+import urllib.parse
 
 MARKER = "mnt-environment.json"
 NOT_PACKAGES = ("python", "os-release", "kernel", "cuda", "nccl", "driver")  # keys of `require`
@@ -47,6 +48,11 @@ for each in importlib.metadata.distributions():
     if name:
         found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), each.version)
 print(json.dumps(found))
+"""
+NETRC = """
+import json, netrc, sys
+file, host = sys.argv[1:]
+print(json.dumps(netrc.netrc(file).authenticators(host)))
 """
 OPS = """
 import importlib, os, sys
@@ -474,25 +480,22 @@ def fill(target, python, wanted, args):
     run([python, "-m", "venv", target], "the environment cannot be made; mnt setup system brings venv")
     own = os.path.join(target, "bin", "python")
     brought = installed(own)  # pip, and with older Pythons setuptools
-    source = []
-    if args["wheels"]:
-        source = ["--no-index", "--find-links", args["wheels"]]
-    elif args["index"]:
-        source = ["--index-url", args["index"]]
+    source = ["--no-index", "--find-links", args["wheels"]] if args["wheels"] else []
     trusted = re.match(r"http://([^/@]*@)?([^/:]+)", args["index"])
     pip = [own, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
     pip += source + (["--trusted-host", trusted.group(2)] if trusted and not args["wheels"] else [])
-    install = pip
-    uv = shutil.which("uv") or shutil.which(os.path.expanduser("~/.local/bin/uv"))
-    if args["uv"] == "true" and uv is None:
-        run(pip + ["uv"], "uv cannot be installed")
-        uv = os.path.join(target, "bin", "uv")
-    if uv and args["uv"] != "false":
-        install = [uv, "pip", "install", "--python", own, "--no-progress", *source]
     listed = ["-r", write_lines(os.path.join(target, "mnt-requirements.txt"), wanted)]
     if args["lock"]:
         listed += ["-c", write_lines(os.path.join(target, "mnt-constraints.txt"), args["lock"])]
-    run(install + listed, "the packages cannot be installed")
+    install = pip
+    uv = shutil.which("uv") or shutil.which(os.path.expanduser("~/.local/bin/uv"))
+    with index_variables("" if args["wheels"] else args["index"], own) as variables:
+        if args["uv"] == "true" and uv is None:
+            run(pip + ["uv"], "uv cannot be installed", variables)
+            uv = os.path.join(target, "bin", "uv")
+        if uv and args["uv"] != "false":
+            install = [uv, "pip", "install", "--python", own, "--no-progress", *source]
+        run(install + listed, "the packages cannot be installed", variables)
     new = [
         "%s==%s" % item
         for item in sorted(installed(own).items())
@@ -501,6 +504,45 @@ def fill(target, python, wanted, args):
     if args["lock"]:
         check_lock(args["lock"], differs(own, args["lock"]), new, brought)
     return args["lock"] or new
+
+
+@contextlib.contextmanager
+def index_variables(index, python):
+    """The index, as variables for pip and uv: all users of the host can see the words of a command.
+
+    pip gives the URL to its children as such a word (BuildEnvironment, pip 20 to 26), so it gets the user and the
+    password by a file of netrc(5), which only this user can read.
+
+    Args:
+        python: that runs pip.
+
+    Raises Failed if that Python reads another user or password in the file.
+    """
+    if not index:
+        yield {}
+        return
+    parts = urllib.parse.urlsplit(index)
+    account, _, place = parts.netloc.rpartition("@")
+    bare = parts._replace(netloc=place).geturl()
+    variables = {"PIP_INDEX_URL": bare, "UV_INDEX_URL": index, "UV_DEFAULT_INDEX": index}
+    if not account:
+        yield variables
+        return
+    user, _, password = account.partition(":")
+    wanted = [urllib.parse.unquote(user), urllib.parse.unquote(password)]
+    host = place.split(":")[0]
+    with tempfile.NamedTemporaryFile("w", prefix="mnt-netrc-", encoding="utf-8") as file:
+        file.write("machine %s login %s password %s\n" % (host, wanted[0], wanted[1] or '""'))
+        file.flush()
+        argv = [python, "-I", "-c", NETRC, file.name, host]
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        found = done.returncode == 0 and json.loads(done.stdout)
+        if not found or [found[0], found[2]] != wanted:
+            raise Failed(
+                "pip_index: pip cannot get this user and password by a netrc file: they need ASCII without spaces, "
+                "quotes and backslashes; before Python 3.11 no password may be empty"
+            )
+        yield {**variables, "NETRC": file.name}
 
 
 def write_lines(path, lines):
@@ -525,7 +567,7 @@ def check_lock(lock, missing, new, brought):
 
 
 def run(argv, what, env=None):
-    """Run a command. Raises Failed with what it says of its failure."""
+    """Run a command. Raises Failed with what it says of its failure, without the user and password of a URL."""
     environment = {**os.environ, "PYTHONNOUSERSITE": "1", **(env or {})}
     for name in ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"):
         environment.pop(name, None)
@@ -536,7 +578,7 @@ def run(argv, what, env=None):
         said = [line for line in lines if re.search("error|no space left|quota|not available", line, re.I)]
         # pip's first error names the reason, its last the package
         chosen = list(dict.fromkeys(said[:1] + said[-2:])) or lines[-2:]
-        raise Failed("%s: %s" % (what, "; ".join(chosen)[:500]))
+        raise Failed("%s: %s" % (what, re.sub(r"//[^/\s]*@", "//***@", "; ".join(chosen))[:500]))
     return text
 
 
@@ -573,9 +615,9 @@ def stamp(name, versions):
 
 
 def main():
-    word, text = sys.argv[1:]
+    (word,) = sys.argv[1:]
     try:
-        answer = {"look": look, "build": build, "ops": ops}[word](json.loads(base64.b64decode(text)))
+        answer = {"look": look, "build": build, "ops": ops}[word](json.load(sys.stdin))
     except Failed as error:
         answer = {"error": str(error)}
     except OSError as error:

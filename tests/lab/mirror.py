@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import zipfile
-from base64 import urlsafe_b64encode
+from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,13 +58,14 @@ class Mirror:
 
 @contextmanager
 def serving(
-    lab: Lab | NfsLab, debs: Sequence[str] = (), wheels: Sequence[str | Path] = ()
+    lab: Lab | NfsLab, debs: Sequence[str] = (), wheels: Sequence[str | Path] = (), account: str = ""
 ) -> Iterator[Mirror]:
     """Serve packages to the hosts of a lab, on the head's address in their management network.
 
     Args:
         debs: names of Debian packages; those that they depend on come too, unless this machine has them.
         wheels: paths of wheels, and requirements for pip (`six==1.17.0`), which come without dependencies.
+        account: `user:password` that is asked for.
     """
     with tempfile.TemporaryDirectory(prefix="mnt-mirror-") as name:
         root = Path(name)
@@ -85,6 +86,15 @@ def serving(
             def log_message(self, format: str, *words: object) -> None:
                 requests.append(self.path)
 
+            def do_GET(self) -> None:
+                given = self.headers["Authorization"]
+                if account and given != f"Basic {b64encode(account.encode()).decode()}":
+                    self.send_response(401)
+                    self.send_header("WWW-Authenticate", "Basic")
+                    self.end_headers()
+                    return
+                super().do_GET()
+
         address = (lab.head_address if isinstance(lab, NfsLab) else lab.spec.head_address, 0)
         with ThreadingHTTPServer(address, partial(Handler, directory=name)) as server:
             url = f"http://{address[0]}:{server.server_port}"
@@ -93,7 +103,7 @@ def serving(
             try:
                 yield Mirror(
                     apt=f"deb [trusted=yes] {url}/debs ./",
-                    pip=f"{url}/simple/",
+                    pip=f"{url.replace('//', f'//{account}@') if account else url}/simple/",
                     debs=root / "debs",
                     wheels=root / "wheels",
                     requests=requests,
@@ -263,9 +273,9 @@ def _index_debs(directory: Path) -> None:
 
 
 def _wheels(wanted: Sequence[str | Path]) -> list[Path]:
-    """Files of the wheels; what is no path is a requirement."""
-    files = [Path(each) for each in wanted if str(each).endswith(".whl")]
-    requirements = [str(each) for each in wanted if not str(each).endswith(".whl")]
+    """Files of the wheels, or of source packages; what is no path is a requirement."""
+    files = [Path(each) for each in wanted if str(each).endswith((".whl", ".tar.gz"))]
+    requirements = [str(each) for each in wanted if not str(each).endswith((".whl", ".tar.gz"))]
     if requirements:
         with _cache() as cache, tempfile.TemporaryDirectory(prefix="mnt-mirror-") as directory:
             kept = cache / "wheels"

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Callable
+import os
+import re
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +150,86 @@ def test_a_disk_that_fills_leaves_nothing_by_halves(make: Any, wheels: Path) -> 
     assert changed(setup(lab, *words)) == {"node1": 1}
     assert versions(host, "/opt/train") == "2.7.1 0.17.0 4.50.0"
     assert output(host, "stat", "--format", "%U", "/opt/train/") == "root\n"  # the user cannot write to /opt
+
+
+BACKEND = """
+import zipfile
+def build_wheel(directory, settings=None, metadata=None):
+    name, info = "train_ops-1.0-py3-none-any.whl", "train_ops-1.0.dist-info/"
+    with zipfile.ZipFile(directory + "/" + name, "w") as wheel:
+        wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\\nName: train-ops\\nVersion: 1.0\\n")
+        wheel.writestr(info + "WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(info + "RECORD", "")
+    return name
+"""
+
+
+def make_source(directory: Path) -> Path:
+    """A package whose build needs another one from the index, as DeepSpeed's: pip starts a pip for that."""
+    file = directory / "train_ops-1.0.tar.gz"
+    texts = {
+        "pyproject.toml": '[build-system]\nrequires = ["tokens"]\nbuild-backend = "b"\nbackend-path=["."]\n',
+        "b.py": BACKEND,
+        "PKG-INFO": "Metadata-Version: 2.1\nName: train-ops\nVersion: 1.0\n",
+    }
+    with tarfile.open(file, "w:gz") as archive:
+        for name, text in texts.items():
+            entry = tarfile.TarInfo(f"train_ops-1.0/{name}")
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    return file
+
+
+@contextmanager
+def command_lines() -> Iterator[set[str]]:
+    """Those of all processes of the head and of its lab hosts, meanwhile."""
+    found: set[str] = set()
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(0.005):
+            for pid in filter(str.isdigit, os.listdir("/proc")):
+                with suppress(OSError):
+                    found.add(Path("/proc", pid, "cmdline").read_bytes().decode(errors="replace"))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield found
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_the_password_of_the_index_is_in_no_command_line(
+    make: Any, wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    lab = make(HOME)
+    files = [*wheels.iterdir(), make_source(tmp_path)]
+    inventory = tmp_path / "inventory.yaml"
+    with serving(lab, wheels=files, account="eve:T0K%EN") as mirror:
+        text = f"{lab.inventory_path.read_text()}\nsetup: {{pip_index: '{mirror.pip.replace('%', '%25')}'}}\n"
+        inventory.write_text(text)
+        with command_lines() as lines:
+            played = setup(inventory, "environment", environment_packages="torch train-ops", use_uv="false")
+            failed = setup(
+                inventory,
+                "environment",
+                "-n",
+                "node1",
+                ok=False,
+                environment_packages="not-there",
+                use_uv="false",
+            )
+    assert changed(played) == {"node1": 1, "node2": 1}
+    assert "No matching distribution found for not-there" in problem(failed)
+    asked = [line for line in lines if "/simple/" in line]
+    assert any("tokens" in line for line in asked), "no pip of pip's was seen"
+    assert [line for line in lines if re.search("T0K|VDBL", line)] == []  # VDBL: in base64
+    logs = (tmp_path / "state" / "mnt" / "setup").glob("*.log")
+    assert "T0K" not in json.dumps([played, failed]) + "".join(log.read_text() for log in logs)
+    assert lab.hosts[0].exec(["sh", "-c", "ls /tmp/mnt-netrc-*"]).returncode != 0
 
 
 @pytest.mark.parametrize(

@@ -41,9 +41,9 @@ done
 """
 # The program of environment.yml gets an answer that was made up, which tells of the versions in it.
 LYING_LOOK = """#!/bin/sh
-case "$1,$2" in
-*environment.py,look) echo 'mnt-environment: ANSWER'; exit 0;;
-*environment.py,build) echo 'mnt-environment: {"changed": true, "id": "x"}'; exit 0;;
+case "$1,$3" in
+-c,look) echo 'mnt-environment: ANSWER'; exit 0;;
+-c,build) echo 'mnt-environment: {"changed": true, "id": "x"}'; exit 0;;
 esac
 exec /usr/bin/python3 "$@"
 """

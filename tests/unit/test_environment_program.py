@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
+import netrc
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -270,3 +272,48 @@ def test_a_lock_has_what_is_needed_and_no_more(
         return program.check_lock(lock, missing, new, {"pip": "24.0"})
     with pytest.raises(program.Failed, match=says):
         program.check_lock(lock, missing, new, {"pip": "24.0"})
+
+
+# --- the index -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "bare", "found"),
+    [
+        ("https://eve:T0KEN@host:8/simple/", "https://host:8/simple/", ["eve", None, "T0KEN"]),
+        ("http://eve%40x:%23T0%25K@host/s", "http://host/s", ["eve@x", None, "#T0%K"]),
+        ("https://host/simple/", "https://host/simple/", None),
+    ],
+)
+def test_a_user_and_a_password_are_in_no_url_of_pip(
+    program: ModuleType, url: str, bare: str, found: list[str | None] | None
+) -> None:
+    with program.index_variables(url, sys.executable) as variables:
+        assert (variables["PIP_INDEX_URL"], variables["UV_DEFAULT_INDEX"]) == (bare, url)
+        file = variables.get("NETRC")
+        assert (file is None) is (found is None)
+        if found is not None:
+            assert os.stat(file).st_mode & 0o777 == 0o600
+            login, account, password = netrc.netrc(file).authenticators("host") or ("", "", "")
+            assert [login, account or None, password] == found
+    assert file is None or not os.path.exists(file)
+
+
+def test_no_index(program: ModuleType) -> None:
+    with program.index_variables("", sys.executable) as variables:
+        assert variables == {}
+
+
+@pytest.mark.parametrize("password", ["a%20b", "a%5Cb", "%22a", "a%0Amachine%20x", "a%C3%A9%20"])
+def test_a_password_that_netrc_cannot_have(program: ModuleType, password: str) -> None:
+    with (
+        pytest.raises(program.Failed, match="pip_index"),
+        program.index_variables(f"https://eve:{password}@host/", sys.executable),
+    ):
+        pass
+
+
+def test_an_error_does_not_show_the_password_of_a_url(program: ModuleType) -> None:
+    with pytest.raises(program.Failed) as caught:
+        program.run(["sh", "-c", "echo error: https://eve:T0KEN@host/simple; exit 1"], "it failed")
+    assert str(caught.value) == "it failed: error: https://***@host/simple"

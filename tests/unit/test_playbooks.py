@@ -77,7 +77,7 @@ def test_checks_name_playbooks_that_there_are() -> None:
 
 
 # What Ansible defines itself; all else that begins with `ansible_` may be a fact, which a host has chosen.
-MAGIC = "check_mode|play_hosts|play_hosts_all|playbook_python|facts|host|user|port"
+MAGIC = "check_mode|play_hosts|play_hosts_all|playbook_python|facts|host|user|port|no_target_syslog"
 
 
 @pytest.mark.parametrize("file", [*FILES, *sorted((ROOT / "playbooks" / "tasks").glob("*.yml"))], ids=str)
