@@ -174,12 +174,9 @@ def _show(name: str, played: Played, accounts: Mapping[str, str], *, check: bool
         ui.failure(f"{name}: {played.error}")
     for host, result in _failed(played):
         text = result.problem or "no reason given"
-        ui.failure(
-            f"{host}: {text}",
-            advice(
-                text, name, host=host, user=accounts.get(host, "the user"), unreachable=result.unreachable
-            ),
-        )
+        user = accounts.get(host, "the user")
+        way = advice(text, name, host=host, user=user, unreachable=result.unreachable)
+        ui.failure(f"{host}: {text}", result.fix or way)
 
 
 def _failed(played: Played) -> list[tuple[str, HostResult]]:

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,8 @@ from mnt.fleet.wire.timeouts import Timeouts
 from mnt.inventory.model import Host, Inventory
 from mnt.network.nic import NicChoice
 
+_NOWHERE = ("-o", "ProxyCommand=false")  # options for ssh, which then ends as if no host answered
+
 
 def ansible_inventory(
     inventory: Inventory,
@@ -26,6 +28,7 @@ def ansible_inventory(
     accounts: Mapping[str, str],
     destinations: Mapping[str, Destination],
     timeouts: Timeouts,
+    refused: Collection[str] = (),
 ) -> dict[str, Any]:
     """The document that Ansible's `yaml` inventory plugin reads.
 
@@ -34,6 +37,7 @@ def ansible_inventory(
         nics: the training NIC of each host that has one.
         accounts: the user who logs in, by host, where it is known.
         destinations: where and how `mnt` logs in to each host.
+        refused: hosts to which it could not, or did not want to: for Ansible, too, they are unreachable.
     """
     master = inventory.hosts[0]
     return {
@@ -44,7 +48,7 @@ def ansible_inventory(
                     rank,
                     nics.get(host.name),
                     accounts.get(host.name),
-                    _words(host, destinations[host.name], timeouts),
+                    _words(host, destinations[host.name], timeouts, refused),
                 )
                 for rank, host in enumerate(hosts)
             },
@@ -102,7 +106,7 @@ def _of_host(
     return variables
 
 
-def _words(host: Host, destination: Destination, timeouts: Timeouts) -> list[str]:
+def _words(host: Host, destination: Destination, timeouts: Timeouts, refused: Collection[str]) -> list[str]:
     """Options for ssh, as `mnt` itself logs in, with a way of our own through the gateways; host keys must be
     known by now.
 
@@ -111,6 +115,8 @@ def _words(host: Host, destination: Destination, timeouts: Timeouts) -> list[str
     """
     login = replace(host.ssh, user=None, port=None)  # Ansible gives these itself
     words = login_words(login, timeouts, strict=True)
+    if host.name in refused:
+        return [*words, *_NOWHERE]
     if destination.jumps:
         return [*words, "-o", f"ProxyCommand={_through(destination.jumps, timeouts)}"]
     return words if host.ssh.gateway is None else [*words, "-J", "none"]

@@ -80,12 +80,16 @@ class Told(TypedDict):
 
 @dataclass
 class HostResult:
-    """What a playbook did on a host. `problem`: the task that failed, and what it said; None: none did."""
+    """What a playbook did on a host.
+
+    `problem`: the task that failed, and what it said; None: none did. `fix`: how to repair it, if known.
+    """
 
     ok: int = 0
     changed: int = 0
     skipped: int = 0
     problem: str | None = None
+    fix: str | None = None
     unreachable: bool = False
     ended: bool = False  # the playbook has come to its end here
 

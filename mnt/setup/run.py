@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mnt.errors import MntError
+from mnt.errors import HostError, MntError
 from mnt.facts.fleet import FleetFacts
 from mnt.fleet import Fleet, Timeouts
 from mnt.network.decision import NetworkDecision
@@ -43,6 +43,8 @@ def run_steps(
 ) -> bool:
     """Run the playbooks in order, until one fails: the next ones build on it. Whether all of them succeeded.
 
+    None runs on a host that `mnt` has refused, or could not log in to: Ansible could have other ways there.
+
     Args:
         on_task: is called with `playbook: task` as a task begins.
         on_done: is called after each playbook, with its result and the file with Ansible's output.
@@ -52,6 +54,7 @@ def run_steps(
     directory = playbooks.directory()
     with Fleet(facts.hosts) as fleet:  # which logs in nowhere
         destinations = {host.name: fleet.connection(host.name).destination for host in facts.hosts}
+    refused = {name: error for name, error in facts.errors.items() if not error.logged_in}
     for step in plan:
         hosts = [host for host in facts.hosts if host.name in step.hosts]
         log = _log(step.playbook)
@@ -63,7 +66,7 @@ def run_steps(
             playbooks.BY_NAME[step.playbook],
             directory / f"{step.playbook}.yml",
             ansible_inventory(
-                facts.inventory, hosts, network.working(), users(facts), destinations, Timeouts()
+                facts.inventory, hosts, network.working(), users(facts), destinations, Timeouts(), refused
             ),
             log,
             variables={**facts.inventory.setup, **options.variables},
@@ -71,10 +74,22 @@ def run_steps(
             become_password=options.become_password,
             tell=tell,
         )
+        played = with_reasons(played, refused)
         on_done(step, played, log)
         if not played.ok:
             return False
     return True
+
+
+def with_reasons(played: Played, refused: Mapping[str, HostError]) -> Played:
+    """The result with the reasons why `mnt` has not logged in, which Ansible did not see."""
+    hosts = {
+        name: replace(result, problem=f"{error.phase}: {error.reason}", fix=error.advice)
+        if result.unreachable and (error := refused.get(name)) is not None
+        else result
+        for name, result in played.hosts.items()
+    }
+    return replace(played, hosts=hosts)
 
 
 def users(facts: FleetFacts) -> dict[str, str]:

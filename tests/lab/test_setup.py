@@ -124,19 +124,27 @@ def test_ctrl_c_ends_ansible(hosts: Lab) -> None:
 
 
 def test_a_host_key_that_has_changed(hosts: Lab, run_mnt: Mnt, tmp_path: Path) -> None:
-    """Nothing runs there, whatever Ansible's own setting for host keys is."""
+    """Nothing runs there, whatever Ansible's own setting for host keys is, and whatever ssh accepts."""
+    address = hosts.host("node2").spec.management
+    real = output(hosts.host("node2"), "cat", "/etc/ssh/ssh_host_ed25519_key.pub").split()[:2]
+    config = tmp_path / "ssh_config"
+    config.write_text(f"Host *\n KnownHostsCommand /bin/echo {address} {' '.join(real)}\n")
     known, inventory = tmp_path / "known_hosts", tmp_path / "inventory.yaml"
     text = hosts.inventory_path.read_text()
     old = str(hosts.inventory_path.with_name("known_hosts"))
     assert old in text
-    inventory.write_text(text.replace(old, str(known)))
+    text = text.replace(old, str(known)).replace("config: null", f"config: {config}")
+    inventory.write_text(text)
     key = " ".join(keys.generate().public.split()[:2])
-    known.write_text(f"{hosts.host('node2').spec.management} {key}\n")  # node1's is recorded by mnt's login
+    known.write_text(f"{address} {key}\n")  # node1's is recorded by mnt's login
     env = {"ANSIBLE_HOST_KEY_CHECKING": "False", "MNT_INVENTORY": str(inventory)}
     done = run_mnt("setup", "firewall", "--json", env=env)
     found = documents(done)["firewall"]["hosts"]
     assert (found["node1"]["status"], found["node2"]["status"]) == ("changed", "unreachable"), done.stdout
-    assert "HOST IDENTIFICATION HAS CHANGED" in found["node2"]["problem"]
+    assert found["node2"]["problem"].startswith("host key: ")
+    said = run_mnt("setup", "firewall", "--check", env=env).stderr
+    assert "node2: host key: " in said
+    assert "mnt trust" in said
     assert hosts.host("node2").exec(["nft", "list", "ruleset"]).stdout == ""
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from network_facts import host, nic
 
-from mnt.errors import UsageError
+from mnt.errors import HostError, UsageError
 from mnt.facts.fleet import FleetFacts
 from mnt.fleet import Timeouts
 from mnt.fleet.login.destination import Destination, resolve
@@ -29,6 +29,7 @@ from mnt.setup import playbooks
 from mnt.setup.hosts import ansible_inventory
 from mnt.setup.plan import Step, advice, steps
 from mnt.setup.play import HostResult, Played, _last_words, _take
+from mnt.setup.run import with_reasons
 
 HOSTS = tuple(Host(f"node{number}", f"10.0.0.{number}") for number in (1, 2, 3))
 INVENTORY = Inventory("c", "c.yaml", HOSTS)
@@ -163,6 +164,29 @@ def test_ansibles_way_through_gateways(tmp_path: Path, gateway: str | None, jump
         assert not [line for line in lines if line.startswith("controlpath ")]
         assert "stricthostkeychecking true" in lines
     assert proxies(words, name) == {}
+
+
+@pytest.mark.parametrize("gateway", [None, "admin@bastion:22"])
+def test_ansible_has_no_way_to_a_host_that_mnt_has_refused(tmp_path: Path, gateway: str | None) -> None:
+    """Neither by a known_hosts file or a gateway that only OpenSSH knows, nor by an open connection."""
+    config = tmp_path / "config"
+    config.write_text("Host *\n ControlPath /tmp/eve\n ProxyJump eve\n")
+    target = replace(HOSTS[0], ssh=Ssh(config=str(config), gateway=gateway))
+    found = ansible_inventory(INVENTORY, [target], {}, {}, ways([target]), Timeouts(), ["node1"])
+    words = shlex.split(found["all"]["hosts"]["node1"]["ansible_ssh_common_args"])
+    assert proxies(words, target.address) == {"proxycommand": "false"}
+    assert "controlpath" not in " ".join(words).lower()
+
+
+def test_a_host_that_mnt_has_refused_has_the_reason_and_the_fix_of_mnt() -> None:
+    played = Played(
+        {"node1": HostResult(unreachable=True, problem="ssh: x"), "node2": HostResult(ended=True)}
+    )
+    error = HostError("node1", "host key", "it has changed", fix="mnt trust --replace")
+    found = with_reasons(played, {"node1": error, "node2": error})
+    assert found.hosts["node1"].problem == "host key: it has changed"
+    assert (found.hosts["node1"].fix, found.hosts["node1"].status) == ("mnt trust --replace", "unreachable")
+    assert found.hosts["node2"] == HostResult(ended=True)
 
 
 def test_without_a_subnet_the_addresses_of_hosts_in_different_networks() -> None:
