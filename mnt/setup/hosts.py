@@ -95,6 +95,8 @@ def _of_host(
         "mnt_gpus": host.gpus,
         "mnt_env": dict(host.env),
     }
+    if host.python_owner is not None:
+        variables["mnt_python_owner"] = host.python_owner
     if host.ssh.user is not None:
         variables["ansible_user"] = host.ssh.user
     if host.ssh.port is not None:

@@ -162,9 +162,13 @@ def interpreter(name, specifier):
 
 
 class Place:
-    """Where an environment is, and where its builds are."""
+    """Where an environment is, and where its builds are.
 
-    def __init__(self, path):
+    `owner`: a user, besides this one and root, to whom it may belong; "": nobody.
+    """
+
+    def __init__(self, path, owner=""):
+        self.owner = uid_of(owner)
         self.path = os.path.normpath(os.path.expanduser(path))
         if not os.path.isabs(self.path) or self.path == "/":
             raise Failed("%s: an environment needs a directory of its own, by its whole path" % path)
@@ -173,11 +177,11 @@ class Place:
 
     def current(self):
         """The marker of what PATH leads to; None: nothing. Raises Failed for what others have made."""
-        judge(self.builds)
-        judge(self.path)
+        judge(self.builds, owner=self.owner)
+        judge(self.path, owner=self.owner)
         if not os.path.lexists(self.path):
             return None
-        judge(self.python)
+        judge(self.python, owner=self.owner)
         target = os.path.realpath(self.path)
         if os.path.dirname(target) != os.path.realpath(self.builds):
             raise Failed(
@@ -213,7 +217,7 @@ def read_marker(build):
 # --- who could exchange it -------------------------------------------------------------------------------
 
 
-def judge(path, uids=None, last=True):
+def judge(path, uids=None, last=True, owner=None):
     """Refuse a path that another user could exchange: the rule of sshd's StrictModes, as in all of mnt.
 
     Each level belongs to this user or to root, and no other user can write to it; a directory with the sticky
@@ -223,11 +227,13 @@ def judge(path, uids=None, last=True):
     Args:
         uids: the users who may own it, in place of this one and root.
         last: whether the path itself may be no such directory.
+        owner: one more user who may own it; that user's group may not write to it.
 
     Raises Failed, naming the level and its owner.
     """
     uids = (uids or {0, os.getuid()}) | nobody()
-    mounted = mounted_by_others(uids)
+    owners = uids if owner is None else uids | {owner}
+    mounted = mounted_by_others(owners)
     todo, here, links = ["/"] + path.split("/"), "/", 0
     while todo:
         name = todo.pop(0)
@@ -241,7 +247,7 @@ def judge(path, uids=None, last=True):
             found = os.lstat(level)
         except (FileNotFoundError, NotADirectoryError):
             return
-        judge_level(level, found, uids, last and not any(todo))
+        judge_level(level, found, owners, uids, last and not any(todo))
         here = level
         if stat.S_ISLNK(found.st_mode):
             links += 1
@@ -252,11 +258,11 @@ def judge(path, uids=None, last=True):
             todo = target.split("/") + todo
 
 
-def judge_level(level, found, uids, last):
+def judge_level(level, found, owners, uids, last):
     """Raises Failed if anybody but these users could exchange what is at this level of a path."""
     hint = "who can write there could run code as you; use another place, or look at it: ls -ld %s" % level
     sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
-    if found.st_uid not in uids:
+    if found.st_uid not in owners:
         raise Failed("%s belongs to %s: %s" % (level, user(found.st_uid), hint))
     if stat.S_ISLNK(found.st_mode) or (sticky and not last):
         return
@@ -271,6 +277,14 @@ def user(uid):
         return "%s (uid %d)" % (pwd.getpwuid(uid).pw_name, uid)
     except KeyError:
         return "uid %d" % uid
+
+
+def uid_of(name):
+    """The uid of a user of this host, by name or number; None: there is none."""
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        return int(name) if name.isdigit() else None
 
 
 def own_group(gid, uids):
@@ -339,7 +353,7 @@ def look(args):
 def look_once(args):
     """What is there. `lock`: the versions that it must have; []: it may have any."""
     wanted = requirements(args["packages"], args["require"])
-    place = Place(args["path"])
+    place = Place(args["path"], args.get("owner", ""))
     storage = shared_by(args["storage"], place.path)
     if storage and os.path.isdir(storage) and os.stat(storage).st_dev == os.stat("/").st_dev:
         raise Failed(
@@ -350,10 +364,16 @@ def look_once(args):
     if marker and marker["request"] == wanted and not args["upgrade"]:
         found = pinned(marker["lock"])
     complete = bool(found) and args["lock"] in ([], found) and not differs(place.python, found)
+    try:
+        root = place.owner_is_root()
+    except Failed:
+        if not complete:
+            raise
+        root = False  # whoever keeps it has built it
     answer = {
         "path": place.path,
         "python": place.python,
-        "root": place.owner_is_root(),
+        "root": root,
         "request": wanted,
         "complete": complete,
         "shared": bool(storage),
@@ -378,7 +398,7 @@ def shared_by(storage, path):
 def alone(place, seconds):
     """One build at a time, of all hosts that see the place: `mkdir` is atomic on NFS too."""
     os.makedirs(place.builds, exist_ok=True)
-    judge(place.builds)  # nobody else could exchange it from now on
+    judge(place.builds, owner=place.owner)  # nobody else could exchange it from now on
     lock = os.path.join(place.builds, "lock")
     mine = {"host": socket.gethostname(), "pid": os.getpid()}
     ends = time.time() + seconds
@@ -419,7 +439,7 @@ def mtime(path):
 
 def build(args):
     """Build what `request` says, with the versions of `lock` if there is one, and switch to it."""
-    place = Place(args["path"])
+    place = Place(args["path"], args.get("owner", ""))
     pinned(args["lock"])
     python, version = interpreter(args["base"], args["require"].get("python", ""))
     wanted = requirements(args["packages"], args["require"])
@@ -587,7 +607,7 @@ def run(argv, what, env=None):
 
 def ops(args):
     """Compile the ops that were not compiled yet for these versions of torch and DeepSpeed."""
-    place = Place(args["path"])
+    place = Place(args["path"], args.get("owner", ""))
     place.current()
     found = installed(place.python)
     if "deepspeed" not in found:

@@ -117,10 +117,10 @@ def built(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def looked(program: ModuleType, place: Path) -> dict[str, Any]:
+def looked(program: ModuleType, place: Path, **others: Any) -> dict[str, Any]:
     arguments = {"path": str(place / "train"), "packages": "torch", "require": {}, "storage": [], "head": {}}
     more = {"upgrade": False, "patience": 0, "env": {}, "base": "", "lock": [], "wait": 0}
-    answer: dict[str, Any] = program.look({**arguments, **more})
+    answer: dict[str, Any] = program.look({**arguments, **more, **others})
     return answer
 
 
@@ -144,6 +144,28 @@ def test_nothing_is_run_that_another_user_could_exchange(
     with pytest.raises(program.Failed, match=f"{path} belongs to uid {EVE}: "):
         program.ops({"path": str(built / "train"), "env": {}, "ops": ["x"], "check": True})
     assert not (built / "ran").exists()
+
+
+@needs_root
+def test_the_owner_that_the_inventory_names(
+    program: ModuleType, built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a user may own it, and nobody else; that user's group may not write to it, as for preflight."""
+    for path in (built, *built.rglob("*")):
+        os.chown(path, EVE, EVE, follow_symlinks=False)
+    assert looked(program, built, owner=str(EVE))["complete"]
+    for owner in ("", "nobody", "no-such-user", str(EVE + 1)):
+        with pytest.raises(program.Failed, match=f"{built} belongs to uid {EVE}: "):
+            looked(program, built, owner=owner)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda *args: False)  # only the owner can write there
+        answer = looked(program, built, owner=str(EVE))
+        assert (answer["complete"], answer["root"]) == (True, False)
+        with pytest.raises(program.Failed, match=f"{built} belongs to uid {EVE}: "):  # root would build
+            looked(program, built, owner=str(EVE), upgrade=True)
+    (built / "train.builds").chmod(0o775)
+    with pytest.raises(program.Failed, match=f"the group {EVE} can write to {built}/train.builds: "):
+        looked(program, built, owner=str(EVE))
 
 
 @needs_root

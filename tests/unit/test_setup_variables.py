@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,13 @@ def variables(*names: str) -> dict[str, Any]:
 
 def test_the_inventory_is_found_from_everywhere() -> None:
     assert variables("node1")["mnt_inventory"] == f"{Path.cwd()}/c.yaml"
+
+
+def test_who_may_own_the_interpreter() -> None:
+    hosts = [INVENTORY.hosts[0], replace(INVENTORY.hosts[1], python_owner="bob")]
+    ways = {host.name: resolve(host, SshConfig(None)) for host in hosts}
+    found = ansible_inventory(INVENTORY, hosts, {}, {}, ways, Timeouts())["all"]["hosts"]
+    assert [found[host.name].get("mnt_python_owner") for host in hosts] == [None, "bob"]
 
 
 def test_hosts_that_are_not_selected_are_counted() -> None:
