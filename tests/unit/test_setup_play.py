@@ -194,6 +194,12 @@ def test_host_keys_are_checked(hosts: AnsibleHosts, monkeypatch: pytest.MonkeyPa
     assert all("StrictHostKeyChecking" not in line and "ProxyCommand" not in line for line in hosts.argv)
 
 
+def test_templates_in_setup_of_the_inventory_are_the_users_own(hosts: AnsibleHosts) -> None:
+    """docs/security.md says that such an inventory runs commands."""
+    play = PING.replace("mnt_cluster == 'c'", "pip_index == 'x'")
+    assert hosts.play(play, variables={"pip_index": "{{ lookup('ansible.builtin.pipe', 'echo x') }}"}).ok
+
+
 ON_THE_HEAD = """
 - hosts: node1
   gather_facts: false
