@@ -2,7 +2,7 @@
 # Packages of the system, by apt-get or dnf, on a host that may have no Python yet. See packages.yml, which runs it.
 #
 #   packages.sh missing          prints `mnt-missing: NAME..`: what is not installed
-#   packages.sh install          installs that; prints `mnt-done`
+#   packages.sh install          installs that, and removes nothing; prints `mnt-done`
 #   packages.sh pack DIR FILE    on the head: makes FILE, a script that unpacks the .deb files of DIR on a host
 #
 # The names are in MNT_DEBIAN and MNT_REDHAT. Where from: MNT_DEBS (a directory of this host, which is removed), else
@@ -20,11 +20,12 @@ fail() {
 # The lines of a log that say why, as one line.
 reason() {
     wanted="^E: |^error: |no space left|read-only|no match for argument|cannot |could not|unable to|Depends:"
+    removed=$(sed -n '/^The following packages will be REMOVED:/,/^[^ ]/s/^  *//p' "$1" | paste -s -d ' ')
     said=$(grep -iE "$wanted" "$1" |
         grep -vE "Sub-process .* returned an error|maybe run apt-get update|packages could not be installed" |
         tr -d '\r' | sed 's/[.; ]*$//; s/^ *//; s/  */ /g' | awk '!seen[$0]++' | head -n 4 | paste -s -d ';' |
         sed 's/;/; /g' | cut -c 1-500)
-    echo "${said:-$(tail -n 1 "$1")}"
+    echo "${said:-$(tail -n 1 "$1")}${removed:+: $removed}" | cut -c 1-1000
 }
 
 missing() {
@@ -80,9 +81,10 @@ install_debs() {
             break # the lists that the host has may do
         fi
     done
+    # --yes agrees to all that apt-get proposes: where packages conflict, also to remove openssh-server.
     # shellcheck disable=SC2086
-    { apt-get "$@" check >/dev/null 2>&1 || apt-get "$@" --yes --fix-broken install; } &&
-        apt-get "$@" --yes --no-install-recommends install $names || {
+    { apt-get "$@" check >/dev/null 2>&1 || apt-get "$@" --yes --no-remove --fix-broken install; } &&
+        apt-get "$@" --yes --no-remove --no-install-recommends install $names || {
         grep -E "^(E|Err|W):" "$work/update"
         return 1
     }
@@ -94,6 +96,7 @@ install_rpms() {
         rpm --query --quiet epel-release || dnf --assumeyes install epel-release || return 1
         ;;
     esac
+    # Without --allowerasing, dnf removes only what a signed package says that it replaces (Obsoletes).
     # shellcheck disable=SC2086
     dnf --assumeyes --setopt=install_weak_deps=False install $names
 }

@@ -82,6 +82,64 @@ def test_another_distribution(machine: Path) -> None:
     assert run(machine, "missing") == (1, said)
 
 
+# --- apt-get, for real, in a root directory of its own ------------------------------------------------------
+
+APT = """
+Dir "{root}"; Dir::State::status "{root}/var/lib/dpkg/status"; Dir::Bin::methods "/usr/lib/apt/methods";
+APT::Sandbox::User "root"; DPkg::Options {{ "--root={root}"; }}
+"""
+
+
+@pytest.fixture
+def debian(tmp_path: Path) -> dict[str, str]:
+    """The environment for a host that has the package `sshd`, and gets `tools`, which conflicts with it."""
+    root = tmp_path / "root"
+    for place in (
+        "etc/apt/apt.conf.d",
+        "etc/apt/preferences.d",
+        "var/lib/dpkg/updates",
+        "var/lib/dpkg/info",
+        "var/cache/apt",
+        "debs",
+    ):
+        (root / place).mkdir(parents=True)
+    for file in ("status", "available"):
+        (root / "var/lib/dpkg" / file).touch()
+    (tmp_path / "apt.conf").write_text(APT.format(root=root))
+    for name, more in (("sshd", ""), ("tools", "Conflicts: sshd\n")):
+        tree = tmp_path / name / "DEBIAN"
+        tree.mkdir(parents=True)
+        text = f"Package: {name}\nVersion: 1\nArchitecture: all\nMaintainer: x <x@y>\nDescription: x\n{more}"
+        (tree / "control").write_text(text)
+        subprocess.run(["dpkg-deb", "--build", tree.parent, root / "debs"], check=True, capture_output=True)
+    environment = {
+        **os.environ,
+        "APT_CONFIG": str(tmp_path / "apt.conf"),
+        "DPKG_ROOT": str(root),
+        "DPKG_ADMINDIR": str(root / "var/lib/dpkg"),
+        "MNT_DEBIAN": "tools",
+        "MNT_LOCK": "1",
+        "MNT_DEBS": str(root / "debs"),
+    }
+    install = ["dpkg", f"--root={root}", "--install", root / "debs" / "sshd_1_all.deb"]
+    subprocess.run(install, check=True, capture_output=True, env=environment)
+    return environment
+
+
+@pytest.mark.skipif(not shutil.which("apt-get") or os.getuid() != 0, reason="needs apt-get, and root")
+@pytest.mark.parametrize("broken", [False, True])
+def test_nothing_is_removed_to_make_room(debian: dict[str, str], broken: bool) -> None:
+    """Neither by the installation nor by what completes an earlier one."""
+    if broken:
+        unpack = ["dpkg", f"--root={debian['DPKG_ROOT']}", "--unpack", "--force-conflicts"]
+        subprocess.run([*unpack, f"{debian['MNT_DEBS']}/tools_1_all.deb"], env=debian, check=True)
+    done = subprocess.run(["/bin/sh", SCRIPT, "install"], env=debian, capture_output=True, text=True)
+    listed = subprocess.run(["dpkg-query", "--show"], env=debian, capture_output=True, text=True)
+    assert "sshd\t1\n" in listed.stdout
+    assert done.returncode == 1
+    assert "E: Packages need to be removed but remove is disabled: " in done.stdout
+
+
 # --- .deb files of the head ---------------------------------------------------------------------------------
 
 UID = 1000  # of who packs, and of somebody else on a host
