@@ -90,7 +90,7 @@ def test_hosts_that_have_nothing(nfs_support: None, tmp_path: Path) -> None:
             _write(reader, "python:", {})
 
         def setup() -> None:
-            _write(reader, "setup:", {"http://mirror.example.com/simple/": mirror.pip})
+            _write(reader, "setup:", {"https://mirror.example.com/simple/": mirror.pip})
 
         fails = {
             "mnt init -n 'node[1-2]'": "0 of 2 hosts answered",
