@@ -131,7 +131,8 @@ rm -rf "$1"
 echo "mnt-error: the packages of --debs cannot be unpacked in $1: $(echo "$said" | tail -n 1)"
 exit 1
 END
+    # head_files.py has looked at them; what a link leads to is not sent, also if there is one by now.
     # Owners and modes of the head mean others on a host: a user there may have the same number.
-    cd "$2" && tar -c -f - -h --owner=0 --group=0 --mode=u=rw,go=r -- *.deb >>"$3"
+    cd "$2" && tar -c -f - --owner=0 --group=0 --mode=u=rw,go=r -- *.deb >>"$3"
     ;;
 esac

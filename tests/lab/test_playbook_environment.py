@@ -137,6 +137,23 @@ def test_each_host_gets_the_same_versions(make: Any, wheels: Path) -> None:
     assert lab.hosts[0].exec(["sh", "-c", "ls -d /var/tmp/mnt-wheels-*"]).returncode != 0
 
 
+def test_no_private_key_of_the_head_is_sent_as_a_wheel(make: Any, wheels: Path, tmp_path: Path) -> None:
+    """Git keeps links: a directory of wheels in somebody's tree may have one to a key of yours."""
+    lab = make(HOME)
+    (tmp_path / "id_ed25519").write_text("the private key")
+    (wheels / "torch-2.7.0-py3-none-any.whl").symlink_to("../id_ed25519")
+    words = ("environment", "-n", "node1", "--wheelhouse", str(wheels))
+    before = snapshot(lab.hosts[0], "/var/tmp", "/home/mnt/own")
+    for options in ([], ["--check"]):
+        said = problem(setup(lab, *words, *options, ok=False))
+        assert "torch-2.7.0-py3-none-any.whl is a link, and no link is sent to hosts" in said
+    assert snapshot(lab.hosts[0], "/var/tmp", "/home/mnt/own") == before
+    # Nor is what has another name: a job may read what is there.
+    (wheels / "torch-2.7.0-py3-none-any.whl").unlink()
+    (wheels / "notes").symlink_to("../id_ed25519")
+    assert changed(setup(lab, *words)) == {"node1": 1}
+
+
 def test_a_disk_that_fills_leaves_nothing_by_halves(make: Any, wheels: Path) -> None:
     lab = make("/opt/train")
     host = lab.hosts[0]
