@@ -110,6 +110,12 @@ def test_nor_is_it_an_old_one(tmp_path: Path, start: Start) -> None:
     assert daemon(file) == "current"
 
 
+def test_a_file_that_is_still_to_come(tmp_path: Path, start: Start) -> None:
+    """In a check."""
+    start(NAME, 0)
+    assert daemon(tmp_path / "slurm.conf") == "current"
+
+
 def test_only_roots_sshd_gets_larger_limits(start: Start) -> None:
     ours = start("sshd", 0)
     if "PPid:\t1\n" not in Path(f"/proc/{ours}/status").read_text():
