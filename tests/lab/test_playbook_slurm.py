@@ -83,9 +83,20 @@ def test_jobs_run_on_two_hosts(lab: Lab) -> None:
     key_is_in_no_log(lab)
     assert changed(setup(lab, "slurm", **PLUGINS)) == {"node1": 0, "node2": 0}
 
+    # Before there is a slurm.conf, a check says so. The user munge may have put links where root works.
+    output(second, "sh", "-c", "mkdir /root/kept && mv /etc/slurm/* /root/kept")
+    assert changed(setup(lab, "slurm", "--check", **PLUGINS))["node2"] > 0
+    output(second, "sh", "-c", "mv /root/kept/* /etc/slurm")
+    output(second, "sh", "-c", f"mv {KEY} /root/kept && touch /root/other && ln -s /root/other {KEY}")
+    said = problem(setup(lab, "slurm", ok=False), "node2")
+    assert f"{KEY} is no key: Too many levels of symbolic links" in said
+    assert output(second, "stat", "-c", "%U", "/root/other") == "root\n"
+    output(second, "sh", "-c", f"rm {KEY} && mv /root/kept/munge.key {KEY} && ln -s /root/linked {KEY}.new")
+
     # Another key on one host, and another configuration: the daemons are started again where they must be.
     output(second, "sh", "-c", f"cp {KEY} /root/key && head -c 128 /dev/urandom >{KEY}")
     setup(lab, "slurm", **PLUGINS, slurm_partition="gpus")
+    assert second.exec(["test", "-e", "/root/linked"]).returncode == 1
     assert key_of(first) == key_of(second)
     assert srun(second, "--partition=gpus", "hostname") == ["node1", "node2"]
 
