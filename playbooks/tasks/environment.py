@@ -140,7 +140,7 @@ def interpreter(name, specifier):
         if path is None:
             continue
         try:
-            judge(os.path.abspath(path), {0, os.getuid(), int(os.environ.get("SUDO_UID", "0"))})
+            judge(os.path.abspath(path), builders())
         except Failed as why:
             tried.append(str(why))
             continue
@@ -156,6 +156,22 @@ def interpreter(name, specifier):
         "this host has no %s (%s); install it, or name one by environment_python"
         % (wanted, "; ".join(tried) or "%s not found" % names[0])
     )
+
+
+def found_uv():
+    """uv of this host, in PATH or in ~/.local/bin; None: it has none that no other user could exchange."""
+    for name in ("uv", os.path.expanduser("~/.local/bin/uv")):
+        path = shutil.which(name)
+        if path is not None:
+            with contextlib.suppress(Failed):
+                judge(os.path.abspath(path), builders())
+                return path
+    return None
+
+
+def builders():
+    """Who may own what builds, by uid: this user, root, and who has become root by sudo."""
+    return {0, os.getuid(), int(os.environ.get("SUDO_UID", "0"))}
 
 
 # --- what is there ---------------------------------------------------------------------------------------
@@ -508,7 +524,7 @@ def fill(target, python, wanted, args):
     if args["lock"]:
         listed += ["-c", write_lines(os.path.join(target, "mnt-constraints.txt"), args["lock"])]
     install = pip
-    uv = shutil.which("uv") or shutil.which(os.path.expanduser("~/.local/bin/uv"))
+    uv = found_uv()
     with index_variables("" if args["wheels"] else args["index"], own) as variables:
         if args["uv"] == "true" and uv is None:
             run(pip + ["uv"], "uv cannot be installed", variables)

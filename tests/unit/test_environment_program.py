@@ -199,6 +199,34 @@ def test_root_builds_only_where_all_levels_are_roots(
 
 
 @needs_root
+@pytest.mark.parametrize("place", ["bin", ".local/bin"])
+@pytest.mark.parametrize("whose", ["owner", "mode", "directory"])
+def test_uv_of_another_user_is_not_run(
+    program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, whose: str
+) -> None:
+    uv = tmp_path / place / "uv"
+    uv.parent.mkdir(parents=True)
+    uv.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    uv.chmod(0o755)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.defpath}")
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    assert program.found_uv() == str(uv)
+    if whose == "owner":
+        os.chown(uv, EVE, EVE)
+    elif whose == "mode":
+        uv.chmod(0o757)
+    else:
+        uv.parent.chmod(0o1777)
+        os.chown(uv, EVE, EVE)
+    assert program.found_uv() is None
+    (tmp_path / "wheels").mkdir()
+    arguments = {"wheels": str(tmp_path / "wheels"), "index": "", "uv": "auto", "lock": []}
+    program.fill(str(tmp_path / "train"), sys.executable, [], arguments)
+    assert not (tmp_path / "ran").exists()
+
+
+@needs_root
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770])
 def test_who_can_write_to_the_builds(program: ModuleType, built: Path, mode: int) -> None:
     os.chown(built / "train.builds", 0, EVE)
