@@ -29,8 +29,10 @@ import sys
 import tempfile
 import time
 import urllib.parse
+import uuid
 
 MARKER = "mnt-environment.json"
+UNSIGNED = 60  # seconds after which a lock without an owner is left over
 NOT_PACKAGES = ("python", "os-release", "kernel", "cuda", "nccl", "driver")  # keys of `require`
 LEAST = 16  # MiB: what fails with less has probably failed for that
 KEPT = 2  # builds: the current one, and the one before it, which jobs may use
@@ -416,25 +418,20 @@ def alone(place, seconds):
     os.makedirs(place.builds, exist_ok=True)
     judge(place.builds, owner=place.owner)  # nobody else could exchange it from now on
     lock = os.path.join(place.builds, "lock")
-    mine = {"host": socket.gethostname(), "pid": os.getpid()}
+    mine = {"host": socket.gethostname(), "pid": os.getpid(), "token": uuid.uuid4().hex}
     ends = time.time() + seconds
     while True:
         try:
             os.mkdir(lock)
             break
         except FileExistsError:
-            try:
-                with open(os.path.join(lock, "owner")) as file:
-                    owner = json.load(file)
-            except (OSError, ValueError):
-                owner = {}  # it is being written, or was cut off
-            dead = owner.get("host") == mine["host"] and not os.path.isdir("/proc/%d" % owner["pid"])
-            if dead or (not owner and time.time() - mtime(lock) > 60):
-                shutil.rmtree(lock, ignore_errors=True)
+            owner = lock_owner(lock)
+            if is_left(lock, owner):
+                break_lock(lock)
             elif time.time() > ends:
                 raise Failed(
                     "%s builds there since more than %d s; if it does not any more, remove %s"
-                    % (owner.get("host", "another host"), seconds, lock)
+                    % (owner["host"] if owner else "another host", seconds, lock)
                 )
             else:
                 time.sleep(1)
@@ -443,7 +440,44 @@ def alone(place, seconds):
             json.dump(mine, file)
         yield
     finally:
-        shutil.rmtree(lock, ignore_errors=True)
+        if lock_owner(lock) in (None, mine):
+            shutil.rmtree(lock, ignore_errors=True)
+
+
+def lock_owner(lock):
+    """Who has the lock; None: it is not known yet, or was cut off."""
+    try:
+        with open(os.path.join(lock, "owner")) as file:
+            owner = json.load(file)
+        return {"host": str(owner["host"]), "pid": int(owner["pid"]), "token": owner.get("token")}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def is_left(lock, owner):
+    """Whether the one who made the lock is gone: a process of this host that has ended, or nobody has signed it."""
+    if owner is None:
+        return time.time() - mtime(lock) > UNSIGNED
+    return owner["host"] == socket.gethostname() and not os.path.isdir("/proc/%d" % owner["pid"])
+
+
+def break_lock(lock):
+    """Remove a lock that is left. One process at a time looks and removes, so that a new lock stays."""
+    breaking = lock + ".break"
+    try:
+        os.mkdir(breaking)
+    except FileExistsError:
+        if time.time() - mtime(breaking) > UNSIGNED:  # it was killed at that
+            with contextlib.suppress(OSError):
+                os.rmdir(breaking)
+        time.sleep(0.1)
+        return
+    try:
+        if is_left(lock, lock_owner(lock)):
+            shutil.rmtree(lock, ignore_errors=True)
+    finally:
+        with contextlib.suppress(OSError):
+            os.rmdir(breaking)
 
 
 def mtime(path):

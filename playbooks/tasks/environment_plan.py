@@ -18,7 +18,15 @@ from environment import Failed, pinned, requirements
 
 _SAID = re.compile(r"mnt-environment: ([^\r\n]*)")
 _LONGEST = 65536  # characters of an answer, and lines of a lock file: many times what is ever needed
-_TYPES = {"path": str, "python": str, "root": bool, "complete": bool, "shared": bool, "ops_shared": bool, "lock": list}
+_TYPES = {
+    "path": str,
+    "python": str,
+    "root": bool,
+    "complete": bool,
+    "shared": bool,
+    "ops_shared": bool,
+    "lock": list,
+}
 
 
 def wanted(given):
@@ -31,7 +39,9 @@ def wanted(given):
                 kept = json.load(opened)
             lock = kept["lock"] if kept["request"] == request else []
         except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-            raise Failed("%s is no lock file (%s); for a new one: -e environment_upgrade=true" % (file, error)) from None
+            raise Failed(
+                "%s is no lock file (%s); for a new one: -e environment_upgrade=true" % (file, error)
+            ) from None
         try:
             pinned(lock)
         except Failed as error:

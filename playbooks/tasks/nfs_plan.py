@@ -40,7 +40,9 @@ def plan(given):
 
 def _wanted(given):
     if bool(given["path"]) != bool(given["source"]):
-        raise Wrong("nfs_path and nfs_source belong together: -e nfs_source=node1:/srv/shared -e nfs_path=/shared")
+        raise Wrong(
+            "nfs_path and nfs_source belong together: -e nfs_source=node1:/srv/shared -e nfs_path=/shared"
+        )
     if given["path"]:
         return [{"path": given["path"], "source": given["source"]}]
     found = [each for each in given["storage"] if _is_nfs(each)]
@@ -71,8 +73,10 @@ def _mount(each, given, hosts):
         raise Wrong("%s: the source %r is not SERVER:/DIRECTORY" % (path, source))
     word, export = match[1].strip("[]"), match[2].rstrip("/") or "/"
     server = given["server"] or next((name for name, words in hosts.items() if word in (name, *words)), None)
-    if server and (export == "/" or export.split("/")[1] in _SYSTEM and export.count("/") == 1):
-        raise Wrong("%s is a directory of the system, and is not exported: choose one such as /srv/shared" % export)
+    if server and (export == "/" or (export.split("/")[1] in _SYSTEM and export.count("/") == 1)):
+        raise Wrong(
+            "%s is a directory of the system, and is not exported: choose one such as /srv/shared" % export
+        )
     options = list(each.get("options", ())) or ["rw", "hard"]
     _check_options(path, options)
     # Root of the server makes what is there: else a setuid file or a device makes it root of the clients.
@@ -85,7 +89,9 @@ def _mount(each, given, hosts):
         if address and _address(address) in _network("mnt_training_subnet", subnet)
     ]
     # Elsewhere the hosts alone: a machine that may mount it can claim to act for any user.
-    alone = dict.fromkeys(each for each in _known_as(hosts, address) if server and re.fullmatch(_CLIENT, each))
+    alone = dict.fromkeys(
+        each for each in _known_as(hosts, address) if server and re.fullmatch(_CLIENT, each)
+    )
     return {
         "words": "|".join([path, source, each.get("type") or "nfs4", ",".join(options)]),
         "server": server,

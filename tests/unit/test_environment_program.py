@@ -7,10 +7,13 @@ import itertools
 import json
 import netrc
 import os
+import socket
 import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +32,40 @@ def program() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_of_those_that_find_the_lock_of_a_dead_build_one_at_a_time_builds(
+    program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        program, "time", SimpleNamespace(time=time.time, sleep=lambda seconds: time.sleep(0.01))
+    )
+    place = program.Place(str(tmp_path / "env"))
+    inside, most = [], []
+
+    def build(number: int) -> None:
+        with program.alone(place, 30):
+            inside.append(number)
+            most.append(len(inside))
+            time.sleep(0.005)
+            inside.remove(number)
+
+    for _ in range(4):
+        lock = Path(place.builds) / "lock"
+        lock.mkdir(parents=True)
+        owner = {"host": socket.gethostname(), "pid": 4_000_000}  # above the highest pid
+        (lock / "owner").write_text(json.dumps(owner))
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(build, range(8)))
+        assert os.listdir(place.builds) == []
+    assert len(most) == 32
+    assert max(most) == 1
+
+
+@pytest.mark.parametrize("text", ["", "[]", "5", "{}", '{"host": "x"}', '{"host": "x", "pid": "y"}'])
+def test_an_owner_that_is_none(program: ModuleType, tmp_path: Path, text: str) -> None:
+    (tmp_path / "owner").write_text(text)
+    assert program.lock_owner(str(tmp_path)) is None
 
 
 @pytest.mark.parametrize(
