@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -45,25 +44,22 @@ def ansible_inventory(
             "hosts": {
                 host.name: _of_host(
                     host,
-                    rank,
                     nics.get(host.name),
                     accounts.get(host.name),
                     _words(host, destinations[host.name], timeouts, refused),
                 )
-                for rank, host in enumerate(hosts)
+                for host in hosts
             },
             "vars": {
                 "mnt_inventory": os.path.abspath(inventory.file),
                 "mnt_cluster": inventory.cluster,
-                "mnt_hosts": [host.name for host in hosts],
                 "mnt_host_count": len(inventory.hosts),
-                "mnt_master": master.name,
+                "mnt_master": master.name,  # of the inventory: a run may be for some hosts only
                 "mnt_master_port": inventory.network.master_port,
                 "mnt_training_subnet": _subnet(inventory, nics),
                 "mnt_storage": [_without_none(mount) for mount in inventory.storage],
                 "mnt_require": dict(inventory.require),
             },
-            "children": _groups(inventory, hosts),
         }
     }
 
@@ -82,16 +78,12 @@ def literal(value: Any) -> Any:
     return value
 
 
-def _of_host(
-    host: Host, rank: int, nic: NicChoice | None, account: str | None, words: Sequence[str]
-) -> dict[str, Any]:
+def _of_host(host: Host, nic: NicChoice | None, account: str | None, words: Sequence[str]) -> dict[str, Any]:
     variables: dict[str, Any] = {
         "ansible_host": host.address,
         "ansible_ssh_common_args": shlex.join(words),
-        "mnt_rank": rank,
         "mnt_address": host.address,
         "mnt_python": list(host.python),
-        "mnt_workdir": host.workdir,
         "mnt_gpus": host.gpus,
         "mnt_env": dict(host.env),
     }
@@ -104,7 +96,7 @@ def _of_host(
     if account is not None:
         variables["mnt_user"] = account
     if nic is not None:
-        variables |= {"mnt_nic": nic.interface.name, "mnt_training_address": nic.address}
+        variables["mnt_training_address"] = nic.address
     return variables
 
 
@@ -149,15 +141,6 @@ def _subnet(inventory: Inventory, nics: Mapping[str, NicChoice]) -> str:
     return ",".join(
         dict.fromkeys(str(nic.network) if nic.network in agreed else nic.address for nic in nics.values())
     )
-
-
-def _groups(inventory: Inventory, hosts: Sequence[Host]) -> dict[str, Any]:
-    """The groups, by names that Ansible accepts."""
-    selected = {host.name for host in hosts}
-    return {
-        re.sub(r"\W", "_", f"group_{name}"): {"hosts": {host: None for host in members if host in selected}}
-        for name, members in inventory.groups.items()
-    }
 
 
 def _without_none(mount: Any) -> dict[str, Any]:

@@ -65,8 +65,8 @@ def test_no_value_is_a_template(tmp_path: Path) -> None:
     document = inventory({"node1": nic}, {"node1": lie})
     found = seen(tmp_path, literal(document))
     assert not trap.exists()
-    assert found["mnt_user"] == found["mnt_nic"] == lie
-    assert (found["ansible_host"], found["mnt_rank"]) == ("127.0.0.1", 0)
+    assert found["mnt_user"] == lie
+    assert (found["ansible_host"], found["mnt_gpus"]) == ("127.0.0.1", 0)
 
 
 def test_a_text_that_is_not_unicode_is_no_fault_of_the_others(tmp_path: Path) -> None:
