@@ -42,8 +42,8 @@ done
 # The program of environment.yml gets an answer that was made up, which tells of the versions in it.
 LYING_LOOK = """#!/bin/sh
 case "$1,$3" in
--c,look) echo 'mnt-environment: ANSWER'; exit 0;;
--c,build) echo 'mnt-environment: {"changed": true, "id": "x"}'; exit 0;;
+-c,look) cat >/dev/null; echo 'mnt-environment: ANSWER'; exit 0;;
+-c,build) cat >/dev/null; echo 'mnt-environment: {"changed": true, "id": "x"}'; exit 0;;
 esac
 exec /usr/bin/python3 "$@"
 """
