@@ -140,7 +140,7 @@ REST = [
         "node3",
     ),
     Fault(
-        "disk-full", "local-space", lambda lab, host: faults.small_disk(host, "/tmp", "4m"), says="is full"
+        "disk-full", "local-space", lambda lab, host: faults.small_disk(host, "/tmp", "4m"), says="is small"
     ),
     Fault("loopback-name", "hostname-loopback", loopback_name, severity="warn"),
     Fault("port-taken", "port-free", lambda lab, host: faults.port_taken(host, 29500), "node1"),

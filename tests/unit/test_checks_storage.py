@@ -463,7 +463,7 @@ MIB = 2**20
         (
             "~",
             Space(GIB, 999 * MIB, 0, 0),
-            "the home directory is nearly full: 999 MiB of 1 GiB free",
+            "the home directory is small: 999 MiB of 1 GiB free",
             "warn",
         ),
         (

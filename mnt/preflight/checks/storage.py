@@ -98,6 +98,8 @@ def storage_space(fleet: FleetFacts) -> Iterator[Problem]:
 def _judge_space(host: Host, name: str, path: str, state: PathFacts, limits: _Limits) -> Iterator[Problem]:
     """The problem of a path, `name` for people and `path` for a shell; at most one."""
     space, severity = state.space, Severity.FAIL
+    pasted = path if path == "~" else shlex.quote(path)
+    fix = f"delete what is not needed: du -xh --max-depth=2 {pasted} | sort -h | tail"
     if state.write in ("ENOSPC", "EDQUOT"):
         reason = "the user's quota is exhausted" if state.write == "EDQUOT" else "no space is left"
         message, found = f"{name} cannot be written to: {reason}", state.write
@@ -109,18 +111,19 @@ def _judge_space(host: Host, name: str, path: str, state: PathFacts, limits: _Li
         found = f"{_human(space.free)} of {_human(space.size)} free"
         severity = Severity.FAIL if space.free < limits.full else Severity.WARN
         message = f"{name} is {'full' if severity is Severity.FAIL else 'nearly full'}: {found}"
+        if 2 * space.free > space.size:
+            message, fix = f"{name} is small: {found}", f"give {name} a larger file system"
     elif space.inodes and space.inodes_free < limits.little * space.inodes:
         found, severity = f"{space.inodes_free} of {space.inodes} inodes free", Severity.WARN
         message = f"{name} has few inodes left: {found}"
     else:
         return
-    pasted = path if path == "~" else shlex.quote(path)
     yield Problem(
         hosts=(host.name,),
         message=message,
         found=found,
         expected=limits.expected,
-        fix=f"delete what is not needed: du -xh --max-depth=2 {pasted} | sort -h | tail",
+        fix=fix,
         severity=severity,
     )
 
