@@ -116,6 +116,7 @@ def rules(host: LabHost) -> str:
     return host.exec(["nft", "list", "ruleset"]).stdout
 
 
+@pytest.mark.matrix  # tox -e playbooks; the next test is the sample
 def test_it_shuts_strangers_out_and_nobody_else(hosts: Lab, play: Play) -> None:
     master, worker = hosts.hosts
     with store_on_every_address(hosts, master), route_by_the_management_network(master):
