@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 
 import click
 
@@ -26,7 +27,12 @@ _USUAL = f"{find.DIRECTORY}/{find.DEFAULT}.yaml"
     metavar="HOSTLIST",
     help="Hosts, as ssh knows them, like node[1-4]; those of FILE need not be named.",
 )
-@click.option("-o", "--output", metavar="FILE", help=f"The inventory to write; default: {_USUAL}.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help=f"The inventory to write; default: {_USUAL}, here or in the nearest directory above that has it.",
+)
 @click.option("-u", "--user", metavar="NAME", help="The user to log in as; default: as ssh does.")
 @click.option("--identity", metavar="KEY", help="The private key to log in with; default: as ssh does.")
 @click.option("--ssh-config", metavar="FILE", help="The ssh_config to use; default: ~/.ssh/config.")
@@ -47,7 +53,7 @@ def init(
     A host that cannot be asked is written without settings and marked, and the exit code is 1. When it can be
     reached, `mnt init` adds what is missing.
     """
-    file = output or (_USUAL if nodes else f"{find.directory()}/{find.DEFAULT}.yaml")
+    file = output or f"{find.directory()}/{find.DEFAULT}.yaml"
     before = first.read(file, by_path=output is not None)
     known = loader.load(file) if before else None
     login = first.login(user, identity, ssh_config)
@@ -67,11 +73,19 @@ def init(
             ui.info(f"{file}: nothing is written")
             return 1
         first.save(file, written.text)
-        ui.success(f"{file}: written; next: mnt preflight")
+        ui.success(f"{file}: written")
     lost = [entry.name for entry in found.hosts if entry.problem is not None]
     if lost:
-        ui.info(f"when {hostlist.brief(lost)} can be reached (mnt trust, mnt ssh-setup): mnt init again")
+        again = "mnt init" + (f" -o {shlex.quote(output)}" if output else "")
+        ui.info(f"when {hostlist.brief(lost)} can be reached (mnt trust, mnt ssh-setup): {again} again")
+    else:
+        ui.info("next: mnt preflight" + (f" -i {shlex.quote(_as_path(output))}" if output else ""))
     return 1 if lost else 0
+
+
+def _as_path(file: str) -> str:
+    """As `-i` takes it for a path (`find.is_path`), and not for a name."""
+    return file if find.is_path(file) else f"./{file}"
 
 
 def _ask_hosts() -> str:

@@ -71,8 +71,8 @@ def warn_of_part(inventory: Inventory) -> None:
     """Warn if the current directory, which is pushed, is only a part of the tree that has the inventory."""
     whole = find.project_above(inventory.file)
     if whole is not None:
-        here = shlex.quote(printable(Path.cwd().name))
-        ui.warn(f"only {here} is pushed, and not all of {printable(whole)}, which has the inventory")
+        here = shlex.quote(printable(str(Path.cwd().relative_to(whole))))
+        ui.warn(f"this is a push of {here} only, not of all of {printable(whole)}, which has the inventory")
         ui.info(f"  to push all: cd {shlex.quote(whole)} && mnt push")
 
 

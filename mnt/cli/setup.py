@@ -40,7 +40,7 @@ def _show_list(context: click.Context, parameter: click.Parameter, wanted: bool)
 @selection_options
 @json_option
 @click.argument("names", metavar="[PLAYBOOK]...", nargs=-1, shell_complete=completing.playbooks)
-@click.option("--check", is_flag=True, help="Change nothing; show what would be changed.")
+@click.option("--check", is_flag=True, help="Change nothing; say where something would be changed.")
 @click.option("-K", "--ask-become-pass", is_flag=True, help="Ask for your password for sudo on the hosts.")
 @click.option(
     "-e", "--extra-var", "extra", metavar="KEY=VALUE", multiple=True, help="Set a variable of the playbooks."
@@ -64,7 +64,7 @@ def setup(
 ) -> int:
     """Run Ansible playbooks on the hosts, with the inventory as it is; default: what preflight asks for.
 
-    They need root on the hosts, by sudo. A second run changes nothing. Ansible's whole output is kept in a
+    Most need root on the hosts, by sudo. A second run changes nothing. Ansible's whole output is kept in a
     file. The exit code is 1 if a host failed, or you did not agree.
     """
     variables = _variables(extra, debs=debs, wheelhouse=wheelhouse)
@@ -78,7 +78,7 @@ def setup(
             report = look(fleet, selection.inventory, selection.hosts, select_checks(), status.show)
             facts, network, plan = report.fleet, report.network, steps(report)
     if report is not None and not plan:
-        return _nothing_to_run(report, as_json)
+        return _nothing_to_run(report, as_json, check)
     if not chosen:
         if not as_json:
             _show_plan(plan)
@@ -94,20 +94,21 @@ def setup(
         status.show("")
         if not as_json:
             _show(step.playbook, played, users(facts), check=check)
-            ui.info(f"Ansible's output: {log}")
+            what = "what would change, as a diff, is in Ansible's output" if check else "Ansible's output"
+            ui.info(f"{what}: {log}")
 
     with ui.StatusLine() as status:
         ok = run_steps(plan, facts, network, options, on_task=status.show, on_done=show)
     if as_json:
-        ui.document(_document(ok, done))
+        ui.document(_document(ok, done, check=check))
     return 0 if ok else 1
 
 
-def _nothing_to_run(report: Report, as_json: bool) -> int:
+def _nothing_to_run(report: Report, as_json: bool, check: bool) -> int:
     """Say so, and what no playbook mends; 1 if there is such a failure."""
     left = [finding for finding in report.findings if finding.severity is Severity.FAIL]
     if as_json:
-        ui.document(_document(not left, {}))
+        ui.document(_document(not left, {}, check=check))
     if not left:
         ui.success("preflight asks for nothing that a playbook brings")
         return 0
@@ -183,9 +184,10 @@ def _failed(played: Played) -> list[tuple[str, HostResult]]:
     return [(host, result) for host, result in played.hosts.items() if result.problem is not None]
 
 
-def _document(ok: bool, done: Mapping[str, Played]) -> dict[str, Any]:
+def _document(ok: bool, done: Mapping[str, Played], *, check: bool) -> dict[str, Any]:
     return {
         "ok": ok,
+        "check": check,
         "playbooks": {
             name: {
                 "ok": played.ok,

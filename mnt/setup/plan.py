@@ -41,7 +41,7 @@ _UNREACHABLE = "check the login: mnt preflight -n {host}; mnt run --worker ssh -
 
 # What Ansible and the modules say (ansible-core 2.19, sudo 1.9, apt 2.6), and the way out.
 _ADVICE = (
-    ("missing sudo password|a password is required|password is required", "add --ask-become-pass"),
+    ("missing sudo password|a password is required|password is required", "add -K"),
     ("incorrect (sudo )?password|sorry, try again", "type the password of {user} for sudo again"),
     ("not in the sudoers|not allowed to (execute|run)|sudo:? .*not found", "let {user} use sudo on {host}"),
     (

@@ -143,7 +143,7 @@ def play(
         KeyboardInterrupt: on Ctrl-C or SIGTERM; Ansible has ended then.
     """
     if importlib.util.find_spec("ansible_runner") is None:
-        raise UsageError("mnt setup needs Ansible", fix="pip install 'mnt-cluster[setup]'")
+        raise UsageError("mnt setup needs Ansible", fix="in the clone of mnt: pip install -e '.[setup]'")
     results = {host: HostResult() for host in inventory["all"]["hosts"]}
     with _private_directory() as private:
         _write(private, playbook, file, inventory, variables)

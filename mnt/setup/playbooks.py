@@ -63,5 +63,5 @@ def directory() -> Path:
             return place
     raise UsageError(
         f"the playbooks are not there: neither {' nor '.join(map(os.fspath, places))}",
-        fix="install mnt again: pip install 'mnt-cluster[setup]'",
+        fix="install mnt again: pip install -e '.[setup]', in its clone",
     )

@@ -67,7 +67,7 @@ def test_one_host_fails_and_is_named(hosts: Lab, run_mnt: Mnt) -> None:
     write_file(hosts.host("node2"), SUDOERS, "")
     done = run_mnt("setup", "firewall", lab=hosts)
     assert done.returncode == 1
-    assert "node2: Gathering Facts: Missing sudo password\n  fix: add --ask-become-pass" in done.stderr
+    assert "node2: Gathering Facts: Missing sudo password\n  fix: add -K" in done.stderr
     assert "mnt_training" in hosts.host("node1").exec(["nft", "list", "ruleset"]).stdout
 
 
@@ -166,7 +166,7 @@ def test_nothing_to_do(lab: Lab, run_mnt: Mnt) -> None:
     done = run_mnt("setup", lab=lab)
     assert done.returncode == 0, done.stderr
     assert done.stderr == "preflight asks for nothing that a playbook brings\n"
-    assert json.loads(run_mnt("setup", "--json", lab=lab).stdout) == {"ok": True, "playbooks": {}}
+    assert json.loads(run_mnt("setup", "--json", lab=lab).stdout) == {"ok": True, "check": False, "playbooks": {}}
 
 
 def test_json_asks_nothing_and_shows_no_table(hosts: Lab, run_mnt: Mnt) -> None:

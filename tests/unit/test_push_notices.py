@@ -325,7 +325,7 @@ def test_a_push_of_a_part_of_the_tree_that_has_the_inventory(tmp_path: Path) -> 
 
     shown = pushed(part)
     assert (shown.returncode, shown.stdout) == (0, "train.py\n")
-    assert f"only train is pushed, and not all of {part.parent}, which has the inventory" in shown.stderr
+    assert f"a push of train only, not of all of {part.parent}, which has the inventory" in shown.stderr
     assert f"to push all: cd '{part.parent}' && mnt push" in shown.stderr
     for other in (pushed(part.parent), pushed(part, str(part))):  # all of it; and what the user names
         assert other.returncode == 0

@@ -254,7 +254,7 @@ def test_what_failed(result: dict[str, Any], problem: str) -> None:
 @pytest.mark.parametrize(
     ("problem", "way"),
     [
-        ("Missing sudo password", "add --ask-become-pass"),
+        ("Missing sudo password", "add -K"),
         ("Incorrect sudo password", "type the password of mnt for sudo again"),
         ("mnt is not in the sudoers file.", "let mnt use sudo on node1"),
         ("E: Could not get lock /var/lib/dpkg/lock-frontend", "wait until apt on node1 has ended"),
