@@ -78,7 +78,7 @@ def init(
     if lost:
         again = "mnt init" + (f" -o {shlex.quote(output)}" if output else "")
         ui.info(f"when {hostlist.brief(lost)} can be reached (mnt trust, mnt ssh-setup): {again} again")
-    else:
+    elif written.text != before:
         ui.info("next: mnt preflight" + (f" -i {shlex.quote(_as_path(output))}" if output else ""))
     return 1 if lost else 0
 

@@ -166,7 +166,11 @@ def test_nothing_to_do(lab: Lab, run_mnt: Mnt) -> None:
     done = run_mnt("setup", lab=lab)
     assert done.returncode == 0, done.stderr
     assert done.stderr == "preflight asks for nothing that a playbook brings\n"
-    assert json.loads(run_mnt("setup", "--json", lab=lab).stdout) == {"ok": True, "check": False, "playbooks": {}}
+    assert json.loads(run_mnt("setup", "--json", lab=lab).stdout) == {
+        "ok": True,
+        "check": False,
+        "playbooks": {},
+    }
 
 
 def test_json_asks_nothing_and_shows_no_table(hosts: Lab, run_mnt: Mnt) -> None:
