@@ -391,6 +391,7 @@ def test_no_index(program: ModuleType) -> None:
         assert variables == {}
 
 
+@pytest.mark.one_python  # which passwords a netrc file can have depends on it
 @pytest.mark.parametrize("password", ["a%20b", "a%5Cb", "%22a", "a%0Amachine%20x", "a%C3%A9%20"])
 def test_a_password_that_netrc_cannot_have(program: ModuleType, password: str) -> None:
     with (

@@ -380,7 +380,7 @@ except MntError as error:
         ("mount('code'); remove_tree(os.path.abspath(b'code')); print(['stays'])", "['stays']"),
         (
             "mount('inventories'); mnt('init', '-n', '127.0.0.1', '--yes')",
-            "default.yaml may be another user's: eve has",
+            "inventories/ is not looked at: eve has mounted",
         ),
         (
             "mount('fetched'); mnt('fetch', '-i', './x.yaml', '/etc/os-release')",
