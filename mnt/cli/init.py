@@ -10,7 +10,7 @@ import click
 from mnt import ui
 from mnt.errors import UsageError, counted
 from mnt.fleet import Fleet
-from mnt.fleet.login.terminal import agreed, ask, has_terminal
+from mnt.fleet.login.terminal import agreed, ask
 from mnt.inventory import find, hostlist, loader
 from mnt.setup import first
 from mnt.setup.draft import Draft
@@ -69,7 +69,7 @@ def init(
         ui.info(f"{file}: nothing to add")
     else:
         _show_change(file, before, written.text)
-        if not yes and not _agreed(file):
+        if not yes and not agreed(f"Write {file}?", otherwise=f"{file} is not written"):
             ui.info(f"{file}: nothing is written")
             return 1
         first.save(file, written.text)
@@ -94,13 +94,6 @@ def _ask_hosts() -> str:
     if not answer:
         raise UsageError("no hosts are named", fix="mnt init -n 'node[1-4]'")
     return answer
-
-
-def _agreed(file: str) -> bool:
-    """Raises UsageError if there is no terminal."""
-    if not has_terminal():
-        raise UsageError(f"{file} is not written: there is no terminal to ask at", fix="add --yes")
-    return agreed(f"Write {file}?")
 
 
 def _show_notes(found: Draft, kept: list[str]) -> None:

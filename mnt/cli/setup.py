@@ -15,7 +15,7 @@ from mnt.cli import completing
 from mnt.cli.options import Selection, json_option, selection_options
 from mnt.errors import UsageError
 from mnt.fleet import Fleet
-from mnt.fleet.login.terminal import agreed, ask_secret, has_terminal
+from mnt.fleet.login.terminal import agreed, ask_secret
 from mnt.inventory.hostlist import brief, fold
 from mnt.preflight.findings import Severity
 from mnt.preflight.look import first_look, look
@@ -144,9 +144,7 @@ def _agreed(*, may_ask: bool) -> bool:
     """Raises UsageError if nobody can be asked."""
     if not may_ask:
         raise UsageError("nothing is run: --json asks nothing", fix="add --yes")
-    if not has_terminal():
-        raise UsageError("nothing is run: there is no terminal to ask at", fix="add --yes")
-    return agreed("Run these?")
+    return agreed("Run these?", otherwise="nothing is run")
 
 
 def _password(hosts: Sequence[str]) -> str:

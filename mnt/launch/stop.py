@@ -117,14 +117,16 @@ def result_of_named(job: str, outcomes: Mapping[str, OfHosts], jobs: Sequence[Jo
     return StopResult(tuple(stopped), bool(listed and listed.disagreeing))
 
 
-def _stop_everywhere(hosts: JobHosts, fleet: Fleet, jobs: Sequence[str], grace: float) -> dict[str, OfHosts]:
+def _stop_everywhere(
+    hosts: JobHosts, fleet: Fleet, jobs: Sequence[str], grace: float
+) -> Mapping[str, OfHosts]:
     """Stop the jobs on all hosts of the fleet, with one trip to each. The outcomes, by job and host."""
     found: dict[str, dict[str, Outcome[Stopped]]] = {job: {} for job in jobs}
     stop = partial(stop_nodes, grace=grace)
     for host, outcome in hosts.ask(fleet, stop, lambda host: (host.jobs_dir, jobs, host.name)).items():
         for job in jobs:
             found[job][host] = _of_one(outcome, job)
-    return {**found}
+    return found
 
 
 def _of_one(outcome: Outcome[dict[str, Stopped | HostError]], job: str) -> Outcome[Stopped]:

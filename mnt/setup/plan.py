@@ -63,11 +63,8 @@ _NO_MIRROR = (
     "|unable to fetch|network is unreachable|no route to host|establish a new connection"
     "|connection (timed out|refused)"
 )
-_BRINGS = {
-    "system": "--debs DIR",
-    "rdma": "--debs DIR",
-    "environment": "--wheelhouse DIR",
-}  # option, by playbook
+# By playbook, the option that brings what it would look for there.
+_BRINGS = {"system": "--debs DIR", "rdma": "--debs DIR", "environment": "--wheelhouse DIR"}
 
 
 def advice(problem: str, playbook: str, *, host: str, user: str, unreachable: bool = False) -> str | None:

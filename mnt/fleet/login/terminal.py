@@ -5,6 +5,8 @@ from __future__ import annotations
 import getpass
 import os
 
+from mnt.errors import UsageError
+
 
 def has_terminal() -> bool:
     """Whether the process has a terminal, whatever its standard input is."""
@@ -25,8 +27,16 @@ def ask(question: str) -> str:
         return keyboard.readline().strip()
 
 
-def agreed(question: str) -> bool:
-    """Whether somebody at the terminal says yes; the end of the input, and an empty line, are a no."""
+def agreed(question: str, *, otherwise: str) -> bool:
+    """Whether somebody at the terminal says yes; the end of the input, and an empty line, are a no.
+
+    Args:
+        otherwise: what is not done then, for people.
+
+    Raises UsageError if there is no terminal.
+    """
+    if not has_terminal():
+        raise UsageError(f"{otherwise}: there is no terminal to ask at", fix="add --yes")
     return ask(f"{question} [y/N]: ").lower() in ("y", "yes")
 
 
