@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from deep_trees import nest
 from moments import moments
 from test_receive import Host, survey
 from waiting import PATIENCE
@@ -464,13 +465,7 @@ def test_releases_of_another_group_are_given_to_the_one_that_shares_them(tmp_pat
 def test_a_tree_that_a_job_made_without_end_is_no_end_of_a_push(tmp_path: Path) -> None:
     top = tmp_path / ".removing-x"
     top.mkdir()
-    place = os.open(top, os.O_RDONLY)
-    for _ in range(1500):
-        os.mkdir("d", dir_fd=place)
-        inside = os.open("d", os.O_RDONLY, dir_fd=place)
-        os.close(place)
-        place = inside
-    os.close(place)
+    nest(top)
     remove_tree(os.fsencode(top))  # as far as it gets
     subprocess.run(["rm", "-rf", top], check=True)  # Python's own functions cannot
 

@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from deep_trees import nest
 
 import mnt
 from mnt.remote.common.mounts import owner_of
@@ -274,13 +275,7 @@ def test_a_tree_that_this_user_made(path: Path) -> None:
 
 
 def test_a_tree_without_end(path: Path) -> None:
-    place = os.open(path, os.O_RDONLY)
-    for _ in range(1500):
-        os.mkdir("d", dir_fd=place)
-        inside = os.open("d", os.O_RDONLY, dir_fd=place)
-        os.close(place)
-        place = inside
-    os.close(place)
+    nest(path)
     check_tree(str(path))
     assert is_own_tree(str(path))
     subprocess.run(["rm", "-rf", path], check=True)  # Python's own functions cannot
