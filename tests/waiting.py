@@ -28,12 +28,12 @@ HANG = 1000  # seconds that whatever hangs in a test hangs: `at_most` tells whet
 
 
 def wait_for(look: Callable[[], T | None], within: float = PATIENCE, every: float = 0.02) -> T:
-    """What `look` finds, as soon as that is neither None nor False."""
+    """What `look` finds, as soon as that is not None, False or an empty list."""
     deadline = time.monotonic() + within
     while True:
         late = time.monotonic() > deadline  # before the last look: this process may be the one that was slow
         found = look()
-        if found is not None and found is not False:
+        if found is not None and found is not False and found != []:
             return found
         if late:
             raise AssertionError(f"nothing within {within} s")

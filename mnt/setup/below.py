@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,7 +35,7 @@ class Order(TypedDict):
 
 
 def main() -> None:
-    """Exits with Ansible's code; 1 if it was ended."""
+    """Runs in the private directory of Ansible's files; exits with Ansible's code, 1 if it was ended."""
     order: Order = json.load(sys.stdin.buffer)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -48,6 +49,8 @@ def main() -> None:
         for number in _ENDS_BY:
             signal.signal(number, signal.SIG_IGN)
         kill_children(_reap, PATIENCE)
+        if os.getppid() != order["parent"]:  # nobody else removes it
+            shutil.rmtree(os.getcwd(), ignore_errors=True)
     sys.exit(code)
 
 

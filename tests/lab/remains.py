@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
-import subprocess
+import time
 from pathlib import Path
 
 from mnt.lab import store
 from mnt.lab.lab import Lab
+from mnt.remote.job import procs
 
 
 def of_lab(name: str) -> list[str]:
@@ -39,10 +41,23 @@ def network_namespaces(lab: Lab) -> set[str]:
     return {os.readlink(f"/proc/{pid}/ns/net") for pid in pids}
 
 
-def namespaces_in_use() -> set[str]:
-    """Every namespace of the machine in which a process is: `net:[4026531840]`."""
-    links = subprocess.run(["lsns", "-nro", "NS,TYPE"], capture_output=True, text=True, check=True).stdout
-    return {f"{kind}:[{inode}]" for inode, kind in (line.split() for line in links.splitlines())}
+def now() -> float:
+    """Seconds since the boot, as `still_in` takes it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def still_in(namespaces: set[str], since: float) -> list[str]:
+    """The processes in these namespaces that were there at the time `since`.
+
+    The kernel gives the number of a namespace that has ended to the next one: later processes are of others.
+    """
+    found = []
+    for process in procs.read_processes().values():
+        if process.start_time / os.sysconf("SC_CLK_TCK") < since:
+            with contextlib.suppress(OSError):  # it ended
+                if os.readlink(f"/proc/{process.pid}/ns/net") in namespaces:
+                    found.append(f"process {process.pid}: {Path(f'/proc/{process.pid}/cmdline').read_text()}")
+    return found
 
 
 def processes(lab: Lab) -> dict[str, list[str]]:

@@ -57,14 +57,16 @@ def test_up_is_quick_and_down_leaves_nothing(name: str, run_mnt: Run) -> None:
 
     lab = Lab.find(name)
     own = remains.network_namespaces(lab)
-    assert own <= remains.namespaces_in_use()
     detached = ssh(lab, "node1", "setsid sleep 600 >/dev/null 2>&1 </dev/null & echo started")
     assert detached.stdout == "started\n"
+
+    since = remains.now()
+    assert "sleep" in "".join(remains.still_in(own, since))
 
     done = run_mnt("lab", "down", "--name", name)
     assert (done.returncode, done.stderr) == (0, f"lab {name} is gone\n")
     assert remains.of_lab(name) == []
-    assert not own & remains.namespaces_in_use()
+    assert remains.still_in(own, since) == []
     assert machine() == before
 
 

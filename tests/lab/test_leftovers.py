@@ -44,10 +44,11 @@ def shaken(lab_support: None, run_mnt: Run, tree: Path) -> Iterator[Lab]:
         done = run_mnt("push", str(tree), lab=lab)
         assert done.returncode == 0, done.stderr
         yield lab
-        namespaces = remains.network_namespaces(lab)
+        namespaces, since = remains.network_namespaces(lab), remains.now()
+        assert remains.still_in(namespaces, since)
         assert run_mnt("lab", "down", "--name", name).returncode == 0
         assert remains.of_lab(name) == []
-        assert not namespaces & remains.namespaces_in_use()
+        assert remains.still_in(namespaces, since) == []
     finally:
         down(name)
 

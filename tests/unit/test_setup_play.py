@@ -228,16 +228,20 @@ def test_nothing_is_run_from_a_tmpdir_in_which_others_may_rename(
     assert problem(played, "node1") == "None", hosts.log
 
 
+# A number of seconds of its own for each process of pytest: others may run these tests at the same time.
+SLEEP = f"sleep 98765.{os.getpid()}"
+
+
 def sleepers() -> list[int]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
-        if process.info["cmdline"] == ["sleep", "98765"]:
+        if process.info["cmdline"] == SLEEP.split():
             found.append(process.pid)
     return found
 
 
 def test_a_host_that_never_answers(hosts: AnsibleHosts) -> None:
-    hosts.lie("node3", "sleep 98765")
+    hosts.lie("node3", SLEEP)
     played = hosts.play(PING, seconds=5)
     assert statuses(played) == "ok ok failed"
     assert re.search("imed out|expected time", problem(played, "node3"))
@@ -253,7 +257,7 @@ def test_a_host_that_never_stops_to_talk(hosts: AnsibleHosts) -> None:
 
 
 def test_ctrl_c_ends_all(hosts: AnsibleHosts) -> None:
-    hosts.lie("node3", "setsid sleep 98765")
+    hosts.lie("node3", f"setsid {SLEEP}")
 
     def interrupt(task: str) -> None:
         wait_for(sleepers)
@@ -265,7 +269,7 @@ def test_ctrl_c_ends_all(hosts: AnsibleHosts) -> None:
 
 
 def test_the_end_of_mnt_ends_all(hosts: AnsibleHosts) -> None:
-    hosts.lie("node3", "setsid sleep 98765")
+    hosts.lie("node3", f"setsid {SLEEP}")
     code = (
         "from ansible_hosts import AnsibleHosts; from pathlib import Path; import sys, test_setup_play as t;"
         "hosts = AnsibleHosts.__new__(AnsibleHosts); hosts.place = Path(sys.argv[1]); hosts.count = 3;"
@@ -277,6 +281,8 @@ def test_the_end_of_mnt_ends_all(hosts: AnsibleHosts) -> None:
         [sys.executable, "-c", code, os.fspath(hosts.place)], env={**os.environ, "PYTHONPATH": path}
     )
     wait_for(sleepers)
+    place = wait_for(lambda: [child.cwd() for child in psutil.Process(running.pid).children()])[0]
+    assert "/mnt-setup-" in place
     running.send_signal(signal.SIGKILL)
     running.wait()
-    wait_for(lambda: not sleepers())
+    wait_for(lambda: not sleepers() and not os.path.exists(place))
