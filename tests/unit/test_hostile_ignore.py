@@ -124,7 +124,13 @@ NESTED = {
 }
 
 
-@pytest.mark.parametrize(("text", "depth", "files"), NESTED.values(), ids=NESTED)
+@pytest.mark.parametrize(
+    ("text", "depth", "files"),
+    [
+        pytest.param(*case, id=name, marks=() if name == "few lines, many files" else pytest.mark.matrix)
+        for name, case in NESTED.items()
+    ],
+)
 def test_files_that_are_too_much_only_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, depth: int, files: int
 ) -> None:

@@ -47,7 +47,10 @@ def test_256_hosts_that_send_all_they_may(name: str) -> None:
     assert result["MiB"] < GIB
 
 
-@pytest.mark.parametrize("name", ["jobs", "jobs and junk", "logs"])
+@pytest.mark.parametrize(
+    "name",
+    ["jobs and junk", *(pytest.param(name, marks=pytest.mark.matrix) for name in ("jobs", "logs"))],
+)
 def test_64_hosts_that_send_all_they_may(name: str) -> None:
     """These take longer: as many hosts as a command talks to at a time, which is what the peak depends on."""
     result = attack(name, 64)
@@ -61,10 +64,13 @@ def test_the_lists_of_eight_hosts_of_a_fetch() -> None:
     assert attack("fetch", 8)["MiB"] < GIB
 
 
+SAMPLE = ("by hand", "frames", "deep")
+
+
 @pytest.mark.parametrize(
     "name",
     [
-        name
+        pytest.param(name, marks=() if name in SAMPLE else pytest.mark.matrix)
         for name in liars.ATTACKS
         if name not in ("all that fits", "jobs", "jobs and junk", "logs", "fetch")
     ],
