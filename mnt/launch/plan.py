@@ -96,7 +96,7 @@ class LaunchPlan:
     record: JobRecord
     engine: str
     remains: str  # the reader of what the engine leaves; see Engine
-    master_python_files: Mapping[str, str]  # see Engine
+    python_files: Mapping[str, str]  # see Engine
     release: str | None
     master_host: str
     master_addr: str
@@ -250,7 +250,7 @@ def plan_launch(
         record=record,
         engine=options.engine.name,
         remains=options.engine.remains,
-        master_python_files=options.engine.master_python_files,
+        python_files=options.engine.python_files,
         release=trees[hosts[0].name].release,
         master_host=hosts[0].name,
         master_addr=master_addr,

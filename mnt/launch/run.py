@@ -31,6 +31,7 @@ from mnt.launch.plan import CodeTree, LaunchOptions, LaunchPlan, plan_launch
 from mnt.launch.secret import read_secrets
 from mnt.launch.signals import guarded
 from mnt.launch.staging import all_of, node_specs, take_back
+from mnt.launch.starting import start_job
 from mnt.launch.watch import Watch
 from mnt.tasks.job import Stopped, await_ranks, check_node
 
@@ -50,7 +51,7 @@ class Launch:
 
     def start(self, fleet: Fleet, tell: Tell = lambda text: None) -> None:
         """Start every node. Raises NeverStarted; then nothing runs."""
-        self.backend.start(fleet, self.plan, tell)
+        start_job(fleet, self.plan, tell, self.backend.outside(self.plan))
 
     def watch(self, fleet: Fleet, output: Output, tell: Tell = lambda text: None) -> Job:
         """Follow the started job to its end, through lost connections. See `Watch.follow`."""
@@ -243,7 +244,8 @@ def dry_run(
         found = draft(fleet, way, inventory, wanted, request, options, preflight=preflight)
         if found.planned is None or found.refusals:
             return found
-        specs = node_specs(found.planned.plan, secret="", created=0.0)
+        plan = found.planned.plan
+        specs = node_specs(plan, way.outside(plan), secret="", created=0.0)
         errors = fleet.run_each(check_node, {host: (spec,) for host, spec in specs.items()}).errors()
     refusals = tuple(NeverStarted(error.message, fix=error.advice) for error in errors.values())
     return replace(found, refusals=refusals, error=refusals[0] if refusals else None)

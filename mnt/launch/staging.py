@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mnt.errors import NeverStarted
 from mnt.fleet import Fleet, Results
+from mnt.launch.backends.api import Outside
 from mnt.remote.job.channel import node_secret
 from mnt.tasks.job import NodeSpec, Stopped, stage_node, stop_node
 
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_FOR_THE_HEAD = 60.0  # seconds that the head may take to let a node join, beyond the start's time limit
 
-def stage(fleet: Fleet, plan: LaunchPlan) -> None:
+
+def stage(fleet: Fleet, plan: LaunchPlan, outside: Outside | None = None) -> None:
     """Put every node's part of a plan on its host; nothing runs yet.
 
     This is the only place that reveals the job's secrets; `Draft.launch` has read them all.
@@ -27,7 +30,7 @@ def stage(fleet: Fleet, plan: LaunchPlan) -> None:
     Raises NeverStarted: a node refused; the caller must call `take_back`.
     """
     values = {name: plan.secrets[name].reveal() for name in plan.secret_names}
-    specs = node_specs(plan, secret=secrets.token_hex(16), created=time.time())
+    specs = node_specs(plan, outside, secret=secrets.token_hex(16), created=time.time())
     all_of(fleet.run_each(stage_node, {host: (spec, values) for host, spec in specs.items()}))
 
 
@@ -54,7 +57,9 @@ def all_of(results: Results[T]) -> dict[str, T]:
     return results.values_by_host()
 
 
-def node_specs(plan: LaunchPlan, *, secret: str, created: float) -> dict[str, NodeSpec]:
+def node_specs(
+    plan: LaunchPlan, outside: Outside | None, *, secret: str, created: float
+) -> dict[str, NodeSpec]:
     """By host, what its supervisor must run. Pure.
 
     Args:
@@ -74,6 +79,10 @@ def node_specs(plan: LaunchPlan, *, secret: str, created: float) -> dict[str, No
             "command": plan.command,
             "backend": plan.record.backend,
             "outside_id": plan.record.outside_id,
+            "starter": outside.name if outside else None,
+            "passes": list(outside.passes) if outside else [],
+            "programs": _programs(outside, node.node_rank),
+            "join_within": plan.start_timeout + _FOR_THE_HEAD,
             "remains": plan.remains,
             "cwd": node.cwd,
             "argv": list(node.argv),
@@ -83,7 +92,7 @@ def node_specs(plan: LaunchPlan, *, secret: str, created: float) -> dict[str, No
             "gpus": node.gpus,
             "path_prepend": list(node.path_prepend),
             "python_path": list(node.python_path),
-            "python_files": dict(plan.master_python_files) if node.node_rank == 0 else {},
+            "python_files": dict(plan.python_files),
             "workdir_group": node.workdir_group,
             "unread": plan.unread,
             "script": plan.script,
@@ -96,3 +105,9 @@ def node_specs(plan: LaunchPlan, *, secret: str, created: float) -> dict[str, No
         }
         for node in plan.nodes
     }
+
+
+def _programs(outside: Outside | None, node_rank: int) -> dict[str, str]:
+    if outside is None:
+        return {}
+    return {**outside.needs, **(outside.needs_first if node_rank == 0 else {})}

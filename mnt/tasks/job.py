@@ -78,6 +78,12 @@ class NodeSpec(TypedDict):
     master: SocketAddress
     backend: str  # what starts the job; default ssh
     outside_id: str | None  # the job's id there, e.g. of Slurm; None: it has none
+    starter: (
+        str | None
+    )  # the program that starts the supervisor (`join_node`); default: it is spawned over SSH
+    passes: list[str]  # variables of the starter's that the job gets; default none
+    programs: dict[str, str]  # what PATH of the login must have: name -> Debian package; default none
+    join_within: float  # seconds that a supervisor from outside waits for `join_node`
     remains: str  # the reader of its processes' remains (mnt/remote/job/remains); default torchrun
     python: list[str]  # the words that start the interpreter; needed with `gpus`
     gpus: int  # that torch must see before anything starts; default 0
@@ -152,7 +158,7 @@ class JobEntry(_Remarks):
 
 
 class Staged(TypedDict):
-    """Absolute paths on the host; the supervisor is `python -I program spec FD`."""
+    """Absolute paths on the host; the supervisor is `python -I program spec [FD]`."""
 
     spec: str
     program: str
@@ -160,8 +166,11 @@ class Staged(TypedDict):
 
 class Started(TypedDict):
     pid: Pid  # of the supervisor
-    listening: bool
     peer: SocketAddress | None  # node 0 of several: where the supervisors of the other nodes connect to
+
+
+class Listening(TypedDict):
+    listening: bool  # a process of the job listens on the master port
     node: JobEntry  # at the time of the answer: the job may have ended already
 
 
@@ -241,31 +250,62 @@ def spawn_node(
     host: str,
     *,
     peer: SocketAddress | None = None,
-    wait_for_port: bool = False,
-    timeout: float = 60.0,
 ) -> Started:
     """Start a staged node of a job under its own supervisor, which outlives this connection.
-
-    With `wait_for_port` (node 0): return as soon as a process of the job LISTENs on the master port (then
-    `listening` is true), the job has ended, or `timeout` seconds have passed.
 
     Args:
         peer: the `peer` of node 0's `Started`; None on node 0.
 
     Raises HostError (phase `command`) if it was not started. No file is left then.
     """
+    args = {"action": "spawn", "jobs_dir": jobs_dir, "job": job, "host": host, "peer": peer}
+    return shaped(connection.target.name, _ask(connection, args, timeout=90.0), Started)
+
+
+def join_node(
+    connection: HostConnection,
+    jobs_dir: str,
+    job: str,
+    host: str,
+    *,
+    peer: SocketAddress | None = None,
+    argv: Sequence[str] = (),
+    to_its_end: bool = False,
+    timeout: float = 60.0,
+) -> Started:
+    """Let a staged node join its job, whose supervisor the spec's `starter` starts.
+
+    Args:
+        peer: the `peer` of node 0's `Started`; None on node 0.
+        argv: the starter, to be run on this host first; empty: it is run elsewhere, or runs already.
+        to_its_end: wait for the end of the starter too.
+        timeout: seconds for the supervisor to be started.
+
+    Raises HostError (phase `command`) if it was not started, or the starter has failed. No file is left then.
+    """
     args = {
-        "action": "spawn",
+        "action": "join",
         "jobs_dir": jobs_dir,
         "job": job,
         "host": host,
         "peer": peer,
-        "wait_for_port": wait_for_port,
+        "argv": list(argv),
+        "to_its_end": to_its_end,
         "timeout": timeout,
     }
-    answer = _ask(connection, args, timeout=timeout + 30)
-    started = shaped(connection.target.name, answer, Started)
-    return {**started, "node": _about(connection, started["node"], host, job)}
+    return shaped(connection.target.name, _ask(connection, args, timeout=timeout + 30), Started)
+
+
+def await_port(
+    connection: HostConnection, jobs_dir: str, job: str, host: str, *, timeout: float = 60.0
+) -> Listening:
+    """Wait until node 0 LISTENs on the master port, its part has ended, or `timeout` seconds have passed.
+
+    If the head is gone before, the host ends the node's part of the job.
+    """
+    args = {"action": "await port", "jobs_dir": jobs_dir, "job": job, "host": host, "timeout": timeout}
+    answer = shaped(connection.target.name, _ask(connection, args, timeout=timeout + 30), Listening)
+    return {**answer, "node": _about(connection, answer["node"], host, job)}
 
 
 def await_ranks(

@@ -16,9 +16,9 @@ from mnt.fleet import Fleet, HostConnection
 from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host
 from mnt.launch.backends.api import new_job_id
-from mnt.launch.backends.ssh import SshBackend
 from mnt.launch.plan import LaunchPlan
 from mnt.launch.staging import take_back
+from mnt.launch.starting import start_job
 from mnt.launch.watch import Watch
 from mnt.network.decision import NetworkDecision
 from mnt.tasks.bundle import script_source
@@ -94,7 +94,7 @@ def _run(
 
     timer = threading.Timer(_RUN_SECONDS, give_up)
     try:
-        SshBackend().start(fleet, plan, progress)
+        start_job(fleet, plan, progress)
         timer.start()
         offsets = {name: seen.clock_offset for name, seen in facts.facts.items()}
         job = watch.follow(fleet, offsets)

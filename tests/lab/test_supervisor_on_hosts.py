@@ -17,7 +17,17 @@ from mnt.fleet import Fleet
 from mnt.inventory.loader import load
 from mnt.lab.lab import Lab, LabHost
 from mnt.remote.job.channel import node_secret
-from mnt.tasks.job import NodeSpec, Started, list_jobs, read_logs, spawn_node, stage_node, stop_node
+from mnt.tasks.job import (
+    Listening,
+    NodeSpec,
+    Started,
+    await_port,
+    list_jobs,
+    read_logs,
+    spawn_node,
+    stage_node,
+    stop_node,
+)
 
 PORT = 29517
 SECRET = "of the job"
@@ -54,11 +64,15 @@ main()
 EXIT_WITH_3_ON_RANK_1 = RAISE_ON_RANK_1.replace('raise ValueError("the loss is nan")', "raise SystemExit(3)")
 
 
-def start_node(fleet: Fleet, spec: NodeSpec, *, wait_for_port: bool = False) -> Started:
+def start_node(fleet: Fleet, spec: NodeSpec) -> Started:
     connection = fleet.connection(spec["host"])
     stage_node(connection, spec)
     names = spec["jobs_dir"], spec["job"], spec["host"]
-    return spawn_node(connection, *names, peer=spec.get("peer"), wait_for_port=wait_for_port)
+    return spawn_node(connection, *names, peer=spec.get("peer"))
+
+
+def listening(fleet: Fleet, spec: NodeSpec) -> Listening:
+    return await_port(fleet.connection(spec["host"]), spec["jobs_dir"], spec["job"], spec["host"])
 
 
 class Cluster:
@@ -106,8 +120,8 @@ class Cluster:
     def start(self, source: str) -> None:
         """Master first, then the worker."""
         first, second = self.specs(source)
-        started = start_node(self.fleet, first, wait_for_port=True)
-        assert started["listening"]
+        started = start_node(self.fleet, first)
+        assert listening(self.fleet, first)["listening"]
         assert started["peer"] is not None
         assert started["peer"]["addr"] == self.hosts[0].spec.training
         second["peer"] = started["peer"]
@@ -275,13 +289,13 @@ def test_torchruns_culprit_on_one_node(cluster: Cluster, source: str, exit_code:
     ]
     spec = cluster.specs(source, *torchrun, python=cluster.python)[0]
     spec["nodes"] = spec["nodes"][:1]
-    started = start_node(cluster.fleet, spec, wait_for_port=True)
-    assert started["peer"] is None
+    assert start_node(cluster.fleet, spec)["peer"] is None
+    node = listening(cluster.fleet, spec)["node"]
     entry = cluster.ended(master)
     failure = entry["failure"]
     assert (entry["state"], entry["exit_code"]) == ("failed", exit_code)
     assert (failure["rank"], failure["message"], failure["victim"]) == (1, message, False)
-    assert started["node"]["started"] < failure["time"] < entry["ended"] + 1
+    assert node["started"] < failure["time"] < entry["ended"] + 1
     if exit_code == 1:
         assert failure["traceback"].rstrip().endswith(message)
     frames: list[dict[str, Any]] = []

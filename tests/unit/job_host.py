@@ -33,8 +33,9 @@ for name, source in request["modules"]:
     exec(compile(source, name, "exec"), module.__dict__)
 def emit(frame):
     print(json.dumps({"frame": frame}), flush=True)
+answer = {}
 for args in request["calls"]:
-    answer = module.main(args, emit, None)
+    answer = {**answer, **module.main(args, emit, None)}
     if answer.get("refused"):
         break
 print(json.dumps({"answer": answer}), flush=True)
@@ -86,7 +87,10 @@ class JobHost:
         self.jobs: list[str] = []
 
     def begin(self, action: str, changes: dict[str, str] | None = None, **args: Any) -> Call:
-        """Run list, or jobctl; "start" stages and spawns. `changes` are made to the supervisor's text."""
+        """Run list, or jobctl; "start" stages, spawns, and may wait for the port.
+
+        `changes` are made to the supervisor's text.
+        """
         supervisor = script_source("job.supervisor")
         for old, new in (changes or {}).items():
             assert old in supervisor
@@ -210,6 +214,7 @@ def _stage_and_spawn(args: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         {**args, "action": "stage"},
         {**args, "action": "spawn", **names, "peer": spec.get("peer")},
+        *([{**args, "action": "await port", **names}] if args["wait_for_port"] else []),
     ]
 
 

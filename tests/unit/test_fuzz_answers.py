@@ -31,7 +31,7 @@ from mnt.push.transfer import push
 from mnt.push.tree import walk
 from mnt.remote.probe.visible import file_in
 from mnt.tasks.bootstrap import BadFrame, FrameReader
-from mnt.tasks.job import list_jobs, read_logs, spawn_node, stage_node, stop_node
+from mnt.tasks.job import await_port, join_node, list_jobs, read_logs, spawn_node, stage_node, stop_node
 from mnt.tasks.logins import authorize, mesh
 from mnt.tasks.program import held
 from mnt.tasks.push import find_place, find_release, list_releases
@@ -228,6 +228,8 @@ SPEC: Any = {"jobs_dir": "/x", "job": "j1", "host": "h"}
 TASKS: tuple[Callable[..., Any], ...] = (
     partial(stage_node, spec=SPEC),
     lambda connection: spawn_node(connection, "/x", JOB, connection.target.name),
+    lambda connection: join_node(connection, "/x", JOB, connection.target.name),
+    lambda connection: await_port(connection, "/x", JOB, connection.target.name),
     partial(stop_node, jobs_dir="/x", job="j1", host="h"),
     lambda connection: list_jobs(connection, "/x", connection.target.name),
     lambda connection: read_logs(connection, "/x", JOB, connection.target.name, on_frame=shown),

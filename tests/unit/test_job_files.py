@@ -89,7 +89,7 @@ def test_a_directory_of_another_user(
     names = {"jobs_dir": os.path.dirname(paths.job_directory), "job": JOB, "host": HOST}
     for refused in (
         lambda: stop_node({**names, "grace": 0.0}),
-        lambda: spawn_node({**names, "peer": None, "timeout": 1.0, "wait_for_port": False}),
+        lambda: spawn_node({**names, "peer": None}),
         lambda: read_state(paths),
         lambda: remove_files(paths),
         lambda: entry.describe(paths),

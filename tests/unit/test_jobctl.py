@@ -77,7 +77,7 @@ def test_a_staged_job_is_pending_until_it_is_started(host: JobHost) -> None:
     assert os.path.isfile(staged["program"])
     entry = host.entry(spec["job"])
     assert (entry["state"], entry["backend"], entry["outside_id"]) == ("pending", "queue", "4711")
-    spawn = {"job": spec["job"], "peer": None, "wait_for_port": False, "timeout": 20.0}
+    spawn = {"job": spec["job"], "peer": None}
     assert alive(host.call("spawn", **spawn)["pid"])
     assert host.entry(spec["job"])["state"] == "starting"
     assert refusal(host.call("spawn", **spawn)) == f"nothing is staged here for job {spec['job']}"
@@ -452,7 +452,7 @@ def test_what_another_node_writes_into_a_shared_jobs_dir_is_not_run(host: JobHos
     for name in ("spec.json", "about.json"):
         (directory / name).write_text(json.dumps(lie))
     (directory / "supervisor.py").write_text("raise SystemExit('rogue')")
-    names = {"job": spec["job"], "peer": None, "wait_for_port": False, "timeout": PATIENCE}
+    names = {"job": spec["job"], "peer": None}
     assert "refused" not in host.call("spawn", **names)
     assert host.ended(spec["job"])["state"] == "finished"
     assert host.output(spec["job"]) == "honest\n"
@@ -471,7 +471,7 @@ def test_a_log_is_not_written_into_another_file(host: JobHost, name: str, exists
         profile.write_text("# mine\n")
         os.chown(profile, host.uid, -1)
     (Path(host.jobs_dir) / spec["job"] / host.name / name).symlink_to(profile)
-    names = {"job": spec["job"], "peer": None, "wait_for_port": False, "timeout": PATIENCE}
+    names = {"job": spec["job"], "peer": None}
     assert "a link to another file" in host.call("spawn", **names)["refused"]["message"]
     assert (profile.read_text() if profile.exists() else "") == ("# mine\n" if exists else "")
 

@@ -13,10 +13,10 @@ from mnt.fleet import Fleet, HostConnection
 from mnt.fleet.login.shared import Shared
 from mnt.inventory.model import Host
 from mnt.launch import watch
-from mnt.launch.backends.ssh import SshBackend
 from mnt.launch.jobs import Job, JobRecord, host_of_rank, merge_job, merge_jobs, newest_first
 from mnt.launch.plan import LaunchPlan, NodePlan
-from mnt.tasks.job import await_ranks, list_jobs, read_logs, spawn_node
+from mnt.launch.starting import start_job
+from mnt.tasks.job import await_port, await_ranks, list_jobs, read_logs
 
 Frames = Iterator[tuple[str, Any]]
 Change = dict[str, Any]
@@ -132,7 +132,7 @@ def test_an_entry_of_another_job_or_host_is_a_wrong_answer(
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda connection: spawn_node(connection, "/jobs", "j", "node1"),
+        lambda connection: await_port(connection, "/jobs", "j", "node1"),
         lambda connection: await_ranks(connection, "/jobs", "j", "node1"),
         lambda connection: read_logs(connection, "/jobs", "j", "node1", on_frame=lambda frame: None),
     ],
@@ -161,7 +161,8 @@ def test_a_master_that_fails_at_its_start_fails_itself(named: str) -> None:
         node = entry(plan, host, **failed | {"host": named})
         answers = {
             "stage": {"spec": "/s", "program": "/p"},
-            "spawn": {"pid": 5, "listening": False, "peer": None, "node": node},
+            "spawn": {"pid": 5, "peer": None},
+            "await port": {"listening": False, "node": node},
             "stop": {"status": "stopped", "killed": 0, "left": [], "port_free": True},
         }
         yield "answer", answers.get(args["action"], {})
@@ -171,7 +172,7 @@ def test_a_master_that_fails_at_its_start_fails_itself(named: str) -> None:
 
     hosts = [Host(node.host, node.host) for node in plan.nodes]
     with Fleet(hosts, connect=connect) as fleet, pytest.raises(NeverStarted) as refusal:
-        SshBackend().start(fleet, plan, lambda text: None)
+        start_job(fleet, plan, lambda text: None)
     assert refusal.value.host == "node1"
     assert refusal.value.message.startswith("the job did not start: node1: ")
 

@@ -79,11 +79,13 @@ def test_the_command_of_a_node() -> None:
         "-m",
         "torch.distributed.run",
         "--nnodes=2",
-        "--node-rank=1",
         "--nproc-per-node=4",
         "--master-addr=10.0.0.1",
         "--master-port=29500",
         "--local-addr=10.0.0.2",
+        "--rdzv-backend=mnt",
+        "--rdzv-endpoint=10.0.0.1:29500",
+        "--rdzv-conf=rank=1",
         "--max-restarts=0",
         "--tee=3",
         "--log-dir=/home/ubuntu/.mnt/jobs/j/node2/ranks",
@@ -97,23 +99,25 @@ def test_the_command_of_a_node() -> None:
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES.keys())
 def test_the_master_hosts_the_store_on_its_training_address_only(engine: Engine) -> None:
     got = plan(engine=engine)
-    bound = {"--rdzv-backend=mnt", "--rdzv-endpoint=10.0.0.1:29500"}
-    assert [bound & set(node.argv) for node in got.nodes] == [bound, set()]
-    specs = node_specs(got, secret="a secret", created=1.0)
-    assert "mnt = mnt_rendezvous:handler" in "".join(specs["node1"]["python_files"].values())
-    assert specs["node2"]["python_files"] == {}
+    for rank, node in enumerate(got.nodes):
+        given = {"--rdzv-backend=mnt", "--rdzv-endpoint=10.0.0.1:29500", f"--rdzv-conf=rank={rank}"}
+        assert given <= {*node.argv}
+    for spec in node_specs(got, None, secret="a secret", created=1.0).values():
+        assert "mnt = mnt_rendezvous:handler" in "".join(spec["python_files"].values())
 
 
 def test_an_old_torch_has_no_handler() -> None:
     old = {name: replace(facts, binds_store=False) for name, facts in FACTS.items()}
-    assert "--rdzv-backend=mnt" not in plan(facts=old).nodes[0].argv
+    for rank, node in enumerate(plan(facts=old).nodes):
+        assert "--rdzv-backend=mnt" not in node.argv
+        assert f"--node-rank={rank}" in node.argv
 
 
 def test_order_is_rank_order() -> None:
     reversed_plan = plan(hosts=(NODE2, NODE1))
     assert reversed_plan.master_host == "node2"
     assert [(n.host, n.node_rank, n.nproc) for n in reversed_plan.nodes] == [("node2", 0, 4), ("node1", 1, 8)]
-    specs = node_specs(reversed_plan, secret="a secret", created=1.0)
+    specs = node_specs(reversed_plan, None, secret="a secret", created=1.0)
     assert {host: first_rank(spec) for host, spec in specs.items()} == {"node2": 0, "node1": 4}
     assert reversed_plan.world_size == 12
 
@@ -125,7 +129,7 @@ def test_the_inventory_promises_a_gpu_to_each_process(gpus: int, nproc: int | No
     got = plan(hosts=(replace(NODE1, gpus=gpus), NODE2), nproc=nproc)
     assert got.nodes[0].gpus == promised
     assert got.nodes[0].env.get("MNT_GPUS") == (str(promised) if promised else None)
-    spec = node_specs(got, secret="", created=0.0)["node1"]
+    spec = node_specs(got, None, secret="", created=0.0)["node1"]
     assert (spec["gpus"], spec["python"]) == (promised, ["/opt/env/bin/python"])
 
 
@@ -202,7 +206,7 @@ def test_an_engine_builds_its_own_command() -> None:
 
 def test_what_is_staged_names_backend_outside_id_and_reader() -> None:
     specs = node_specs(
-        replace(plan(), record=JobRecord("j", "queue", "4711")), secret="a secret", created=1.0
+        replace(plan(), record=JobRecord("j", "queue", "4711")), None, secret="a secret", created=1.0
     )
     assert list(specs) == ["node1", "node2"]
     for rank, spec in enumerate(specs.values()):
@@ -260,7 +264,7 @@ def test_the_root_of_the_tree_stands_before_the_users_own_pythonpath(
 ) -> None:
     got = plan(env=env, secrets=secrets)
     assert {node["env"]["PYTHONPATH"] for node in got.document()["nodes"]} == {shown}
-    specs = node_specs(got, secret="", created=0.0).values()
+    specs = node_specs(got, None, secret="", created=0.0).values()
     assert [spec["python_path"] for spec in specs] == [[HELD.path]] * 2
     assert got.warnings == ()
 

@@ -55,7 +55,7 @@ def test_torchrun_finds_it_and_the_ranks_do_not_see_its_directory(
     tmp_path: Path, before: str, after: str | None
 ) -> None:
     """By the entry point, as torch's registry looks for it."""
-    for name, text in ENGINES["fsdp"].master_python_files.items():
+    for name, text in ENGINES["fsdp"].python_files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     look = (

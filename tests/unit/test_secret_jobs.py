@@ -14,7 +14,7 @@ from job_host import JobHost
 from local_jobs import LocalMnt, make_python
 from test_plan import FACTS, NODE1, NODE2, PROBED, plan
 from test_secret import VALUE, make_file, shell
-from waiting import PATIENCE, wait_for
+from waiting import wait_for
 
 from mnt.errors import InventoryError, NeverStarted
 from mnt.facts.fleet import FleetFacts
@@ -67,7 +67,7 @@ def test_precedence_of_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_neither_document_nor_spec_nor_warning_has_a_value() -> None:
     got = planned(secrets={"HF_TOKEN": Secret(VALUE), "NCCL_SOCKET_IFNAME": Secret(VALUE)})
-    spec = node_specs(got, secret="s", created=1.0)["node1"]
+    spec = node_specs(got, None, secret="s", created=1.0)["node1"]
     assert spec["secrets"] == ["HF_TOKEN", "NCCL_SOCKET_IFNAME"]
     assert not set(spec["secrets"]) & spec["env"].keys()
     document = got.document()
@@ -150,7 +150,7 @@ def test_a_secret_is_in_one_local_file_until_the_job_starts(host: JobHost) -> No
     assert (local / "secrets.json").stat().st_mode & 0o777 == 0o600
     assert (local / "secrets.json").stat().st_uid == host.uid
     assert host.entry(spec["job"])["state"] == "pending"
-    host.call("spawn", job=spec["job"], peer=None, wait_for_port=False, timeout=PATIENCE)
+    host.call("spawn", job=spec["job"], peer=None)
     wait_for(lambda: "FILES" in host.output(spec["job"]))
     assert host.output(spec["job"]) == f"TOKEN c0ffee ü {spec['job']}\nFILES []\n"
     (Path(host.jobs_dir) / spec["job"] / host.name / "output.log").unlink()
@@ -171,7 +171,7 @@ def test_a_job_does_not_start_without_its_secrets(host: JobHost) -> None:
     spec = host.spec(secrets=["TOKEN"])
     host.call("stage", spec=spec, secrets={"TOKEN": "c0ffee"})
     (host.local(spec["job"]) / "secrets.json").unlink()
-    answer = host.call("spawn", job=spec["job"], peer=None, wait_for_port=False, timeout=PATIENCE)
+    answer = host.call("spawn", job=spec["job"], peer=None)
     assert answer["refused"]["message"].startswith("the job's secrets are not in /tmp/mnt-")
     assert not host.local(spec["job"]).parent.exists()
     assert os.listdir(host.jobs_dir) == []

@@ -426,7 +426,7 @@ def on_a_full_disk(host: JobHost, spec: dict[str, Any], changes: dict[str, str] 
     assert "refused" not in host.call("stage", changes, spec=spec)
     directory = Path(host.jobs_dir) / spec["job"] / host.name
     (directory / "supervisor.log").symlink_to("/dev/full")
-    names = {"job": spec["job"], "peer": None, "wait_for_port": False, "timeout": PATIENCE}
+    names = {"job": spec["job"], "peer": None}
     assert "refused" not in host.call("spawn", **names)
     return directory
 
@@ -511,7 +511,7 @@ def test_a_log_that_cannot_be_made_is_a_job_that_never_started(host: JobHost) ->
     assert "refused" not in host.call("stage", spec=spec)
     log = Path(host.jobs_dir) / spec["job"] / host.name / "output.log"
     log.symlink_to("/no/such/directory/log")
-    answer = host.call("spawn", job=spec["job"], peer=None, wait_for_port=False, timeout=PATIENCE)
+    answer = host.call("spawn", job=spec["job"], peer=None)
     assert answer["refused"]["message"] == f"cannot write {log}: No such file or directory"
     assert os.listdir(host.jobs_dir) == []
 
@@ -548,7 +548,7 @@ def test_a_start_that_nobody_waits_for_any_more_is_a_job_that_was_stopped(host: 
     spec = host.spec()
     host.jobs.append(spec["job"])
     told = host.directory / "go"
-    late = {"if not _shake_hands": f"if {until(told)} or not _shake_hands"}
+    late = {"if not answer(started)": f"if {until(told)} or not answer(started)"}
     start = host.begin("start", late, spec=spec, wait_for_port=False, timeout=PATIENCE)
     pids = [host.word("main"), host.word("worker")]
     start.process.kill()

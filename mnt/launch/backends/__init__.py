@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 BACKENDS = {  # name -> module in this package, class there
     "ssh": "ssh.SshBackend",
     "local": "local.LocalBackend",
+    "pdsh": "pdsh.PdshBackend",
+    "mpi": "mpi.MpiBackend",
 }
 DEFAULT = next(iter(BACKENDS))
 

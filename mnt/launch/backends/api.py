@@ -1,6 +1,7 @@
 """The interface of a backend: a way to get hosts for a job, and to start the planned job on them.
 
-The order of a launch: `reserve`, until there are hosts; facts, decision and plan for these hosts; `start`.
+The order of a launch: `reserve`, until there are hosts; facts, decision and plan for these hosts; the start
+(`mnt.launch.starting`), which stages every node and has their supervisors started over SSH or from `outside`.
 With every backend, watch, logs, status and stop use the files of the nodes' supervisors; `state` and `cancel`
 are for a job of which no node has started yet.
 """
@@ -8,15 +9,17 @@ are for a job of which no node has started yet.
 from __future__ import annotations
 
 import secrets
+import shlex
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from mnt.fleet import Fleet
 from mnt.inventory.model import Host
 from mnt.launch.jobs import JobRecord
+from mnt.remote.job.files import START
 
 if TYPE_CHECKING:  # mnt status needs no plan, and none of what a plan needs
     from mnt.launch.plan import LaunchPlan
@@ -27,6 +30,22 @@ Tell = Callable[[str], None]  # takes progress messages, one line at a time
 def new_job_id() -> str:
     """A unique id that sorts by time: `20261127-224500-3fa90c`."""
     return time.strftime("%Y%m%d-%H%M%S", time.gmtime()) + "-" + secrets.token_hex(3)
+
+
+def start_line(job: str, *, within: int = 0) -> str:
+    """The line for `sh` that starts what is staged for a job on a node, whichever of its nodes that is.
+
+    Other users may know the job's id: what they put there is not run.
+
+    Args:
+        within: seconds to wait until it is staged.
+    """
+    return (
+        f'd=/tmp/mnt-$(id -u); n={within}; while :; do set -- "$d"/{shlex.quote(job)}/*/{START}; '
+        '[ -O "$d" ] && [ ! -L "$d" ] && [ -e "$1" ] && break; '
+        '[ "$n" -gt 0 ] || { echo "nothing is staged here" >&2; exit 69; }; n=$((n-1)); sleep 1; done; '
+        'while [ $# -gt 1 ]; do sh "$1" & shift; done; exec sh "$1"'
+    )
 
 
 @dataclass(frozen=True)
@@ -43,6 +62,21 @@ class Reservation:
     hosts: tuple[Host, ...] | None  # in rank order; None: pending
     outside_id: str | None = None  # its id in an outside scheduler (a Slurm job id); None: it has none
     reason: str | None = None  # why it is pending
+
+
+@dataclass(frozen=True)
+class Outside:
+    """A program that starts the supervisors of all nodes at once, after they are staged.
+
+    On each node it runs `start_line`; see `mnt.remote.job.join`.
+    """
+
+    name: str
+    argv: tuple[str, ...] = ()  # run on node 0; empty: it runs elsewhere, or runs already
+    ends: bool = False  # whether it ends when all supervisors have been started, and not with the job
+    passes: tuple[str, ...] = ()  # its variables that a job gets
+    needs: Mapping[str, str] = field(default_factory=dict)  # programs of each node: name -> Debian package
+    needs_first: Mapping[str, str] = field(default_factory=dict)  # further ones, of node 0
 
 
 class BackendState(Enum):
@@ -73,14 +107,8 @@ class Backend(Protocol):
         Raises NeverStarted: the job will get no hosts.
         """
 
-    def start(self, fleet: Fleet, plan: LaunchPlan, tell: Tell) -> None:
-        """Stage every node (mnt.launch.staging), then start them all, node 0 first.
-
-        Args:
-            fleet: over the plan's hosts.
-
-        Raises NeverStarted: a node could not be started; the other nodes have been stopped again.
-        """
+    def outside(self, plan: LaunchPlan) -> Outside | None:
+        """The program that starts the supervisors: pure. None: `mnt` starts them, over SSH."""
 
     def state(self, job: JobRecord) -> BackendState:
         """The state, in the outside scheduler, of a job of which no node has started."""

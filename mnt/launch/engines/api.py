@@ -34,7 +34,7 @@ class NodeRole:
     local_addr: str  # of this node, on the training network
     ranks: str  # the directory for the ranks' own logs
     program: Program
-    binds_store: bool = True  # whether its torchrun can use `master_python_files` of the engine
+    binds_store: bool = True  # whether the torchrun of every node can use `python_files` of the engine
 
 
 @dataclass(frozen=True)
@@ -48,5 +48,5 @@ class Engine:
     # From the caller's environment, the name of a file with variables in the home or the working directory.
     env_file: Callable[[Mapping[str, str]], str] | None = None
     local_rank: bool = False  # whether scripts expect `--local_rank=N`, and get it unless the user says no
-    # Files for the directory that is put first on node 0's PYTHONPATH: relative path -> text.
-    master_python_files: Mapping[str, str] = field(default_factory=dict)
+    # Files for the directory that is put first on PYTHONPATH of each node: relative path -> text.
+    python_files: Mapping[str, str] = field(default_factory=dict)

@@ -32,7 +32,7 @@ def torchrun_engine(
         remains=REMAINS,
         local_rank=local_rank,
         env_file=env_file,
-        master_python_files={
+        python_files={
             "mnt_rendezvous.py": _SOURCE.read_text(encoding="utf-8"),
             "mnt_rendezvous-1.dist-info/METADATA": "Name: mnt-rendezvous\nVersion: 1\n",
             "mnt_rendezvous-1.dist-info/entry_points.txt": (
@@ -46,9 +46,9 @@ def torchrun(node: NodeRole) -> list[str]:
     """The argv of one node's torchrun (torch 2.13 `torch.distributed.run`, static rendezvous).
 
     `--local-addr` keeps the FQDN, which other hosts may not resolve, out of the rendezvous. `--tee=3` also
-    writes every rank's stdout and stderr below `--log-dir`. Node 0 hosts the store: with the engine's
-    `master_python_files`, its rendezvous is the static one with a store that listens on the master address
-    only.
+    writes every rank's stdout and stderr below `--log-dir`. Node 0 hosts the store. With the engine's
+    `python_files`, the rendezvous is the static one with a store that listens on the master address only, and
+    to which the other nodes connect as soon as it does.
 
     Without the `--` before the program, argparse would take `--r=16` of the program's for an abbreviation of
     an option of torchrun, and drop the program's first `--`. Torchrun treats each word of the program as a
@@ -62,12 +62,11 @@ def torchrun(node: NodeRole) -> list[str]:
         "-m",
         "torch.distributed.run",
         f"--nnodes={node.nodes}",
-        f"--node-rank={node.node_rank}",
         f"--nproc-per-node={node.nproc}",
         f"--master-addr={node.master_addr}",
         f"--master-port={node.master_port}",
         f"--local-addr={node.local_addr}",
-        *(_bound_store(node) if node.node_rank == 0 and node.binds_store else ()),
+        *(_rendezvous(node) if node.binds_store else [f"--node-rank={node.node_rank}"]),
         "--max-restarts=0",
         "--tee=3",
         f"--log-dir={node.ranks}",
@@ -83,6 +82,6 @@ def _literal(word: str) -> str:
     return word.replace("$", "$$")
 
 
-def _bound_store(node: NodeRole) -> tuple[str, ...]:
-    endpoint = f"{node.master_addr}:{node.master_port}"
-    return f"--rdzv-backend={BACKEND}", f"--rdzv-endpoint={endpoint}"
+def _rendezvous(node: NodeRole) -> tuple[str, ...]:
+    endpoint = f"--rdzv-endpoint={node.master_addr}:{node.master_port}"
+    return f"--rdzv-backend={BACKEND}", endpoint, f"--rdzv-conf=rank={node.node_rank}"

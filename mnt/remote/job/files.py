@@ -26,6 +26,7 @@ from mnt.remote.common.unlinked import directory_without_links, open_regular_wit
 from mnt.remote.job.failures import tail
 
 FORMAT = 1
+START = "start"  # the program for sh that starts a staged node, in its node-local directory
 FINAL_STATES = ("finished", "failed", "stopped")
 
 _TMP = "/tmp"  # noqa: S108 - its levels are checked
@@ -71,6 +72,7 @@ class JobFiles:
         self.output = os.path.join(self.directory, "output.log")
         self.ranks = os.path.join(self.directory, "ranks")
         self.supervisor_log = os.path.join(self.directory, "supervisor.log")
+        self.starter_log = os.path.join(self.directory, "starter.log")  # of pdsh, mpirun or srun
 
 
 class JobPaths(JobFiles):
@@ -92,6 +94,11 @@ class JobPaths(JobFiles):
         self.processes = os.path.join(self.local, "processes.json")
         self.secrets = os.path.join(self.local, "secrets.json")
         self.stop_request = os.path.join(self.local, "stop.json")
+        # For a start from outside: what to run there, what it waits for, and what it answers.
+        self.start = os.path.join(self.local, START)
+        self.claim = os.path.join(self.local, "started")
+        self.join_request = os.path.join(self.local, "join.json")
+        self.handshake = os.path.join(self.local, "handshake.json")
         self.unsaved_state = os.path.join(self.local, "state.json")
 
     def make_local(self) -> None:

@@ -11,14 +11,17 @@ from typing import Any, BinaryIO
 
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job.hold import hold_node
+from mnt.remote.job.join import join_node
 from mnt.remote.job.logs import read_logs
-from mnt.remote.job.start import await_ranks, check_node, spawn_node, stage_node
+from mnt.remote.job.start import await_port, await_ranks, check_node, spawn_node, stage_node
 from mnt.remote.job.stop import stop_node, stop_nodes
 
 _ACTIONS = {
     "check": check_node,
     "stage": stage_node,
     "spawn": spawn_node,
+    "join": join_node,
+    "await port": await_port,
     "await ranks": await_ranks,
     "stop": stop_node,
     "stop all": stop_nodes,

@@ -45,12 +45,13 @@ def job_of(pid: int) -> tuple[str, str] | None:
 def job_environment(
     spec: Mapping[str, Any], session: Mapping[str, str], secrets: Mapping[str, str]
 ) -> dict[bytes, bytes]:
-    """The job's environment: SESSION_VARIABLES, `temporary_variables`, the spec's, `secrets`, and
-    `job_variables`; no others, and later ones win.
+    """The job's environment: SESSION_VARIABLES and what its starter passes, `temporary_variables`, the
+    spec's, `secrets`, and `job_variables`; no others, and later ones win.
 
     PYTHONPATH is the directory of `python_files`, then the spec's `python_path`, then the user's own value.
     """
-    environment = {name: session[name] for name in SESSION_VARIABLES if name in session}
+    passed = (*SESSION_VARIABLES, *spec.get("passes", ()))
+    environment = {name: session[name] for name in passed if name in session}
     environment.update(temporary_variables())
     environment.update(spec["env"])
     environment.update(secrets)

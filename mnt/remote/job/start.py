@@ -17,7 +17,7 @@ from mnt.remote.common.files import make_directories, parse_json, replace_file, 
 from mnt.remote.common.forms import EXPOSED
 from mnt.remote.common.owners import check_owners, find_group, shared_group
 from mnt.remote.common.refusal import Refused
-from mnt.remote.job.entry import about, describe, is_staged, living_supervisor, require
+from mnt.remote.job.entry import about, is_staged, living_supervisor, require
 from mnt.remote.job.files import (
     FINAL_STATES,
     JobPaths,
@@ -31,6 +31,7 @@ from mnt.remote.job.files import (
 )
 from mnt.remote.job.gpus import check_gpus
 from mnt.remote.job.hold import end_without_head
+from mnt.remote.job.join import put_start
 from mnt.remote.job.ports import holders
 from mnt.remote.job.remains.readers import remains_of
 from mnt.remote.job.secret import put_secrets
@@ -67,24 +68,32 @@ def stage_node(args: dict[str, Any]) -> dict[str, Any]:
 
 def spawn_node(args: dict[str, Any]) -> dict[str, Any]:
     """See `mnt.tasks.job.spawn_node`. Raises Refused, and then leaves no file."""
-    deadline = time.monotonic() + float(args["timeout"])
     paths = JobPaths(args["jobs_dir"], args["job"], args["host"])
     if not is_staged(paths):
         raise Refused(f"nothing is staged here for job {args['job']}", "start it again: mnt launch")
     spec = {**read_spec(paths), "peer": args["peer"]}
     with _nothing_left(paths):
         paths.write(paths.spec, spec)
-        started = _spawn(paths, args["jobs_dir"], _session_environment())
-    if args["wait_for_port"]:
-        try:
-            _await_port(paths, deadline)
-        except SystemExit:  # the head is gone
-            end_without_head(args)
-            raise
-    entry = describe(paths)
-    if entry is None:
-        raise Refused(f"{paths.directory} has been removed")
-    return {**started, "listening": entry["listening"], "node": entry}
+        return _spawn(paths, args["jobs_dir"], _session_environment())
+
+
+def await_port(args: dict[str, Any]) -> dict[str, Any]:
+    """See `mnt.tasks.job.await_port`. Raises Refused."""
+    deadline = time.monotonic() + float(args["timeout"])
+    paths = JobPaths(args["jobs_dir"], args["job"], args["host"])
+    try:
+        while time.monotonic() < deadline:
+            state = read_state(paths) or {}
+            if state.get("listening") or state.get("state") in FINAL_STATES:
+                break
+            if living_supervisor(state) is None:
+                break
+            time.sleep(LOOK_EVERY)
+    except SystemExit:  # the head is gone
+        end_without_head(args)
+        raise
+    entry = require(paths)
+    return {"listening": entry["listening"], "node": entry}
 
 
 def await_ranks(args: dict[str, Any]) -> dict[str, Any]:
@@ -135,6 +144,9 @@ def _check(spec: Mapping[str, Any], environment: Mapping[str, str]) -> None:
             f"{unread} in {cwd} has variables, and was not read: mnt launch was started elsewhere",
             f"start it in the directory that was pushed, which has {unread}",
         )
+    for name, package in spec.get("programs", {}).items():
+        if shutil.which(name, path=environment.get("PATH", os.defpath)) is None:
+            raise Refused(f"{name} is not installed", f"apt install {package}, or its like; or --via ssh")
     path = [*spec.get("path_prepend", ()), spec["env"].get("PATH", environment.get("PATH", os.defpath))]
     named = os.path.join(cwd, program) if "/" in program else program
     if shutil.which(named, path=os.pathsep.join(path)) is None:
@@ -184,6 +196,8 @@ def _write_files(paths: JobPaths, spec: Mapping[str, Any], program: str, secrets
         paths.write(paths.about, about(spec))
         replace_file(paths.program, program)
         put_secrets(paths, secrets)
+        if spec.get("starter"):
+            put_start(paths, spec, _session_environment())
         _put_python_files(paths, spec.get("python_files", {}))
 
 
@@ -267,12 +281,3 @@ def _answer(text: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return answer if isinstance(answer, dict) else {}
-
-
-def _await_port(paths: JobPaths, deadline: float) -> None:
-    """Wait until the supervisor sees the job listen, one of them has ended, or the deadline has passed."""
-    while time.monotonic() < deadline:
-        state = read_state(paths) or {}
-        if state.get("listening") or state.get("state") in FINAL_STATES or living_supervisor(state) is None:
-            return
-        time.sleep(LOOK_EVERY)

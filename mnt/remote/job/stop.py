@@ -50,6 +50,8 @@ def stop_node(args: dict[str, Any]) -> dict[str, Any]:
     record = paths.read(paths.processes) or {}
     recorded = _recorded(record)
     staged = is_staged(paths)
+    # Started from outside, a supervisor waits until its node may join: no process of the job has run then.
+    waits = staged and os.path.exists(paths.start) and not os.path.exists(paths.join_request)
 
     by_supervisor = 0
     supervisor = living_supervisor(record) or own_supervisor(paths, before)
@@ -63,7 +65,7 @@ def stop_node(args: dict[str, Any]) -> dict[str, Any]:
     port = _master_port(about, record)
     state = read_state(paths) or {}
     unsaved = os.path.exists(paths.unsaved_state)
-    if staged and not ending.ended and is_staged(paths):  # no process of it ever ran here
+    if staged and (waits or not ending.ended) and is_staged(paths):  # no process of it ever ran here
         ran = False
         remove_files(paths)
     else:
@@ -73,7 +75,7 @@ def stop_node(args: dict[str, Any]) -> dict[str, Any]:
         _write_end(paths, state, ending, args.get("why"))
     elif unsaved:
         _write_state(paths, state)
-    killed = by_supervisor + ending.ended
+    killed = 0 if waits else by_supervisor + ending.ended
     return {
         "status": "left" if ending.left else "stopped" if ran or killed else "none",
         "killed": killed,

@@ -1,8 +1,9 @@
 """Own one node's part of a job: start it, write its state, end its whole process tree, tell the other nodes.
 
-Runs on a host, detached from any login: `supervisor.py SPEC_FILE HANDSHAKE_FD`, started by jobctl.py. It is
-the subreaper of everything that the job starts, so that orphans, even session leaders, become its children.
-It is one loop in one thread; a signal or a message only records what to do.
+Runs on a host, detached from any login: `supervisor.py SPEC_FILE HANDSHAKE_FD`, started by jobctl.py, or
+`supervisor.py SPEC_FILE`, started from outside (`mnt.remote.job.outside`). It is the subreaper of everything
+that the job starts, so that orphans, even session leaders, become its children. It is one loop in one thread;
+a signal or a message only records what to do.
 
 The handshake is one JSON object, `{"pid", "peer"}` or `{"refused": {"message", "fix"}}`.
 """
@@ -10,6 +11,7 @@ The handshake is one JSON object, `{"pid", "peer"}` or `{"refused": {"message", 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import selectors
@@ -32,6 +34,7 @@ from mnt.remote.job.files import (
     open_log,
     temporary_directory,
 )
+from mnt.remote.job.outside import Answer, await_join, why_from_outside
 from mnt.remote.job.peers import Hub, Spoke
 from mnt.remote.job.procs import (
     PR_SET_CHILD_SUBREAPER,
@@ -215,7 +218,7 @@ class Supervisor:
         if self._ending is not None:
             self._ending.hurry(now + grace)
             return
-        why = request.get("why")
+        why = request.get("why") or (None if request else why_from_outside(self._spec))
         self._end_because({"request": True, **({**why, "time": time.time()} if why else {})}, now, grace)
         self._tell(now)
 
@@ -372,14 +375,22 @@ def main(arguments: list[str]) -> int:
     spec = read_json(arguments[0])
     if spec is None:
         return 1
+    answer: Answer
+    if len(arguments) > 1:
+        answer = functools.partial(_shake_hands, int(arguments[1]))
+    else:
+        joined = await_join(spec)
+        if joined is None:
+            return 1
+        spec, answer = joined
     supervisor = Supervisor(spec)
     try:
         try:
             started = supervisor.start()
         except Refused as refusal:
-            _shake_hands(int(arguments[1]), {"refused": refusal.document()})
+            answer({"refused": refusal.document()})
             return 1
-        if not _shake_hands(int(arguments[1]), started):
+        if not answer(started):
             supervisor.ask_to_stop()
         supervisor.run()
     except Exception as error:  # noqa: BLE001  (after any error, nothing may be left running)
@@ -392,7 +403,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _shake_hands(descriptor: int, answer: dict[str, Any]) -> bool:
+def _shake_hands(descriptor: int, answer: Mapping[str, Any]) -> bool:
     """False: the other side has gone away, so the start was called off."""
     try:
         os.write(descriptor, json.dumps(answer).encode("ascii"))

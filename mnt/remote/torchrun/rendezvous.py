@@ -1,11 +1,14 @@
 """torchrun's static rendezvous, with a store that listens on the master address only.
 
 torchrun's own handler (torch 2.13, `static_tcp_rendezvous.py`) creates a TCPStore, which listens on every
-address of the host, and no option changes this. So this is a handler of its own, the backend `mnt`, for the
-node that hosts the store. It is sent to the host, not imported by `mnt`, because it needs the host's torch.
+address of the host, and no option changes this. So this is a handler of its own, the backend `mnt`. It is
+sent to the hosts, not imported by `mnt`, because it needs the host's torch.
 
-When torchrun has ended, the store shows whether any rank has joined a process group: if none has, the handler
-leaves the file ALONE beside this one, for the supervisor.
+The other nodes may start at the same time as node 0, which hosts the store: they wait here until it listens,
+with torch imported. torch's own client of the store waits longer and longer between two attempts.
+
+When torchrun has ended on node 0, the store shows whether any rank has joined a process group: if none has,
+the handler leaves the file ALONE beside this one, for the supervisor.
 
 It uses documented interfaces only: torchrun finds it by the entry point `torchrun.handlers`
 (`torch.distributed.elastic.rendezvous.registry`, torch 2.5 and newer); `master_listen_fd` of TCPStore takes a
@@ -19,6 +22,7 @@ import contextlib
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -29,6 +33,8 @@ ALONE = "alone"  # this file's presence says that no rank has joined a process g
 _GROUP = "default_pg/"
 
 _TIMEOUT = 600  # seconds; that of torchrun's static rendezvous
+_ATTEMPT = 5.0  # seconds for an attempt to connect
+_BETWEEN = 0.02
 _servers: list[Any] = []  # the TCPStores that keep the servers alive, until the process ends
 
 
@@ -39,44 +45,68 @@ def handler() -> Callable[[Any], Any]:
 
 
 def create(parameters: Any) -> Any:
-    """torchrun's static handler for node 0; its store listens on the address of the endpoint only.
+    """torchrun's static handler; on node 0 its store listens on the address of the endpoint only.
 
     Args:
-        parameters: RendezvousParameters; the endpoint is `ADDRESS:PORT`, with an IPv4 address of this host.
+        parameters: RendezvousParameters; the endpoint is `ADDRESS:PORT`, with an IPv4 address of node 0, and
+            `rank` the node's rank.
 
-    Raises OSError, with address and port, if it cannot listen there.
+    Raises OSError, with address and port, if node 0 cannot listen there; TimeoutError if it does not listen.
     """
-    from torch.distributed import TCPStore
     from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
-    class BoundRendezvous(StaticTCPRendezvous):  # type: ignore[misc,unused-ignore]
+    class Rendezvous(StaticTCPRendezvous):  # type: ignore[misc,unused-ignore]
         def get_backend(self) -> str:
             return BACKEND
 
         def shutdown(self) -> bool:
-            _tell_if_alone(_servers[-1])
+            if _servers:
+                _tell_if_alone(_servers[-1])
             return bool(super().shutdown())
 
     address, _, text = parameters.endpoint.rpartition(":")
-    port = int(text)
-    _servers.append(
-        TCPStore(
-            address,
-            port,
-            is_master=True,
-            wait_for_workers=False,
-            multi_tenant=True,
-            master_listen_fd=listen(address, port).detach(),  # the store closes it
-        )
-    )
-    return BoundRendezvous(
+    port, rank = int(text), parameters.get_as_int("rank", 0)
+    timeout = parameters.get_as_int("timeout", _TIMEOUT)
+    if rank == 0:
+        _servers.append(_serve(address, port))
+    else:
+        await_listener(address, port, timeout)
+    return Rendezvous(
         address,
         port,
-        rank=0,
+        rank=rank,
         world_size=parameters.max_nodes,
         run_id=parameters.run_id,
-        timeout=parameters.get_as_int("timeout", _TIMEOUT),
+        timeout=timeout,
     )
+
+
+def _serve(address: str, port: int) -> Any:
+    """A TCPStore that listens on this address only."""
+    from torch.distributed import TCPStore
+
+    return TCPStore(
+        address,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        multi_tenant=True,
+        master_listen_fd=listen(address, port).detach(),  # the store closes it
+    )
+
+
+def await_listener(address: str, port: int, timeout: float) -> None:
+    """Wait until somebody accepts a connection there, `timeout` seconds at most. Raises TimeoutError."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            socket.create_connection((address, port), timeout=_ATTEMPT).close()
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                message = f"the store does not listen on {address}:{port} after {timeout:g} s: {error}"
+                raise TimeoutError(message) from error
+        time.sleep(_BETWEEN)
 
 
 def listen(address: str, port: int) -> socket.socket:

@@ -30,7 +30,7 @@ class Remains(Protocol):
         """Whether it is known that no rank of the job has joined a process group.
 
         Args:
-            python: the directory of `master_python_files`, on node 0.
+            python: the directory of `python_files`.
         """
 
     def started(self, ranks: str, count: int) -> int:

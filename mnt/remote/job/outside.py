@@ -1,0 +1,52 @@
+"""A supervisor that is started from outside, by pdsh, mpirun or srun: how it waits until its node may join.
+
+Node 0 may join at once, the others as soon as node 0 has answered where it can be reached. See
+`mnt.remote.job.join` for the head's side.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, Callable, Mapping
+
+from mnt.remote.job.files import JobPaths, remove_files
+
+LOOK_EVERY = 0.05  # seconds
+
+Answer = Callable[[Mapping[str, Any]], bool]
+
+
+def await_join(spec: Mapping[str, Any]) -> tuple[dict[str, Any], Answer] | None:
+    """Wait until the head lets this node join: the spec with its peer, and the way to answer.
+
+    None: it does not, or has taken the job back; then no file is left.
+    """
+    paths = JobPaths(spec["jobs_dir"], spec["job"], spec["host"])
+    deadline = time.monotonic() + float(spec["join_within"])
+    while os.path.isdir(paths.local):
+        request = paths.read(paths.join_request)
+        if request is not None:
+            joined = {**spec, "peer": request["peer"]}
+            paths.write(paths.spec, joined)
+            return joined, lambda answer: _write_handshake(paths, answer)
+        if time.monotonic() > deadline:
+            break
+        time.sleep(LOOK_EVERY)
+    remove_files(paths)
+    return None
+
+
+def _write_handshake(paths: JobPaths, answer: Mapping[str, Any]) -> bool:
+    """False: the job has been taken back."""
+    try:
+        paths.write(paths.handshake, answer)
+    except OSError:
+        return False
+    return True
+
+
+def why_from_outside(spec: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Why a supervisor got TERM that `mnt stop` did not send; None: it was not started from outside."""
+    starter = spec.get("starter")
+    return {"message": f"{starter} has ended it (SIGTERM)", "lost": None} if starter else None
