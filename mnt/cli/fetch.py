@@ -22,7 +22,7 @@ from mnt.fetch.places import JOB_PLACES, conflict, pattern_of, place_of
 from mnt.fleet import Fleet
 from mnt.inventory.hostlist import fold, sentences
 from mnt.launch.jobs import JOB_ID, Job
-from mnt.remote.common.owners import status
+from mnt.remote.common.owners import unnamed_status
 from mnt.remote.common.refusal import Refused
 from mnt.tasks.fetch import Pattern, Wanted
 
@@ -142,9 +142,7 @@ def _left_out_of(job: Job | None, to: str | None, hosts: Sequence[str]) -> str |
 def _is_there() -> bool:
     """Whether there is a default directory. Raises UsageError if another user has mounted it."""
     try:
-        found = status(os.path.abspath(_DIRECTORY))
-    except OSError:
-        return False
+        found = unnamed_status(_DIRECTORY)
     except Refused as refusal:
         raise UsageError(
             f"{_DIRECTORY}/ is not looked at: {refusal.message}", fix=f"{refusal.fix}; or name one: --to DIR"

@@ -10,7 +10,7 @@ from pathlib import Path
 from mnt import lab
 from mnt.errors import UsageError
 from mnt.inventory.spelling import did_you_mean
-from mnt.remote.common.owners import check_owners, status
+from mnt.remote.common.owners import check_owners, own_unnamed_status, status, unnamed_status
 from mnt.remote.common.refusal import Refused
 
 DIRECTORY = "inventories"
@@ -90,12 +90,9 @@ def project_above(file: str) -> str | None:
 
 
 def _is_mine(place: str) -> bool:
-    """Whether it is a directory of this user or of root."""
-    try:
-        found = status(os.path.abspath(place))
-    except (OSError, Refused):
-        return False
-    return found is not None and stat.S_ISDIR(found.st_mode) and found.st_uid in (0, os.getuid())
+    """Whether it is a directory, and no other user's."""
+    found = own_unnamed_status(place)
+    return found is not None and stat.S_ISDIR(found.st_mode)
 
 
 def labs() -> dict[str, str]:
@@ -140,9 +137,7 @@ def is_there(file: str) -> bool:
     Raises UsageError as `directory`.
     """
     try:
-        return status(os.path.abspath(file), follow=False) is not None
-    except OSError:
-        return False
+        return unnamed_status(file, follow=False) is not None
     except Refused as refusal:
         raise _of_another(file, refusal) from None
 

@@ -17,7 +17,13 @@ from mnt.push import ignore
 from mnt.remote.common.files import read_bytes, strerror
 from mnt.remote.common.levels import enter, open_without_links
 from mnt.remote.common.mounts import mount_id
-from mnt.remote.common.owners import accepts, checked_directory, judge_mount, shared_group, status
+from mnt.remote.common.owners import (
+    checked_directory,
+    judge_mount,
+    own_unnamed_status,
+    shared_group,
+    status,
+)
 from mnt.remote.common.refusal import Refused
 from mnt.remote.push.entries import DEEPEST
 
@@ -180,15 +186,8 @@ def work_tree(root: Path) -> Path | None:
     A `.git` of another user does not count, as for git (git-config(1), safe.directory): anyone can make one
     in /tmp.
     """
-    return next((place for place in (root, *root.parents) if _is_ours(place / ".git")), None)
-
-
-def _is_ours(path: Path) -> bool:
-    try:
-        found = status(path.absolute().as_posix(), follow=False)
-    except (OSError, Refused):
-        return False
-    return found is not None and accepts(found.st_uid)
+    above = (root, *root.parents)
+    return next((place for place in above if own_unnamed_status(place / ".git", follow=False)), None)
 
 
 def _below(top: Path, place: Path) -> bytes:

@@ -57,6 +57,9 @@ def test_above_nobody_elses_counts(here: Path, monkeypatch: pytest.MonkeyPatch) 
     if os.getuid() != 0:
         pytest.skip("only root can give a directory away")
     os.chown(here / "inventories", 65534, 65534)
+    monkeypatch.setenv("SUDO_UID", "65534")  # the user who called sudo is no other one
+    assert find.directory() == "../inventories"
+    monkeypatch.delenv("SUDO_UID")
     with pytest.raises(UsageError, match="no inventory: "):
         find.locate(None)
 

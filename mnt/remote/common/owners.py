@@ -235,6 +235,29 @@ def status(path: str | bytes, *, follow: bool = True) -> os.stat_result | None:
         return level.found
 
 
+def unnamed_status(path: str | os.PathLike[str], *, follow: bool = True) -> os.stat_result | None:
+    """The same for a place that nobody has named; None: nothing is there that this user can see.
+
+    Args:
+        path: may be relative to the current directory.
+
+    Raises Refused, as `status`.
+    """
+    try:
+        return status(os.path.abspath(path), follow=follow)
+    except OSError:
+        return None
+
+
+def own_unnamed_status(path: str | os.PathLike[str], *, follow: bool = True) -> os.stat_result | None:
+    """The same; None also for what another user made, or has mounted on the way."""
+    try:
+        found = unnamed_status(path, follow=follow)
+    except Refused:
+        return None
+    return found if found is not None and accepts(found.st_uid) else None
+
+
 def check_owner(path: str | bytes, group: Group | None = None) -> None:
     """Raises Refused if another user made what is at `path`, in a directory that was accepted."""
     found = status(path, follow=False)
