@@ -13,7 +13,7 @@ from rich import filesize
 
 from mnt import ui
 from mnt.cli import completing
-from mnt.cli.jobs import found_jobs
+from mnt.cli.jobs import FoundJobs, found_jobs
 from mnt.cli.options import Selection, json_option, selection_options
 from mnt.errors import MntError, OutputError, UsageError, counted
 from mnt.fetch import fetch as fetching
@@ -21,7 +21,7 @@ from mnt.fetch.fetch import Fetched, Options, Progress
 from mnt.fetch.places import JOB_PLACES, conflict, pattern_of, place_of
 from mnt.fleet import Fleet
 from mnt.inventory.hostlist import fold, sentences
-from mnt.launch.jobs import JOB_ID, Job
+from mnt.launch.jobs import JOB_ID, Job, SeveralJobs, may_be_a_job
 from mnt.remote.common.owners import unnamed_status
 from mnt.remote.common.refusal import Refused
 from mnt.tasks.fetch import Pattern, Wanted
@@ -50,14 +50,15 @@ def fetch(
 
     Of a job: what is new in its release, what is new in shared/, and its logs. A relative PATH is in the
     current release; it may have *, ? and [..], quoted. What is here already is not sent again, so run it
-    again after an interrupt. Links are not followed.
+    again after an interrupt. Links are not followed. JOB may be abbreviated; ./PATH is no job.
     """
-    named = _job_among(what)
-    patterns = [] if named or not what else _patterns(what)
-    with _chosen(selection, named, paths=bool(patterns)) as (job, fleet, hosts, complete):
+    named, patterns = _job_among(what), _patterns(what)
+    with _chosen(selection, named, paths=bool(what)) as (job, fleet, hosts, complete):
         default = os.path.join(_DIRECTORY, job.job) if job else _DIRECTORY
         directory = default if to is None else to
-        wanted = Wanted(job.job if job else None, tuple(patterns), _left_out_of(job, to, hosts))
+        wanted = Wanted(
+            job.job if job else None, () if job else tuple(patterns), _left_out_of(job, to, hosts)
+        )
         prefixes = JOB_PLACES if job else tuple(place_of(each) for each in patterns)
         names = JOB_PLACES if job else what
         if to is None and not dry_run:
@@ -95,11 +96,11 @@ def fetch(
 
 
 def _job_among(what: tuple[str, ...]) -> str | None:
-    """The job that is named; None: PATHs are, or nothing is. Raises UsageError."""
+    """The job that may be named; None: PATHs are, or nothing is. Raises UsageError."""
     named = [each for each in what if re.match(JOB_ID, each)]
     if named and len(what) > 1:
         raise UsageError(f"{named[0]} is a job, with other arguments", fix=f"mnt fetch {named[0]}")
-    return named[0] if named else None
+    return what[0] if len(what) == 1 and may_be_a_job(what[0]) else None
 
 
 def _patterns(paths: tuple[str, ...]) -> list[Pattern]:
@@ -115,19 +116,40 @@ def _patterns(paths: tuple[str, ...]) -> list[Pattern]:
 def _chosen(
     selection: Selection, named: str | None, *, paths: bool
 ) -> Iterator[tuple[Job | None, Fleet, list[str], bool]]:
-    """The job that is meant (None: paths), a fleet of its hosts, their names, and whether these are all."""
-    if paths:
-        with Fleet(selection.hosts) as fleet:
-            yield None, fleet, [host.name for host in selection.hosts], True
-        return
-    with found_jobs(selection, named) as found:
-        job = found.named(named)
-        hosts = [member.host for member in job.nodes if member.entry is not None]
-        if not hosts:
-            raise MntError(f"job {job.job}: no host has its files", fix=f"mnt status {job.job}")
-        running = ", which still runs: its files may change" if job.active else ""
-        ui.note(f"job {job.job}, on {fold(hosts)}{running}")
-        yield job, found.hosts.fleet_of(job), hosts, found.complete
+    """The job that is meant (None: paths), a fleet of its hosts, their names, and whether these are all.
+
+    Args:
+        named: a job that may be named.
+        paths: whether there are arguments, which are paths if there is no such job.
+    """
+    if named is not None or not paths:
+        with found_jobs(selection, named) as found:
+            job = _meant(found, named)
+            if job is not None:
+                hosts = [member.host for member in job.nodes if member.entry is not None]
+                if not hosts:
+                    raise MntError(f"job {job.job}: no host has its files", fix=f"mnt status {job.job}")
+                running = ", which still runs: its files may change" if job.active else ""
+                ui.note(f"job {job.job}, on {fold(hosts)}{running}")
+                yield job, found.hosts.fleet_of(job), hosts, found.complete
+                return
+    with Fleet(selection.hosts) as fleet:
+        yield None, fleet, [host.name for host in selection.hosts], True
+
+
+def _meant(found: FoundJobs, named: str | None) -> Job | None:
+    """The job with that id (None: the newest), which may be abbreviated; None: no job, but a path.
+
+    Raises MntError, as `FoundJobs.named`.
+    """
+    try:
+        return found.named(named)
+    except SeveralJobs as error:
+        raise SeveralJobs(error.message, fix=f"{error.fix}; or, for the path: mnt fetch ./{named}") from None
+    except MntError:
+        if named is None or re.match(JOB_ID, named):
+            raise
+        return None
 
 
 def _left_out_of(job: Job | None, to: str | None, hosts: Sequence[str]) -> str | None:

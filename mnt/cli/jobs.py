@@ -13,7 +13,7 @@ from mnt.inventory.find import NoInventory, SeveralLabs
 from mnt.inventory.hostlist import brief
 from mnt.inventory.model import Host
 from mnt.launch import seen
-from mnt.launch.jobs import Job, named_job
+from mnt.launch.jobs import Job, SeveralJobs, named_job
 from mnt.launch.status import JobHosts
 
 
@@ -32,9 +32,14 @@ class FoundJobs:
         return "the hosts that answered" + (f" ({brief(self.unasked)} did not)" if self.unasked else "")
 
     def named(self, job: str | None) -> Job:
-        """The job with that id; None: the newest. Raises MntError, as a UsageError if no host can have it."""
+        """The job with that id, which may be abbreviated; None: the newest.
+
+        Raises MntError, as a UsageError if no host can have it, or several jobs may be meant.
+        """
         try:
             return named_job(self.jobs, job)
+        except SeveralJobs:
+            raise
         except UsageError as error:
             if self.complete:
                 raise

@@ -35,13 +35,13 @@ def logs(
 ) -> int:
     """Print what JOB (default: the newest job) has written so far.
 
-    With -f, the exit code is that of the job, as with `mnt launch`.
+    With -f, the exit code is that of the job, as with `mnt launch`. JOB may be abbreviated.
     """
     with found_jobs(selection, job) as found:
         wanted = found.named(job)
         fleet = found.hosts.fleet_of(wanted)
         hosts = [member.host for member in wanted.nodes if member.entry is not None]
-        if job is None:
+        if job != wanted.job:
             ui.note(f"job {wanted.job}, on {fold(hosts)}")
         if rank is not None:
             host = host_of_rank(wanted, rank)
@@ -55,8 +55,8 @@ def logs(
                 )
             hosts = [node]
 
-        # A job that was not named may be one that a single host has invented.
-        named = job is not None or node is not None or not found.hosts.several
+        # A job that was not named in full may be one that a single host has invented.
+        named = job == wanted.job or node is not None or not found.hosts.several
         lines = ui.HostLines(hosts, prefix=len(hosts) > 1 or not named)
         bars = Bars(lines.feed, lines.live)
         feed = lines.feed if rank is not None else bars.feed

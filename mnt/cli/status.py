@@ -44,7 +44,8 @@ _COLOURS = {
 def status(selection: Selection, as_json: bool, limit: int | None, job: str | None) -> int:
     """Show the jobs on the hosts, newest first, or one JOB node by node.
 
-    This includes your jobs of `mnt launch --via local` on this machine, with or without an inventory.
+    This includes your jobs of `mnt launch --via local` on this machine, with or without an inventory. JOB
+    may be abbreviated.
     """
     with found_jobs(selection, job) as found:
         jobs = found.jobs if job is None else [found.named(job)]

@@ -6,6 +6,7 @@ clocks, shows which failure came first, and which ones were its consequences.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,13 +17,17 @@ import msgspec
 from mnt.errors import NeverStarted, UsageError
 from mnt.launch.culprit import Culprit, find_culprit, heard
 from mnt.launch.nodes import Node
+from mnt.remote.common.forms import ABBREVIATION, may_mean
 
 if TYPE_CHECKING:
     from mnt.tasks.job import JobEntry, Jobs
 
 T = TypeVar("T")
 
-JOB_ID = r"\A[0-9]{8}-[0-9]{6}-[0-9a-f]{6}\Z"  # as `mnt.launch.backends.api.new_job_id` makes it
+# As `mnt.launch.backends.api.new_job_id` makes it; and what may stand for it (`may_mean`).
+JOB_ID = r"\A[0-9]{8}-[0-9]{6}-[0-9a-f]{6}\Z"
+_BEGINNING = r"\A[0-9]{1,8}(?:-[0-9]{0,6}(?:-[0-9a-f]{0,6})?)?\Z"
+_LAST_PART = r"\A[0-9a-f]{1,6}\Z"
 _SKEW = 300.0  # seconds between the clocks of two heads
 ACTIVE = frozenset({"starting", "running"})
 
@@ -335,10 +340,24 @@ _ALONE = (
 _DISAGREES = "it disagrees with most hosts about the job"
 
 
+class SeveralJobs(UsageError):
+    """An abbreviation may mean several jobs."""
+
+
+def may_be_a_job(text: str) -> bool:
+    """Whether a text may be the id of a job, or an abbreviation of one (`named_job`)."""
+    forms = (_BEGINNING, _LAST_PART)
+    return len(text) >= ABBREVIATION and any(re.match(form, text) for form in forms)
+
+
 def named_job(jobs: Sequence[Job], wanted: str | None) -> Job:
-    """The job with the id `wanted`; None: the newest. `jobs` is sorted, newest first.
+    """The job that `wanted` names; None: the newest. `jobs` is sorted, newest first.
+
+    A job may be named by its id, by the beginning of its id (`20261127-1015`), or of its last part (`3fa`),
+    with at least 3 characters.
 
     Raises:
+        SeveralJobs: several jobs may be meant.
         UsageError: there is no such job, or no job at all.
     """
     if not jobs:
@@ -348,6 +367,11 @@ def named_job(jobs: Sequence[Job], wanted: str | None) -> Job:
     for job in jobs:
         if job.job == wanted:
             return job
+    meant = [job for job in jobs if may_mean(wanted, job.job)]
+    if len(meant) > 1:
+        raise SeveralJobs(f"{wanted!r} may be any of {len(meant)} jobs", fix=f"name one: {_listed(meant)}")
+    if meant:
+        return meant[0]
     raise UsageError(f"there is no job {wanted!r} on the hosts", fix=f"name one of these: {_listed(jobs)}")
 
 

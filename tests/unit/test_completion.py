@@ -128,6 +128,7 @@ def test_jobs_that_were_seen(place: Path, monkeypatch: pytest.MonkeyPatch) -> No
     kept = ["20261129-090000-cccccc", "20261129-080000-aaaaaa", "20261128-080000-bbbbbb"]
     assert seen.recall() == kept
     assert bash("mnt stop 20261129-08") == [kept[1]]
+    assert bash("mnt stop aaa") == []  # an abbreviation; bash would replace what is typed
     (place / "state" / "mnt").chmod(0o777)  # another user could write there
     assert seen.recall() == []
     seen.remember(["20261129-100000-dddddd"])

@@ -53,6 +53,20 @@ def test_a_job_of_this_machine(mnt: LocalMnt) -> None:
         assert not (mnt.cwd / HERE / "release" / HERE).exists()
 
 
+def test_a_job_by_the_beginning_of_its_id_and_a_path_that_could_be_one(mnt: LocalMnt) -> None:
+    mnt.script(WRITE)
+    assert mnt.launch("--nproc", "1", "train.py").returncode == 0
+    (job,) = mnt.jobs()
+    short = job["job"].rpartition("-")[2][:3]
+    for words in ([short], [job["job"][:10]]):
+        done = mnt("fetch", "--json", *words)
+        assert json.loads(done.stdout)["job"] == job["job"], done.stderr
+    for words in ([f"./{short}"], [short, "x"], ["abcdef0"], ["000" if short != "000" else "001"]):
+        done = mnt("fetch", "--json", *words)  # paths, for which hosts of an inventory are needed
+        assert done.returncode == 2, done.stdout
+        assert "no inventory" in done.stderr
+
+
 def test_nothing_to_fetch(mnt: LocalMnt) -> None:
     done = mnt("fetch")
     assert done.returncode == 2

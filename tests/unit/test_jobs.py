@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from itertools import permutations
 from typing import Any
 
@@ -12,9 +13,11 @@ from mnt.errors import UsageError
 from mnt.launch.backends.api import new_job_id
 from mnt.launch.jobs import (
     Job,
+    SeveralJobs,
     _Layouts,
     host_of_rank,
     jobs_to_stop,
+    may_be_a_job,
     merge_job,
     merge_jobs,
     named_job,
@@ -291,6 +294,7 @@ def entries(*states: str, local: bool = True) -> list[tuple[dict[str, Any], bool
         (400, None, [3, 0, 1]),
         (400, "j4", [3, 0, 4]),
         (400, "j7", [3, 0, 1]),
+        (400, "j", [3, 0, 1]),  # too short to mean any of them
         (130, None, [3]),
     ],
 )
@@ -300,6 +304,24 @@ def test_the_jobs_that_fit_are_the_running_and_the_newest(
     listed = entries("finished", "failed", "stopped", "running", "finished")
     for order in permutations(listed):
         assert that_fit(order, most, wanted) == ([listed[index][0] for index in kept], 5 - len(kept), 0)
+
+
+def listed_as(*ids: str) -> list[tuple[dict[str, Any], bool]]:
+    """Ended jobs of one size, the newest first."""
+    found = entries(*["finished"] * len(ids))
+    for (entry, _), id in zip(found, ids, strict=True):
+        entry["job"] = id
+    return found
+
+
+def test_jobs_that_an_abbreviation_may_mean_are_left_out_last() -> None:
+    """Else one of two could be left out, and the other be taken for the only one."""
+    ids = ["20261127-101500-3fa90c", "20261127-101501-aaaaaa", "20261126-101500-3fb000"]
+    for wanted, kept in (("3fa", [0]), ("3fb", [2]), ("20261126", [2]), ("20261127-101501", [1])):
+        found = that_fit(listed_as(*ids), 150, wanted)
+        assert [entry["job"] for entry in found.jobs] == [ids[index] for index in kept]
+    with pytest.raises(Refused, match="too many jobs that may be '20261127' are here"):
+        that_fit(listed_as(*ids), 150, "20261127")
 
 
 def test_no_running_job_is_left_out() -> None:
@@ -353,6 +375,65 @@ def test_a_job_by_its_name() -> None:
         named_job(jobs("running"), "nope")
     with pytest.raises(UsageError, match="there are no jobs"):
         named_job([], None)
+
+
+IDS = ("20261127-101500-3fa90c", "20261127-101500-3fb111", "20261126-091500-20261a", "other")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "meant"),
+    [
+        *(pytest.param(id, [id]) for id in IDS),
+        ("3fa", IDS[:1]),
+        ("3fa90c", IDS[:1]),
+        ("20261127-101500-3fb", IDS[1:2]),
+        ("20261126", IDS[2:3]),
+        ("oth", IDS[3:]),
+        ("20261127-101500", IDS[:2]),
+        ("2026", IDS[:3]),
+        ("20261", IDS[:3]),  # of two ids the beginning, of one also that of the last part
+        ("3f", []),  # too short
+        ("fa9", []),  # not the beginning
+        ("101500", []),
+        ("-3fa", []),
+        ("", []),
+    ],
+)
+def test_an_abbreviated_id(wanted: str, meant: Sequence[str]) -> None:
+    known = [merged(entry("node1", "finished", job=id, nodes=NODES[:1])) for id in IDS]
+    if len(meant) == 1:
+        assert named_job(known, wanted).job == meant[0]
+        return
+    message = f"'{wanted}' may be any of {len(meant)} jobs" if meant else f"there is no job '{wanted}'"
+    with pytest.raises(SeveralJobs if meant else UsageError, match=message) as caught:
+        named_job(known, wanted)
+    if meant:
+        assert caught.value.fix == "name one: " + "; ".join(f"{id} (finished)" for id in meant)
+
+
+def test_an_id_is_not_the_abbreviation_of_another() -> None:
+    ids = ("3fa", "20261127-101500-3fa90c")
+    known = [merged(entry("node1", "finished", job=id, nodes=NODES[:1])) for id in ids]
+    assert named_job(known, "3fa").job == "3fa"
+
+
+@pytest.mark.parametrize(
+    ("text", "may"),
+    [
+        ("3fa", True),
+        ("20261127-101500-3fa90c", True),
+        ("20261127-", True),
+        ("2026", True),
+        ("3f", False),
+        ("3fa90c1", False),
+        ("outputs", False),
+        ("./3fa", False),
+        ("3fa/x", False),
+        ("20261127-101500-3fa90c0", False),
+    ],
+)
+def test_what_may_be_a_job_and_not_a_path(text: str, may: bool) -> None:
+    assert may_be_a_job(text) == may
 
 
 def test_the_host_of_a_rank() -> None:

@@ -396,6 +396,50 @@ def test_detached_jobs_are_followed_and_told_apart(mnt: LocalMnt) -> None:
     assert states == {first: "finished", second["job"]: "stopped"}
 
 
+def test_jobs_by_the_beginning_of_their_ids(mnt: LocalMnt) -> None:
+    mnt.script(SLEEP)
+    ids = [mnt.launch("--master-port", str(free_port()), "--detach", "train.py").stdout.strip() for _ in "ab"]
+    first, second = (id.rpartition("-")[2] for id in ids)
+    if first[:3] == second[:3]:
+        pytest.skip("one in 4096: both begin with the same three digits")
+    short = first[:3]
+    (shown,) = json.loads(mnt("status", "--json", short).stdout)["jobs"]
+    assert shown["job"] == ids[0]
+    logs = mnt("logs", first[:4])
+    assert (logs.returncode, f"job {ids[0]}, on {HERE}" in logs.stderr) == (0, True)
+    for words in (("logs",), ("logs", "-f"), ("status",), ("stop",), ("fetch",)):
+        several = mnt(*words, ids[0][:8])  # the day; if it has just ended, only the second is of another
+        if ids[0][:8] == ids[1][:8]:
+            assert several.returncode == 2
+            assert f"'{ids[0][:8]}' may be any of 2 jobs" in several.stderr
+            assert all(f"{id} (running)" in several.stderr for id in ids), several.stderr
+    unknown = mnt("stop", "3f")
+    assert (unknown.returncode, "there is no job '3f'" in unknown.stderr) == (2, True)
+
+    stopped = mnt("stop", "--grace", "0.2", short)
+    assert stopped.returncode == 0, stopped.stderr
+    assert stopped.stderr.startswith(f"stopping job {ids[0]}\n")
+    assert {job["job"]: job["state"] for job in mnt.jobs()} == {ids[0]: "stopped", ids[1]: "running"}
+    as_document = mnt("stop", "--json", "--grace", "0.2", second[:5])
+    assert [job["job"] for job in json.loads(as_document.stdout)["jobs"]] == [ids[1]]
+
+
+def test_no_job_is_stopped_by_an_abbreviation_if_another_may_be_meant(mnt: LocalMnt, tmp_path: Path) -> None:
+    """It may run on the host that does not answer."""
+    mnt.script(SLEEP)
+    job = mnt.launch("--detach", "train.py").stdout.strip()
+    inventory = tmp_path / "away.yaml"
+    inventory.write_text(f"hosts: {{away: {{address: 127.0.0.1, ssh: {{port: {free_port()}}}}}}}\n")
+    short = job.rpartition("-")[2][:4]
+    refused = mnt("stop", "-i", str(inventory), short)
+    assert refused.returncode == 1
+    assert f"'{short}' is {job} on the hosts that answered (away did not)" in refused.stderr, refused.stderr
+    assert f"name it in full: mnt stop {job}" in refused.stderr
+    assert [each["state"] for each in mnt.jobs()] == ["running"]
+    mnt("stop", "-i", str(inventory), "--grace", "0.2", job)
+    assert [each["state"] for each in mnt.jobs()] == ["stopped"]
+
+
 def test_following_ends_with_a_ctrl_c_and_the_job_goes_on(mnt: LocalMnt) -> None:
     mnt.script(WAIT)
     assert mnt.launch("--detach", "train.py").returncode == 0

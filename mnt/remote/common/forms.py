@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 JOB_NAME = r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z"  # also the name of a directory
+ABBREVIATION = 3  # characters of an abbreviated name of a job, at least
 HOST = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}"  # within a text
 HOST_NAME = rf"\A{HOST}\Z"  # also the name of a directory, and in an inventory
 MOST_PID = 2**22  # PID_MAX_LIMIT, proc(5)
@@ -19,6 +20,13 @@ LONGEST_PATH = 4096  # characters; PATH_MAX of Linux, in bytes
 FETCH_PIECE = 192 * 1024  # bytes of a file in a frame; base64 makes them 256 KiB
 FETCH_FILES = 100_000  # that a host sends at most
 FETCH_LIST = 16 * 1024 * 1024  # bytes of their names, as `held` counts them
+
+
+def may_mean(text: str, job: str) -> bool:
+    """Whether a text may mean a job: its name, the beginning of it, or of what follows its last `-`."""
+    if len(text) < ABBREVIATION:
+        return text == job
+    return job.startswith(text) or job.rpartition("-")[2].startswith(text)
 
 
 def held(text: str | None) -> int:

@@ -1,8 +1,9 @@
 """List the jobs that have a directory for a host. The head calls it through `mnt.tasks.job`.
 
 Arguments: `jobs_dir` and `host`; optional: `most`, the largest size of the list in bytes of JSON, and
-`wanted`, the name of the job that is asked for. The answer is `mnt.tasks.job.Jobs`. This is not a part of
-jobctl.py because it runs on every host, and needs little of what jobctl.py imports.
+`wanted`, the name of the job that is asked for, or an abbreviation of it. The answer is
+`mnt.tasks.job.Jobs`. This is not a part of jobctl.py because it runs on every host, and needs little of what
+jobctl.py imports.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO, NamedTuple
 
+from mnt.remote.common.forms import may_mean
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job.entry import list_entries
 from mnt.remote.job.files import FINAL_STATES
@@ -62,19 +64,27 @@ def that_fit(entries: Iterable[tuple[dict[str, Any], bool]], most: float, wanted
     Args:
         entries: each with whether it was certainly started here.
 
-    Raises Refused if one that is wanted, or has not ended and was started here, is left out.
+    Raises Refused if one that may be wanted, or has not ended and was started here, is left out.
     """
     kept: list[tuple[_Rank, int, dict[str, Any]]] = []  # a heap: the lowest rank is the first
     left_out, unended, highest = 0, 0, None  # of those that are left out
     for number, (entry, is_local) in enumerate(entries):
         when, going_on = entry["created"] or entry["started"] or 0, entry["state"] not in FINAL_STATES
-        rank = _Rank(entry["job"] == wanted, going_on and is_local, going_on, when, -number)
+        rank = _Rank(
+            wanted is not None and may_mean(wanted, entry["job"]),
+            going_on and is_local,
+            going_on,
+            when,
+            -number,
+        )
         size = len(json.dumps(entry)) + 2
         heapq.heappush(kept, (rank, size, entry))
         most -= size
         while kept and (most < 0 or (highest is not None and kept[0][0] < highest)):
             lowest, size, _ = heapq.heappop(kept)
-            if lowest.wanted or lowest.runs:
+            if lowest.wanted and not lowest.runs:
+                raise Refused(f"too many jobs that may be {wanted!r} are here", "name more of its id")
+            if lowest.runs:
                 raise Refused("too many jobs run or are lost here to list them", "mnt stop JOB ends a job")
             most += size
             left_out, unended = left_out + 1, unended + lowest.unended
