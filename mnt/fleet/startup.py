@@ -73,6 +73,25 @@ def explain(found: Found, ending: str, output: str, user: str) -> tuple[str, str
     return message, f"on the host, {'; or '.join(ways)}"
 
 
+def own_file(shell: str | None) -> str:
+    """The start-up file of the user that a login shell reads before a command."""
+    return next(iter(_STARTUP.get(posixpath.basename(shell or "bash"), ())), "~/.bashrc")
+
+
+def for_people_only(shell: str | None) -> str:
+    """The fix for start-up files that print or take long: nothing of them runs before a command."""
+    names = _STARTUP.get(posixpath.basename(shell or "bash"), ())
+    if not names:
+        return (
+            "on the host, look for it in ~/.ssh/rc, /etc/ssh/sshrc and the start-up files of its login shell"
+        )
+    first, *others = names
+    also = f"; if it is from {' or '.join(others)}, there" if others else ""
+    if first in (*_STARTUP["bash"], *_STARTUP["zsh"]):
+        return f"on the host, put this line at the top of {first}: {_GUARD}{also}"
+    return f"on the host, let only interactive shells run what does it in {first}{also}"
+
+
 def _suspects(found: Found, kind: str, words: re.Pattern[str]) -> list[tuple[str, str]]:
     """The first lines of the shell's start-up files with one of these words: (file, `NUMBER: TEXT`)."""
     return list(_matches(found.files, _STARTUP.get(kind, FILES), words))[:_SHOWN]

@@ -140,7 +140,7 @@ def _of_one_kind(ports: Mapping[str, Ports]) -> dict[str, Ports]:
             allowed[name] = RdmaProblem(
                 f"its RDMA ports are {hcas[0].port.kind}, but those of most nodes are {usual}",
                 tuple(hca.label for hca in hcas),
-                f"set network.rdma.devices of this host to {usual} devices, or exclude the host with -x",
+                f"set network.rdma.devices of this host to {usual} devices, or leave the host out: -x HOST",
             )
     return allowed
 

@@ -194,14 +194,19 @@ def _named(
                 )
             inside = addresses_in(nic, ipaddress.ip_network(subnet)) if subnet else []
             return NicChoice(nic, (inside or nic.addresses)[0], reason)
-    pasted = ", ".join(
-        f"{shlex.quote(nic.name)} {nic.ipv4[0]}" for nic in nics if nic.ipv4 and not nic.loopback
-    )
-    return NicProblem(
-        f"there is no NIC {name}",
-        _listed(nics),
-        f"set `nic` of {host.name} to an existing NIC: {pasted or 'none has an address'}",
-    )
+    return NicProblem(f"there is no NIC {name}", _listed(nics), _existing(host, nics, subnet))
+
+
+def _existing(host: Host, nics: Sequence[Interface], subnet: str | None) -> str:
+    """The fix for a name that no NIC has: the one that is meant, if only one is in the training subnet."""
+    known = [nic for nic in nics if nic.ipv4 and not nic.loopback]
+    inside = [nic for nic in known if subnet and addresses_in(nic, ipaddress.ip_network(subnet))]
+    if len(inside) == 1:
+        pasted = f"to the one in {subnet}: {shlex.quote(inside[0].name)}"
+    else:
+        listed = ", ".join(f"{shlex.quote(nic.name)} {nic.ipv4[0]}" for nic in inside or known)
+        pasted = f"to an existing NIC: {listed or 'none has an address'}"
+    return f"set `nic` of {host.name} in the inventory {pasted}"
 
 
 def _in_subnet(

@@ -12,6 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from mnt.facts.reach import Reach, Reached
 from mnt.inventory.hostlist import fold
@@ -200,6 +201,17 @@ _RULES = "sudo nft list ruleset; sudo iptables -S"
 _OURS = "where ufw or firewalld runs: mnt setup firewall"
 
 
+class _Way(NamedTuple):
+    """The words of nft(8) and iptables(8) for one direction."""
+
+    shape: str
+    word: str
+    chain: str
+    option: str
+
+
+_DIRECTIONS = (_Way("in", "saddr", "INPUT", "-s"), _Way("out", "daddr", "OUTPUT", "-d"))
+
 _STRANGER = "another host answers"  # one that claims the target's address; see `mnt/remote/net/reach.py`
 _OUTCOMES = {"refused", "timeout", "unreachable", "denied", _STRANGER, *map(os.strerror, errno.errorcode)}
 
@@ -237,14 +249,18 @@ class _Texts:
         elif cause.shape in ("cut off", "both"):
             message = "it reaches no other host over the training network, and no other host reaches it"
             fix = f"check its training NIC, cable, VLAN and firewall: ip -s link; {_RULES}"
+            if (opened := self._opened(cause, "in")) is not None:
+                fix += f"; if rules drop its packets, {opened}"
         elif cause.shape == "in":
             message = "no other host can connect to it over the training network, but it can connect to them"
-            fix = f"allow incoming connections from the training network in its firewall: {_RULES}; {_OURS}"
+            fix = "allow incoming connections from the training network in its firewall"
+            fix += f": {self._opened(cause, 'in') or f'{_RULES}; {_OURS}'}"
         elif cause.shape == "out":
             message = (
                 "it cannot connect to any other host over the training network, but they can connect to it"
             )
-            fix = f"allow outgoing connections to the training network in its firewall: {_RULES}"
+            fix = "allow outgoing connections to the training network in its firewall"
+            fix += f": {self._opened(cause, 'out') or _RULES}"
         else:
             message = f"{fold(cause.sources)} cannot connect to it over the training network"
             fix = f"check the firewalls on both sides and between them: {_RULES}"
@@ -264,13 +280,30 @@ class _Texts:
         }[cause.shape]
         allowed = f"port {self.port}" if kind == MASTER else "net.ipv4.ip_local_port_range"
         fix = f"open {allowed}, or better all ports, between the training hosts"
-        if (network := self._network(cause)) is not None:
-            fix += f": sudo iptables -I INPUT -s {network} -j ACCEPT; {_OURS}"
+        if (opened := self._opened(cause, "in" if cause.shape == "pairs" else cause.shape)) is not None:
+            fix += f": {opened}"
         # The master port of a worker is used only if a job has that worker as its master.
         leads = any(target == self.master for _, target in cause.pairs)
         severity = Severity.WARN if kind == MASTER and not leads else None
         outcomes = self._outcomes(cause.pairs)
         return Problem(f"{what} {direction}", outcomes, _EXPECTED, fix, severity, cause.hosts)
+
+    def _opened(self, cause: Cause, shape: str) -> str | None:
+        """How a host's firewall lets the training network in (or `out`, or `both`); None: which is unknown.
+
+        An `accept` of one table of nftables ends nothing: what another one drops is dropped. And iptables,
+        where it is there at all, is such a table today. So a rule must be where the one is that drops.
+        """
+        network = self._network(cause)
+        if network is None:
+            return None
+        ways = [way for way in _DIRECTIONS if shape in (way.shape, "both")]
+        nft = "; ".join(
+            f"sudo nft insert rule FAMILY TABLE CHAIN ip {way.word} {network} accept" for way in ways
+        )
+        old = "; ".join(f"sudo iptables -I {way.chain} {way.option} {network} -j ACCEPT" for way in ways)
+        ours = f"; {_OURS}" if shape == "in" else ""
+        return f"into the table and chain that drop (sudo nft list ruleset): {nft}; without nft: {old}{ours}"
 
     def _network(self, cause: Cause) -> str | None:
         """The network to open: the inventory's, else the host's own. What another host says opens none."""

@@ -130,6 +130,24 @@ def test_a_fault_on_the_master(preflight: Preflight, break_node: BreakNode, faul
     tell_apart(preflight, break_node, "node1", fault)
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, marks=[] if fault == "unmounted" else pytest.mark.matrix)
+        for fault in ("unmounted", "v3", "wrong-server", "wrong-export", "ro", "stacked", "estale")
+    ],
+)
+def test_the_fix_leads_out(nfs_lab: NfsLab, preflight: Preflight, break_node: BreakNode, fault: str) -> None:
+    """It is a command, done word for word; the guest's shell is root's, and has no sudoers(5).
+
+    Where the server hangs or refuses, it is the server's to mend.
+    """
+    break_node("node2", fault)
+    (finding,) = preflight()["findings"]
+    nfs_lab.nodes["node2"].guest.run('sudo() { "$@"; }; ' + finding["fix"])
+    assert preflight()["findings"] == []
+
+
 def test_two_servers_for_one_path_without_a_source_in_the_inventory(
     nfs_lab: NfsLab, preflight: Preflight, break_node: BreakNode, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import faults
 import pytest
+from fixes import put_at_the_top
 from lab_fleets import fleet_of, hosts_of
 from test_fleet import MakeLab, error_of, hostname
 from test_run import own_state  # noqa: F401 - a fixture
@@ -18,7 +19,7 @@ from waiting import PATIENCE, at_most
 
 from mnt.errors import HostError
 from mnt.fleet import Fleet, Timeouts
-from mnt.lab.lab import Lab, LabHost
+from mnt.lab.lab import Lab
 from mnt.tasks.program import run_program
 
 Mnt = Callable[..., subprocess.CompletedProcess[str]]
@@ -141,15 +142,6 @@ def test_a_host_with_other_algorithms(make_lab: MakeLab, run_mnt: Mnt, config: s
 # -- start-up files, forced commands
 
 
-def follow(host: LabHost, fix: str) -> None:
-    """Do what the fix for a start-up file says."""
-    match = re.fullmatch(r"on the host, put this line at the top of (~/\.\w+): (.+)", fix)
-    assert match is not None, fix
-    script = 'cd; { printf "%s\\n" "$2"; cat "$1"; } >new && mv new "$1"'
-    done = host.exec(["sh", "-c", script, "sh", match[1].replace("~/", "./"), match[2]], user=True)
-    assert done.returncode == 0, done.stderr
-
-
 READS = (
     "a start-up file of the login shell, /bin/bash, reads the standard input that is meant for the command"
 )
@@ -181,7 +173,7 @@ def test_a_start_up_file_in_the_way(make_lab: MakeLab, run_mnt: Mnt, startup: st
         run_program(fleet.connection("node1"), "ssh.mesh", {"workers": []}, timeout=None)
     assert said in failure.value.message
     assert failure.value.fix is not None
-    follow(host, failure.value.fix)
+    put_at_the_top(host, failure.value.fix)
     assert run_mnt("run", "hostname", lab=lab).stdout == "node1 | node1\n"
 
 

@@ -71,6 +71,15 @@ def test_a_route_through_another_nic() -> None:
     finding = only_finding(fleet_with_reach({(2, 3): {"route": "mgmt0"}}), "route", "node2")
     assert finding.message == "traffic to node3 leaves through mgmt0, not the training NIC eth2"
     assert "ip route get 10.0.0.3" in finding.fix
+    assert finding.fix.endswith(", or until the next boot: sudo ip route replace 10.0.0.3/32 dev eth2")
+
+
+def test_no_peer_says_what_leaves_by_the_training_nic() -> None:
+    """It says that it has an address of somebody else."""
+    fleet = fleet_with_reach({(2, 3): {"route": "mgmt0"}})
+    lie = replace(fleet.reach.nics["node3"], address="198.51.100.7")
+    fleet = replace(fleet, reach=replace(fleet.reach, nics={**fleet.reach.nics, "node3": lie}))
+    assert "replace" not in only_finding(fleet, "route", "node2").fix
 
 
 def test_a_stray_route_explains_what_does_not_get_through() -> None:
@@ -135,8 +144,11 @@ def with_nic(host: int, *others: Interface, **changes: Any) -> dict[str, Any]:
 )
 def test_two_nics_in_one_subnet(other: Interface, found: str | None) -> None:
     fleet = make_fleet(with_nic(2, other))
-    messages = [each.message for each in findings(fleet) if each.check == "subnet-overlap"]
-    assert messages == ([found] if found else [])
+    overlaps = [each for each in findings(fleet) if each.check == "subnet-overlap"]
+    assert [each.message for each in overlaps] == ([found] if found else [])
+    for each in overlaps:
+        assert "ip route replace 10.0.0.0/24 dev mgmt0 src 10.0.0.200 table 213 && " in each.fix
+        assert "sudo ip rule add from 10.0.0.200 table 213 && " in each.fix
 
 
 def test_a_slow_link() -> None:

@@ -17,6 +17,8 @@ from mnt.remote.common.forms import EXPOSED
 
 CUDA = {"packages": {"torch": "2.13.0+cu130", "nvidia-nccl-cu13": "2.28.9"}, "torch_cuda": "13.0"}
 
+INDEX = "--extra-index-url https://download.pytorch.org/whl"
+
 
 def test_a_healthy_fleet_has_no_findings() -> None:
     assert findings(make_fleet(everywhere=CUDA)) == []
@@ -63,7 +65,49 @@ def test_two_odd_hosts_with_different_versions_are_two_findings() -> None:
 
 def test_the_fix_is_a_command_for_the_hosts_own_interpreter() -> None:
     fleet = make_fleet({"node3": {"packages": {"torch": "2.12.0", "transformers": "5.1.0"}}})
-    assert only_finding(fleet, "torch-version", "node3").fix == f"{PYTHON} -m pip install torch==2.13.0+cpu"
+    fix = only_finding(fleet, "torch-version", "node3").fix
+    assert fix == f"{PYTHON} -m pip install torch==2.13.0+cpu {INDEX}/cpu"
+
+
+def test_only_a_build_that_pypi_lacks_needs_another_index() -> None:
+    for name, usual, index in (
+        ("torch", "2.13.0+cu130", f" {INDEX}/cu130"),
+        ("torch", "2.13.0+rocm6.4", f" {INDEX}/rocm6.4"),
+        ("torch", "2.13.0", ""),
+        ("torch", "2.13.0+git1234", ""),
+        ("deepspeed", "0.19.8+cpu", ""),
+    ):
+        packages = {"torch": "2.13.0", "transformers": "5.1.0", name: usual}
+        odd = {"packages": {**packages, name: "2.12.0"}}
+        fix = only_finding(
+            make_fleet({"node3": odd}, everywhere={"packages": packages}), f"{name}-version", "node3"
+        ).fix
+        assert fix == f"{PYTHON} -m pip install {name}=={usual}{index}"
+
+
+@pytest.mark.parametrize(
+    ("cuda", "torch", "fix"),
+    [
+        ("13.0", "2.13.0+cpu", f"{PYTHON} -m pip install torch==2.13.0+cu130 {INDEX}/cu130"),
+        ("none", "2.13.0", f"{PYTHON} -m pip install torch==2.13.0+cpu {INDEX}/cpu"),
+        (
+            "13.0",
+            "2.13.0; rm -rf ~",
+            "reinstall torch for CUDA ==13.0 from the package index of the other hosts",
+        ),
+    ],
+)
+def test_a_torch_for_another_cuda_keeps_its_release(cuda: str, torch: str, fix: str) -> None:
+    usual = {"torch_cuda": cuda, "nccl_library": "2.28.9"}
+    odd = {"torch_cuda": "12.6", "packages": {"torch": torch, "transformers": "5.1.0"}}
+    found = findings(make_fleet({"node3": odd}, everywhere=usual))
+    assert [each.fix for each in found if each.check == "cuda-version"] == [fix]
+
+
+def test_hosts_with_the_same_other_release_are_one_finding() -> None:
+    odd = {"os": OsRelease("ubuntu", "24.04")}
+    fix = only_finding(make_fleet({"node2": odd, "node5": odd}, count=5), "os-release", "node2", "node5").fix
+    assert fix.endswith("-x HOST")
 
 
 def test_a_tie_names_both_camps() -> None:

@@ -20,7 +20,7 @@ FILES = {
     "An engine": 2,
     "A backend": 2,
     "A command": 2,
-    "A lab fault": 2,
+    "A lab fault": 3,
 }
 SHOWN = {  # what proves that it is there: words of `python`, and text that they print
     "A fact": ("-m pytest -q tests/unit/test_probe_system.py -k swappiness", "1 passed"),

@@ -232,7 +232,18 @@ def test_a_source_does_not_choose_what_another_host_opens(
     lies = {"seen": lambda a, b: closed() if (a, b) == (3, 1) else WELL}
     found = network(3, **lies, subnets=lambda n: "0.0.0.0/0" if n == 3 else "10.0.0.0/24", subnet=subnet)
     (fix,) = [problem.fix for problem in found]
+    assert f"FAMILY TABLE CHAIN ip saddr {subnet or '10.0.0.0/24'} accept; " in fix
     assert f"-s {subnet or '10.0.0.0/24'} -j ACCEPT" in fix
+
+
+@pytest.mark.parametrize("closed", [nothing, no_range])
+def test_the_way_out_of_a_host_is_opened_for_what_leaves(closed: Callable[[], Reached]) -> None:
+    (out,) = network(4, lambda a, b: closed() if a == 2 else WELL)
+    assert "ip daddr 10.0.0.0/24 accept; without nft: sudo iptables -I OUTPUT -d 10.0.0.0/24 -j" in out.fix
+    assert "INPUT" not in out.fix
+    (into,) = network(4, lambda a, b: closed() if b == 2 else WELL)
+    assert "ip saddr 10.0.0.0/24 accept; without nft: sudo iptables -I INPUT -s 10.0.0.0/24 -j" in into.fix
+    assert "OUTPUT" not in into.fix
 
 
 def test_no_network_is_named_for_several_hosts() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fix_style import complaint
 
-from mnt.fleet.startup import FILES, Found, explain
+from mnt.fleet.startup import FILES, Found, explain, for_people_only, own_file
 from mnt.tasks.bootstrap import FrameReader
 from mnt.tasks.wrapper import Streams
 
@@ -103,3 +103,22 @@ def test_what_only_comes_back_is_neither_a_start_nor_shown(size: int) -> None:
         assert not list(reader.feed(echo[start : start + size]))
         assert not streams.stdout(echo[start : start + size])
     assert (reader.noise, streams.noise, streams.started) == ("", "", False)
+
+
+@pytest.mark.parametrize(
+    ("shell", "file", "fix"),
+    [
+        ("/bin/bash", "~/.bashrc", f"at the top of ~/.bashrc: {GUARD}; if it is from /etc/bash.bashrc or "),
+        (None, "~/.bashrc", f"at the top of ~/.bashrc: {GUARD}; "),
+        ("/usr/bin/zsh", "~/.zshenv", f"at the top of ~/.zshenv: {GUARD}; if it is from /etc/zsh/zshenv or "),
+        (
+            "/usr/bin/fish",
+            "~/.config/fish/config.fish",
+            "interactive shells run what does it in ~/.config/fish/",
+        ),
+        ("/bin/sh", "~/.bashrc", "look for it in ~/.ssh/rc, /etc/ssh/sshrc and the start-up files"),
+    ],
+)
+def test_what_is_for_people_only(shell: str | None, file: str, fix: str) -> None:
+    assert own_file(shell) == file
+    assert fix in for_people_only(shell)

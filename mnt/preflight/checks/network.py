@@ -24,6 +24,8 @@ from mnt.preflight.registry import host_check, network_check
 _ERRORS = (10, 1e-5)
 _DROPS = (1000, 1e-2)
 
+_TABLE = 213  # of routes for one NIC, in a fix: any number below 253 that is free, ip-route(8)
+
 # Names that every host has for itself: hosts(5), and the lines of distributions for IPv6.
 _LOCALHOST = re.compile(r"(ip6-)?(localhost|loopback)[46]?(\..*)?", re.IGNORECASE)
 
@@ -125,10 +127,20 @@ def subnet_overlap(host: Host, facts: HostFacts) -> Iterator[Problem]:
             message=f"{first.name} and {second.name} are both in {shared}",
             found=f"{first.name} {' '.join(first.ipv4)}, {second.name} {' '.join(second.ipv4)}",
             expected="one NIC per subnet, or a bond of both",
-            fix="move one to another subnet, or bond them; or add a source rule for "
-            f"{shlex.quote(second.name)} and: sudo sysctl -w net.ipv4.conf.all.arp_ignore=1 "
-            "net.ipv4.conf.all.arp_announce=2",
+            fix=f"move one to another subnet, or bond them; or keep both: {_source_rule(second, shared)}; "
+            "then leave this check out: --skip subnet-overlap",
         )
+
+
+def _source_rule(nic: Interface, network: str) -> str:
+    """The command for a NIC in the network of another one: what is its own leaves and is answered by it."""
+    within = ipaddress.ip_network(network)
+    own = next(each for each in nic.addresses if ipaddress.ip_address(each) in within)
+    return (
+        f"sudo ip route replace {network} dev {shlex.quote(nic.name)} src {own} table {_TABLE} && "
+        f"sudo ip rule add from {own} table {_TABLE} && "
+        "sudo sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2"
+    )
 
 
 def _shared_subnets(nics: Sequence[Interface]) -> Iterator[tuple[Interface, Interface, str]]:

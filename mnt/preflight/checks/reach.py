@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.reach import Reach
@@ -13,6 +14,8 @@ from mnt.preflight import neighbours, reachability
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.parity import Subject, by_majority
 from mnt.preflight.registry import Needs, check, network_check
+
+_MOST_ROUTES = 8  # in one fix
 
 
 @check("nic-reach", needs=Needs.REACH)
@@ -112,14 +115,26 @@ def route(fleet: FleetFacts) -> Iterator[Problem]:
                 strays.setdefault(reached.route, []).append(peer)
         for other, peers in strays.items():
             destination = "every other host" if len(peers) == len(targets) else fold(peers)
-            address = reach.nics[peers[0]].address
             yield Problem(
                 hosts=(host,),
                 message=f"traffic to {destination} leaves through {other}, not the training NIC {chosen}",
                 found=other,
                 expected=chosen,
-                fix=f"correct the routes (check for two NICs in one subnet): ip route get {address}; ip rule",
+                fix=_straight(reach, host, peers),
             )
+
+
+def _straight(reach: Reach, host: str, peers: Sequence[str]) -> str:
+    """The fix for routes to peers. What a peer says changes no route out of the training network."""
+    nic = reach.nics[host]
+    find = f"check for two NICs in one subnet: ip route get {reach.nics[peers[0]].address}; ip rule"
+    network = ipaddress.ip_network(nic.network)
+    inside = [reach.nics[peer].address for peer in peers]
+    inside = [address for address in inside if ipaddress.ip_address(address) in network]
+    if not inside or len(inside) > _MOST_ROUTES:
+        return f"correct the routes; {find}"
+    replaced = " && ".join(f"sudo ip route replace {each}/32 dev {shlex.quote(nic.name)}" for each in inside)
+    return f"remove the route that leads there ({find}), or until the next boot: {replaced}"
 
 
 @check("mtu", needs=Needs.REACH)

@@ -13,6 +13,7 @@ from mnt.errors import counted
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import HostFacts
 from mnt.facts.system import Logind
+from mnt.fleet import startup
 from mnt.inventory.model import Host
 from mnt.network.decision import NetworkDecision
 from mnt.preflight.findings import Problem, Severity
@@ -43,13 +44,12 @@ def shell_slow(host: Host, facts: HostFacts) -> Iterator[Problem]:
         return
     took, python = session.shell_seconds, session.python_seconds
     if took is not None and python is not None and took > _SLOW + _BUSY * python:
-        shell = facts.login.shell if facts.login and facts.login.shell else "the shell"
+        shell = _shell(facts) or "the shell"
         yield Problem(
             message=f"start-up files delay every command by {took:.1f} s",
             found=f"{took:.1f} s until {shell} has started Python",
             expected=f"less than {_SLOW:g} s",
-            fix="put this first in ~/.bashrc, so that non-interactive shells skip the rest: "
-            "case $- in *i*) ;; *) return;; esac",
+            fix=startup.for_people_only(_shell(facts)),
         )
 
 
@@ -66,8 +66,16 @@ def shell_noise(host: Host, facts: HostFacts) -> Iterator[Problem]:
             message="start-up files print to standard output",
             found=lines[0][:_LINE],
             expected="nothing",
-            fix="in ~/.bashrc, print in interactive shells only: case $- in *i*) echo ..;; esac",
+            fix=startup.for_people_only(_shell(facts)),
         )
+
+
+def _shell(facts: HostFacts) -> str | None:
+    return facts.login.shell if facts.login else None
+
+
+def _start_up_file(facts: HostFacts) -> str:
+    return startup.own_file(_shell(facts))
 
 
 @check("umask", severity=Severity.WARN)
@@ -85,13 +93,17 @@ def umask(fleet: FleetFacts) -> Iterator[Problem]:
                 message=f"umask {mask:04o} removes the owner's permissions from new files",
                 found=f"{mask:04o}",
                 expected="0022, 0002 or 0077",
-                fix="set it in the first lines of ~/.bashrc: umask 022",
+                fix=f"set it in the first lines of {_start_up_file(fleet.facts[name])}: umask 022",
                 severity=Severity.FAIL,
             )
     subject = Subject(
         "umask",
-        fix=lambda host, _: "set umask in ~/.bashrc, or UMASK for all users in /etc/login.defs",
-        tie_fix="set one umask in ~/.bashrc on every host: umask MASK",
+        fix=lambda host, mask: (
+            f"set it in {_start_up_file(fleet.facts[host])}: umask {mask}; "
+            "or UMASK for all users in /etc/login.defs"
+        ),
+        pin_value=str,
+        tie_fix="set one umask in ~/.bashrc (zsh: ~/.zshenv) on every host: umask MASK",
     )
     yield from by_majority(subject, {name: f"{mask:04o}" for name, mask in masks.items()})
 
@@ -111,14 +123,15 @@ def session_path(host: Host, facts: HostFacts) -> Iterator[Problem]:
             message="PATH has neither /usr/bin nor /bin",
             found=facts.session.path or "empty",
             expected="at least /usr/local/bin:/usr/bin:/bin",
-            fix="correct PATH where it is set: /etc/environment, ~/.ssh/environment or ~/.bashrc",
+            fix="correct PATH where it is set: /etc/environment, ~/.ssh/environment or "
+            f"{_start_up_file(facts)}",
         )
     elif relative := [entry or "an empty entry" for entry in directories if not entry.startswith("/")]:
         yield Problem(
             message=f"PATH has entries that depend on the working directory: {', '.join(relative)}",
             found=facts.session.path,
             expected="absolute directories",
-            fix="remove them from PATH in ~/.bashrc or /etc/environment",
+            fix=f"remove them from PATH in {_start_up_file(facts)} or /etc/environment",
             severity=Severity.WARN,
         )
 
@@ -157,7 +170,7 @@ def nofile(fleet: FleetFacts) -> Iterator[Problem]:
                 message=f"a process may open only {limit} files; {counted(ranks, 'rank')} need {needed}",
                 found=str(limit),
                 expected=f"at least {needed}",
-                fix="remove `ulimit -n` from ~/.bashrc if it is there; else: "
+                fix=f"remove `ulimit -n` from {_start_up_file(fleet.facts[name])} if it is there; else: "
                 "echo '* - nofile 1048576' | sudo tee /etc/security/limits.d/nofile.conf",
             )
 

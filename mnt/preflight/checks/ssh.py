@@ -60,14 +60,14 @@ def ssh_mesh(fleet: FleetFacts) -> Iterator[Problem]:
     required = any(host.ssh.mesh == "required" for host in fleet.hosts)
     severity = Severity.FAIL if required else Severity.WARN
     expected = f"a login from {master} without a prompt"
-    fix = f"mnt ssh-setup; or on {master}: ssh-keygen -t ed25519, then ssh-copy-id each worker"
+    refuses = "AllowUsers, DenyUsers and the like in its sshd_config, and from= in ~/.ssh/authorized_keys"
     if len(failed) == len(mesh) > 1:
         yield Problem(
             hosts=(master,),
             message=f"it cannot log in to any worker; of the first it says: {next(iter(failed.values()))}",
             found="no login to any worker",
             expected="a login to every worker without a prompt",
-            fix=fix,
+            fix=f"mnt ssh-setup; if the workers refuse its key: {refuses}",
             severity=severity,
         )
         return
@@ -77,6 +77,6 @@ def ssh_mesh(fleet: FleetFacts) -> Iterator[Problem]:
             message=f"{master} cannot log in to {worker}; {master} says: {error}",
             found=f"{master} says: {error}",
             expected=expected,
-            fix=fix,
+            fix=f"mnt ssh-setup; if {worker} refuses its key: {refuses}",
             severity=severity,
         )

@@ -113,6 +113,8 @@ def _judge_space(host: Host, name: str, path: str, state: PathFacts, limits: _Li
         message = f"{name} is {'full' if severity is Severity.FAIL else 'nearly full'}: {found}"
         if 2 * space.free > space.size:
             message, fix = f"{name} is small: {found}", f"give {name} a larger file system"
+            if path == LOCAL_DISKS[1]:
+                fix += f"; if it is a tmpfs (findmnt {path}): sudo mount -o remount,size=2G {path}"
     elif space.inodes and space.inodes_free < limits.little * space.inodes:
         found, severity = f"{space.inodes_free} of {space.inodes} inodes free", Severity.WARN
         message = f"{name} has few inodes left: {found}"

@@ -30,6 +30,9 @@ _OWN = "an interpreter that only this user and root can exchange"
 # The suffix that distinguishes the builds of one torch release; `cuda-version` judges the CUDA version.
 _BUILD = re.compile(r"\+(?:cpu|cu\d+|rocm[\d.]+|xpu)$")
 
+_RELEASE = re.compile(r"\d+(\.\d+){1,3}")
+_OF_TORCH = ("torch", "torchvision", "torchaudio")  # that have such builds
+
 
 def packages_to_look_up(require: Mapping[str, str]) -> list[str]:
     """The distributions that the probe must look for, by canonical name."""
@@ -51,7 +54,7 @@ def os_release(fleet: FleetFacts) -> Iterator[Problem]:
     subject = Subject(
         "the OS",
         pin="os-release",
-        fix=lambda host, _: "install the required release on the host, or exclude the host: -x",
+        fix=lambda host, _: "install the required release on the host, or leave the host out: -x HOST",
         pin_value=lambda value: f"=={value.split()[-1]}",
     )
     yield from parity(fleet, subject, values)
@@ -229,12 +232,21 @@ def cuda_version(fleet: FleetFacts) -> Iterator[Problem]:
     subject = Subject(
         "the CUDA version of torch",
         pin="cuda",
-        fix=lambda host, specifier: (
-            f"reinstall torch for CUDA {_pasted(specifier)} from the package index of the other hosts: "
-            "pip install --force-reinstall torch"
-        ),
+        fix=lambda host, specifier: _other_build(fleet, host, specifier),
     )
     yield from parity(fleet, subject, values)
+
+
+def _other_build(fleet: FleetFacts, host: str, specifier: str | None) -> str:
+    """The fix for a torch of another CUDA: its own release, as it is built for that one."""
+    installed = _BUILD.sub("", fleet.facts[host].packages.get("torch") or "")
+    cuda = re.fullmatch(r"==(none|(\d+)\.(\d+))", specifier or "")
+    if cuda is None or not _RELEASE.fullmatch(installed):
+        return f"reinstall torch for CUDA {_pasted(specifier)} from the package index of the other hosts"
+    build = "cpu" if cuda[1] == "none" else f"cu{cuda[2]}{cuda[3]}"
+    python = pasteable(fleet.inventory.host(host).python)
+    wanted = f"torch=={installed}+{build}"
+    return f"{python} -m pip install {wanted}{_index('torch', wanted)}"
 
 
 @check("nccl-version", needs=Needs.PACKAGES)
@@ -325,10 +337,18 @@ def _same_package(fleet: FleetFacts, name: str, normalize: Callable[[str], str] 
         python = pasteable(fleet.inventory.host(host).python)
         if specifier is None:
             return f"{python} -m pip uninstall {name}; or install it on the other hosts too"
-        return f"{python} -m pip install {shlex.quote(name + specifier)}"
+        return f"{python} -m pip install {shlex.quote(name + specifier)}{_index(name, specifier)}"
 
     values = {host.name: facts.packages.get(name) for host, facts in fleet.answers()}
     return parity(fleet, Subject(name, fix, pin=name, normalize=normalize), values)
+
+
+def _index(name: str, specifier: str) -> str:
+    """The option for pip that finds a build of torch which PyPI does not have; empty: any index may."""
+    build = _BUILD.search(specifier)
+    if name not in _OF_TORCH or build is None:
+        return ""
+    return f" --extra-index-url https://download.pytorch.org/whl/{build[0][1:]}"
 
 
 def _pasted(specifier: str | None) -> str:
