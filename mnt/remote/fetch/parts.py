@@ -16,7 +16,7 @@ from mnt.remote.job.entry import require
 from mnt.remote.job.files import JobPaths, read_about
 from mnt.remote.push.contents import BYTE_CODE, files_of, leads_to_shared
 from mnt.remote.push.releases import RELEASE_ID, Releases
-from mnt.remote.push.workdir import Workdir
+from mnt.remote.push.workdir import Workdir, workdir_of
 
 _LATER = 10.0  # seconds after a job's end; what only then was written is another job's
 _LONGEST = 500  # characters of a path in a message
@@ -102,8 +102,7 @@ class Part(NamedTuple):
 def parts_of(args: dict[str, Any]) -> list[Part]:
     """The parts that `mnt.tasks.fetch.Wanted` names, in its order. Raises Refused."""
     if args.get("job"):
-        paths = JobPaths(args["jobs_dir"], args["job"], args["host"])
-        return job_parts(paths, args["workdir"], args["without"])
+        return job_parts(JobPaths.of(args), args["workdir"], args["without"])
     return path_parts(args["workdir"], args["group"], args["paths"])
 
 
@@ -127,7 +126,7 @@ def job_parts(paths: JobPaths, workdir: str | None, without: str | None) -> list
             problem=f"the job ran in {_shown(top)}, which is no release in the workdir {workdir}"
         )
         return [elsewhere, elsewhere, logs]
-    shared = os.path.join(os.path.dirname(os.path.dirname(top)), b"shared")
+    shared = workdir_of(top).shared
 
     def written(directory: bytes, **rest: Any) -> Part:
         if entry["started"] is None:

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mnt.remote.common.files import (
@@ -100,6 +100,11 @@ class JobPaths(JobFiles):
         self.join_request = os.path.join(self.local, "join.json")
         self.handshake = os.path.join(self.local, "handshake.json")
         self.unsaved_state = os.path.join(self.local, "state.json")
+
+    @classmethod
+    def of(cls, named: Mapping[str, Any]) -> JobPaths:
+        """Those that the arguments of a program, or the spec of a node, name."""
+        return cls(named["jobs_dir"], named["job"], named["host"])
 
     def make_local(self) -> None:
         """Make the node-local directory, new and private. Raises Refused, also if another user owns it."""

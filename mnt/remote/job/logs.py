@@ -27,7 +27,7 @@ _AFTER_STOP = 256 * 1024  # bytes of a stream that are still shown to who follow
 
 def read_logs(args: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """See `mnt.tasks.job.read_logs`. Raises Refused."""
-    paths, follow = JobPaths(args["jobs_dir"], args["job"], args["host"]), args["follow"]
+    paths, follow = JobPaths.of(args), args["follow"]
     entry = require(paths)
     emit({"state": entry})
     streams = _streams(paths, entry, args["rank"], args["offsets"])

@@ -59,7 +59,7 @@ def job_environment(
     environment["PATH"] = os.pathsep.join(dict.fromkeys(path))
     python = [*spec.get("python_path", ()), environment.get("PYTHONPATH")]
     if spec.get("python_files"):
-        python.insert(0, JobPaths(spec["jobs_dir"], spec["job"], spec["host"]).python)
+        python.insert(0, JobPaths.of(spec).python)
     if any(python):
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, python))
     environment["MNT_NODE_RANK"] = str(spec["node_rank"])

@@ -61,14 +61,14 @@ def stage_node(args: dict[str, Any]) -> dict[str, Any]:
     """See `mnt.tasks.job.stage_node`. Raises Refused, and then leaves no file."""
     check_node(args)
     spec = args["spec"]
-    paths = JobPaths(spec["jobs_dir"], spec["job"], spec["host"])
+    paths = JobPaths.of(spec)
     _write_files(paths, spec, args["supervisor"], args.get("secrets", {}))
     return {"spec": paths.spec, "program": paths.program}
 
 
 def spawn_node(args: dict[str, Any]) -> dict[str, Any]:
     """See `mnt.tasks.job.spawn_node`. Raises Refused, and then leaves no file."""
-    paths = JobPaths(args["jobs_dir"], args["job"], args["host"])
+    paths = JobPaths.of(args)
     if not is_staged(paths):
         raise Refused(f"nothing is staged here for job {args['job']}", "start it again: mnt launch")
     spec = {**read_spec(paths), "peer": args["peer"]}
@@ -80,7 +80,7 @@ def spawn_node(args: dict[str, Any]) -> dict[str, Any]:
 def await_port(args: dict[str, Any]) -> dict[str, Any]:
     """See `mnt.tasks.job.await_port`. Raises Refused."""
     deadline = time.monotonic() + float(args["timeout"])
-    paths = JobPaths(args["jobs_dir"], args["job"], args["host"])
+    paths = JobPaths.of(args)
     try:
         while time.monotonic() < deadline:
             state = read_state(paths) or {}
@@ -99,7 +99,7 @@ def await_port(args: dict[str, Any]) -> dict[str, Any]:
 def await_ranks(args: dict[str, Any]) -> dict[str, Any]:
     """See `mnt.tasks.job.await_ranks`. Raises Refused."""
     deadline = time.monotonic() + float(args["timeout"])
-    paths = JobPaths(args["jobs_dir"], args["job"], args["host"])
+    paths = JobPaths.of(args)
     remains = remains_of(read_about(paths))
     while True:
         entry = require(paths)

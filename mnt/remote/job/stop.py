@@ -44,7 +44,7 @@ LOOK_EVERY = 0.05
 
 def stop_node(args: dict[str, Any]) -> dict[str, Any]:
     """See `mnt.tasks.job.stop_node`."""
-    paths = JobPaths(args["jobs_dir"], args["job"], args["host"])
+    paths = JobPaths.of(args)
     grace = float(args["grace"])
     before = read_state(paths) or {}
     record = paths.read(paths.processes) or {}

@@ -77,7 +77,7 @@ _RECORD_COST = 0.02  # more than this share of a processor
 class Supervisor:
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self._spec = spec
-        self._paths = JobPaths(spec["jobs_dir"], spec["job"], spec["host"])
+        self._paths = JobPaths.of(spec)
         self._selector = selectors.DefaultSelector()
         self._link: Hub | Spoke | None = None
         self._output = -1  # descriptor of the job's log

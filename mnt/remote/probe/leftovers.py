@@ -54,15 +54,14 @@ def exposed(
 
 def release(workdir: str) -> dict[str, object]:
     """The release that `current` points to, and whether it is complete; see `mnt.remote.push.releases`."""
-    directory = os.path.expanduser(workdir)
     try:
-        target = os.readlink(os.path.join(directory, "current"))
-    except OSError:
+        found = Workdir(workdir)
+        id = os.fsdecode(os.path.basename(os.readlink(found.link)))
+    except (OSError, Refused):
         return {"id": None, "whole": False}
-    tree = os.path.join(directory, target)
     return {
-        "id": os.path.basename(target),
-        "whole": os.path.isdir(tree) and os.path.exists(tree + ".manifest.json"),
+        "id": id,
+        "whole": os.path.isdir(found.path(id)) and os.path.exists(found.manifest_path(id)),
     }
 
 

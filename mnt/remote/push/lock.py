@@ -71,7 +71,7 @@ def take(
 
     Raises Refused, naming who holds the lock, if another push is running.
     """
-    path = _path(workdir)
+    path = workdir.lock
     start = time.monotonic()
     while True:
         is_new = not os.path.exists(path)
@@ -103,17 +103,13 @@ def take(
 def holder_of(workdir: Workdir) -> Holder | None:
     """Who holds the lock of a workdir now; None: nobody."""
     try:
-        descriptor = os.open(_path(workdir), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(workdir.lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
         return None if _lock(descriptor, fcntl.LOCK_SH) in (True, None) else _holder(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _path(workdir: Workdir) -> bytes:
-    return os.path.join(workdir.directory, b".lock")
 
 
 def _lock(descriptor: int, how: int) -> bool | None:

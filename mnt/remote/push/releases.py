@@ -39,7 +39,6 @@ from mnt.remote.push.workdir import Workdir
 
 RELEASE_ID = r"\A[0-9]{8}-[0-9]{6}-[0-9a-f]{8}\Z"
 _ID = re.compile(RELEASE_ID)
-_MANIFEST = ".manifest.json"
 _FORMAT = 1  # of what is stored beside the releases
 _STALE = 24 * 3600.0  # seconds after which leftovers are removed if locks do not work
 _STALE_SWITCH = 300.0  # the same for a switch, which is committed or undone within seconds
@@ -58,12 +57,6 @@ class Releases(Workdir):
         self.check_owners()
 
     # --- reading --------------------------------------------------------------------------------------------
-
-    def path(self, release: str) -> bytes:
-        return os.path.join(self.directory, os.fsencode(release))
-
-    def manifest_path(self, release: str) -> bytes:
-        return self.path(release) + os.fsencode(_MANIFEST)
 
     def current_target(self) -> bytes | None:
         """The target of `current`; None if there is no `current`. Raises Refused if it is not a link."""

@@ -36,6 +36,7 @@ class Workdir:
         self.directory = os.path.join(self.workdir, b"releases")
         self.shared = os.path.join(self.workdir, b"shared")
         self.link = os.path.join(self.workdir, b"current")
+        self.lock = os.path.join(self.directory, b".lock")
         self.opened_list = os.path.join(self.directory, b".opened")
         self.keep = [os.fsencode(name) for name in keep]
         for name in self.keep:
@@ -43,6 +44,14 @@ class Workdir:
                 shown = name.decode("utf-8", "backslashreplace")
                 raise Refused(f"keep: {shown} is not the name of a directory in shared/")
         self.group: Group | None = None if group is None else find_group(group)
+
+    def path(self, release: str) -> bytes:
+        """The tree of a release."""
+        return os.path.join(self.directory, os.fsencode(release))
+
+    def manifest_path(self, release: str) -> bytes:
+        """Its manifest, without which it is none."""
+        return self.path(release) + b".manifest.json"
 
     def check_owners(self) -> None:
         """Raises Refused if another user made, or could replace, something in the workdir.
@@ -75,3 +84,8 @@ class Workdir:
     def opened(self) -> set[bytes]:
         """The releases that other users could enter: they may still hold files open, to write to them."""
         return set(read(os.fsdecode(self.opened_list)).encode().split())
+
+
+def workdir_of(release: bytes) -> Workdir:
+    """The workdir in which the tree of a release is."""
+    return Workdir(os.fsdecode(os.path.dirname(os.path.dirname(release))))
