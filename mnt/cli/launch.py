@@ -19,7 +19,7 @@ from mnt.errors import MntError, NeverStarted, OutputError, UsageError, counted
 from mnt.fleet import Fleet
 from mnt.inventory.model import Host, Inventory
 from mnt.launch import backends, engines, run, seen
-from mnt.launch.backends.api import Backend, Request, new_job_id
+from mnt.launch.backends.api import Backend
 from mnt.launch.backends.local import this_machine
 from mnt.launch.banner import WithoutBanner
 from mnt.launch.bars import Bars
@@ -162,14 +162,10 @@ def launch(
         return 1 if draft.refusals else 0
     if push_first:
         _push(inventory, hosts)
-    request = Request(new_job_id())
-    with (
-        run.reserved(backend, hosts, request, ui.note) as reservation,
-        backend.open_fleet(reservation.hosts or ()) as fleet,
+    with run.drafted(backend, inventory, hosts, options, ui.note, preflight=not no_preflight) as (
+        fleet,
+        draft,
     ):
-        draft = run.draft(
-            fleet, backend, inventory, reservation, request, options, preflight=not no_preflight
-        )
         _warn(draft)
         return _run(fleet, draft.launch(), detach, as_json)
 

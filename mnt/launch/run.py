@@ -154,6 +154,28 @@ def reserved(
         raise
 
 
+@contextmanager
+def drafted(
+    backend: Backend,
+    inventory: Inventory,
+    hosts: Sequence[Host],
+    options: LaunchOptions,
+    tell: Tell = lambda text: None,
+    *,
+    preflight: bool = True,
+) -> Iterator[tuple[Fleet, Draft]]:
+    """Get the hosts of a new job, connect to them, and plan. The job must be started in the block.
+
+    Raises as `reserved` and `draft`.
+    """
+    request = Request(new_job_id())
+    with (
+        reserved(backend, hosts, request, tell) as reservation,
+        backend.open_fleet(reservation.hosts or ()) as fleet,
+    ):
+        yield fleet, draft(fleet, backend, inventory, reservation, request, options, preflight=preflight)
+
+
 def attend(
     launch: Launch,
     fleet: Fleet,
@@ -268,10 +290,6 @@ def run(
 
     Raises what `Draft.launch` and `attend` raise.
     """
-    way, request = backend_named(backend), Request(new_job_id())
-    with (
-        reserved(way, inventory.hosts if hosts is None else hosts, request, tell) as reservation,
-        way.open_fleet(reservation.hosts or ()) as fleet,
-    ):
-        planned = draft(fleet, way, inventory, reservation, request, options, preflight=preflight)
+    way, chosen = backend_named(backend), inventory.hosts if hosts is None else hosts
+    with drafted(way, inventory, chosen, options, tell, preflight=preflight) as (fleet, planned):
         return attend(planned.launch(), fleet, output, tell)
