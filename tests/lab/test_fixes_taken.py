@@ -142,7 +142,7 @@ def let_the_master_in(site: Site, host: LabHost, fix: str) -> None:
     )
 
 
-# The ways out that a fix names, by the fault. The first of each of these are the sample.
+# The ways out that a fix names, by the fault. The first two are the sample.
 WAYS: dict[str, list[Take]] = {
     "firewall-port-range": [on_the_host(open_with_nft)],
     "nic-renamed": [set_nic],
@@ -162,7 +162,7 @@ WAYS: dict[str, list[Take]] = {
     "master-locked-out": [let_the_master_in],
 }
 FAULTS = {fault.name: fault for fault in (*SAMPLE, *REST)}
-_SAMPLE = ("firewall-port-range", "nic-renamed", "noisy-shell")
+_SAMPLE = ("firewall-port-range", "nic-renamed")
 _CLEAN = """
     ip addr del 198.51.100.9/24 dev mgmt0
     ip rule del table 213; ip route flush table 213
