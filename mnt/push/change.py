@@ -11,18 +11,17 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import Any
 
-from mnt.errors import said
 from mnt.fleet import Fleet
+from mnt.push.ending import Ending
 from mnt.push.origin import user
 from mnt.push.plan import Survey, leaders, likely_shared, seen_by_one
 from mnt.push.result import DONE, HostResult, Left, PushResult
-from mnt.push.session import Frame, HostStep, Progress, Session, StepFailed
+from mnt.push.session import HostStep, Progress, Session, StepFailed
 from mnt.remote.common.signals import ignored
 from mnt.tasks.push import Pushed
 
 KEEP = 5  # releases, unless something else is asked for
 _CACHED = 65.0  # seconds until an NFS client must see a new `current`: acdirmax is 60
-_COMMITTED = ("commit", "prune", "confirm")
 
 
 class Change:
@@ -163,10 +162,10 @@ class Change:
         return PushResult(self._release, {host: self._result(host) for host in self._hosts})
 
     def _result(self, host: str) -> HostResult:
-        answer = self._answer(host)
-        error, fix = self._problem(host)
+        ending = self._ending(host)
+        answer, status = ending.answer, ending.status(self.done)
+        error, fix = ending.problem(self.noun)
         leader = self._leader.get(host, host)
-        status = self._status(host, answer)
         if status == "unknown" and error is None and answer is not None:
             error = f"its `current` is {answer['current']} after the {self.noun}"
             if leader != host:
@@ -199,38 +198,18 @@ class Change:
         frame = self._session.frames.get(host, {})
         return tuple(Left(**each) for each in frame["left"]) if frame.get("step") == "prune" else ()
 
-    def _answer(self, host: str) -> Frame | None:
-        """The last answer of a host's receiver; None: there was none."""
-        outcome = self._session.ended.get(host)
-        return None if outcome is None else outcome.value
-
-    def _problem(self, host: str) -> tuple[str | None, str | None]:
-        """The error of a host itself, and its fix."""
-        outcome = self._session.ended.get(host)
-        if outcome is None and self._session.reached.get(host) in _COMMITTED:
-            return None, None  # nobody has waited for its end
-        if outcome is None:
-            return f"it did not answer when the {self.noun} was cancelled", None
-        if outcome.error is not None:
-            return f"{outcome.error.phase}: {outcome.error.reason}", outcome.error.advice
-        refused = (outcome.value or {}).get("refused")
-        if refused is None or (outcome.value or {})["called_off"]:
-            return None, None
-        return refused["message"], said(host, refused["fix"])
-
-    def _status(self, host: str, answer: Frame | None) -> str:
-        if self._session.reached.get(host) in _COMMITTED:
-            # A host that only shares a workdir has not switched it, so its last answer counts.
-            leads = self._leader[host] == host
-            confirmed = leads if answer is None else answer["current"] == self._release
-            if not confirmed:
-                return "unknown"
-            return "unchanged" if self._was_current(host) else self.done
-        if answer is None:
-            return "unknown" if self._switching else "failed"
-        if self._switching and answer["current"] == self._release and not self._was_current(host):
-            return "switched"
-        return "untouched" if answer["called_off"] else "failed"
+    def _ending(self, host: str) -> Ending:
+        leader = self._leader.get(host)
+        survey = self._surveys.get(leader or host)
+        return Ending(
+            host,
+            self._release,
+            self._session.reached.get(host),
+            self._session.ended.get(host),
+            leads=leader == host,
+            was_current=survey is not None and survey.current == self._release,
+            switching=self._switching,
+        )
 
 
 def _who() -> str:

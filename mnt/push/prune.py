@@ -86,7 +86,7 @@ class _Prune(Change):
         frame = self._session.frames.get(host, {})
         if frame.get("step") == "prune":
             return Pruned(tuple(frame["pruned"]), self._left(host))
-        error, fix = self._problem(host)
+        error, fix = self._ending(host).problem(self.noun)
         if error is None and leader == host:
             error = "nothing was removed, because of another host"
         return Pruned(shares_with=leader if leader != host else None, error=error, fix=fix)
