@@ -13,13 +13,21 @@ import click
 
 from mnt import ui
 from mnt.cli.job_view import show_end
-from mnt.cli.options import Selection, grace_option, json_option, mode_option, selection_options
+from mnt.cli.options import (
+    Selection,
+    grace_option,
+    json_option,
+    mode_option,
+    selection_options,
+    slurm_options,
+)
 from mnt.cli.stop import show_stopped
 from mnt.errors import MntError, NeverStarted, OutputError, UsageError, counted
 from mnt.fleet import Fleet
 from mnt.inventory.model import Host, Inventory
 from mnt.launch import backends, engines, run, seen
-from mnt.launch.backends.api import Backend
+from mnt.launch.array import Array, await_array, start_array, stop_array
+from mnt.launch.backends.api import Backend, Request, new_job_id
 from mnt.launch.backends.local import this_machine
 from mnt.launch.banner import WithoutBanner
 from mnt.launch.bars import Bars
@@ -74,6 +82,7 @@ _STARTERS = ("python", "python3", "torchrun", "deepspeed", "accelerate", "mpirun
     metavar="FILE",
     help="Set the variables in its lines K=V; their values are never shown.",
 )
+@slurm_options
 @click.option("-m", "as_module", is_flag=True, help="SCRIPT is the name of a module.")
 @click.option(
     "--no-local-rank", is_flag=True, help="With --engine deepspeed: pass no --local_rank=N to SCRIPT."
@@ -102,6 +111,9 @@ def launch(
     master_port: int | None,
     assignments: tuple[str, ...],
     env_files: tuple[str, ...],
+    count: int | None,
+    submit: tuple[str, ...],
+    array: int | None,
     as_module: bool,
     no_local_rank: bool,
     push_first: bool,
@@ -153,6 +165,8 @@ def launch(
         raise UsageError(f"--push: {reason}", fix="remove --push")
     if backend.here:
         options = replace(options, notes=(*options.notes, *_left_out(options)))
+    if via != "slurm" and (count is not None or submit or array is not None):
+        raise UsageError("--count, --array and Slurm's options need --via slurm", fix="add --via slurm")
     inventory = _inventory(backend, selection, python, master_port)
     hosts = inventory.hosts if backend.here else selection.hosts
     if dry_run:
@@ -162,7 +176,12 @@ def launch(
         return 1 if draft.refusals else 0
     if push_first:
         _push(inventory, hosts)
-    with run.drafted(backend, inventory, hosts, options, ui.note, preflight=not no_preflight) as (
+    if array is not None:
+        jobs = tuple(new_job_id() for _ in range(array))
+        tasks = Array(Request(jobs[0], count, submit, jobs))
+        return _run_array(tasks, backend, inventory, hosts, options, detach, not no_preflight, as_json)
+    request = Request(new_job_id(), count, submit)
+    with run.drafted(backend, inventory, hosts, options, ui.note, request, preflight=not no_preflight) as (
         fleet,
         draft,
     ):
@@ -251,6 +270,39 @@ def _run(fleet: Fleet, launch: Launch, detach: bool, as_json: bool) -> int:
         ui.note(f"the output cannot be written any more; the job goes on: mnt logs -f {plan.job}")
         raise
     return show_end(job, as_json)
+
+
+def _run_array(
+    array: Array,
+    backend: Backend,
+    inventory: Inventory,
+    hosts: Sequence[Host],
+    options: LaunchOptions,
+    detached: bool,
+    preflight: bool,
+    as_json: bool,
+) -> int:
+    """Start all jobs, and wait for their ends unless detached. An interrupt stops all of them."""
+    try:
+        start_array(array, backend, inventory, hosts, options, ui.note, preflight=preflight)
+        seen.remember([*array.started])
+        if not detached:
+            await_array(array, ui.note)
+    except KeyboardInterrupt:
+        ui.info("interrupted: stopping all jobs of the array")
+        stop_array(array)
+        raise
+    for refusal in array.refused.values():
+        ui.error(refusal)
+    if as_json:
+        ui.document({"jobs": [launch.plan.document() for launch in array.started.values()]})
+    elif detached:
+        for job in array.started:
+            ui.plain(job)
+    else:
+        for ended in array.ended.values():
+            show_end(ended, as_json)
+    return array.exit_code
 
 
 def _stop_everywhere(launch: Launch) -> None:

@@ -107,3 +107,28 @@ grace_option = click.option(
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document to stdout, and nothing else."
 )
+
+
+def slurm_options(command: F) -> F:
+    """Add the options of `--via slurm`.
+
+    The command receives `count`, `array`, and `submit`: the words for sbatch.
+    """
+    only = "With --via slurm:"
+
+    @click.option("--count", type=click.IntRange(min=1), help=f"{only} so many of the hosts, as it chooses.")
+    @click.option("--partition", metavar="NAME", help=f"{only} the partition.")
+    @click.option("--account", metavar="NAME", help=f"{only} the account.")
+    @click.option("--time", metavar="TIME", help=f"{only} the time limit, as in 2:00:00.")
+    @click.option("--gres", metavar="LIST", help=f"{only} GPUs of each host, as in gpu:8.")
+    @click.option("--array", type=click.IntRange(1, 1000), help=f"{only} so many jobs.")
+    @click.option(
+        "--sbatch", "words", multiple=True, metavar="WORD", help=f"{only} another option of sbatch."
+    )
+    @functools.wraps(command)
+    def wrapper(*args: Any, words: tuple[str, ...], **options: Any) -> Any:
+        named = {name: options.pop(name) for name in ("partition", "account", "time", "gres")}
+        given = [f"--{name}={value}" for name, value in named.items() if value is not None]
+        return command(*args, submit=(*given, *words), **options)
+
+    return wrapper  # type: ignore[return-value]

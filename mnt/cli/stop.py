@@ -36,7 +36,7 @@ def stop(selection: Selection, as_json: bool, everything: bool, grace: float, jo
         found = look_for_jobs(hosts, job, decided=decided)
         for each in found.jobs:
             if each.job == job:
-                withdraw(each)
+                withdraw(each, hosts.hosts)
         result = None if job is None or short else result_of_named(job, outcomes, found.jobs)
         if result is None:
             wanted = jobs_to_stop(found.jobs, everything=everything) if job is None else [_meant(found, job)]

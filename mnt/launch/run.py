@@ -150,8 +150,10 @@ def reserved(
             time.sleep(_ASK_EVERY)
         yield reservation
     except BaseException:
-        cancel_pending(backend, JobRecord(request.job, backend.name, reservation.outside_id))
+        cancel_pending(backend, JobRecord(request.job, backend.name, reservation.outside_id), hosts)
         raise
+    finally:
+        backend.close()
 
 
 @contextmanager
@@ -161,14 +163,18 @@ def drafted(
     hosts: Sequence[Host],
     options: LaunchOptions,
     tell: Tell = lambda text: None,
+    request: Request | None = None,
     *,
     preflight: bool = True,
 ) -> Iterator[tuple[Fleet, Draft]]:
     """Get the hosts of a new job, connect to them, and plan. The job must be started in the block.
 
+    Args:
+        request: of the job; None: for all these hosts.
+
     Raises as `reserved` and `draft`.
     """
-    request = Request(new_job_id())
+    request = request or Request(new_job_id())
     with (
         reserved(backend, hosts, request, tell) as reservation,
         backend.open_fleet(reservation.hosts or ()) as fleet,

@@ -46,14 +46,14 @@ class JobHosts(ExitStack):
 
     def __init__(self, hosts: Sequence[Host]) -> None:
         super().__init__()
-        self._hosts = tuple(hosts)
+        self.hosts = tuple(hosts)
         self._fleets: dict[str, Fleet] = {}  # by backend
         self._dead: dict[str, HostError] = {}  # to which no login was possible
 
     @property
     def several(self) -> bool:
         """Whether more than one host of the inventory was asked."""
-        return len(self._hosts) > 1
+        return len(self.hosts) > 1
 
     def fleet_of(self, job: Job) -> Fleet:
         """A fleet that includes the job's hosts."""
@@ -62,13 +62,13 @@ class JobHosts(ExitStack):
     def fleets(self) -> Iterator[tuple[str, Fleet]]:
         """This machine, and then the hosts of the inventory, each with the name of a backend for it."""
         yield LocalBackend.name, self._fleet(LocalBackend.name)
-        if self._hosts:
+        if self.hosts:
             yield DEFAULT, self._fleet(DEFAULT)
 
     def _fleet(self, backend_name: str) -> Fleet:
         if backend_name not in self._fleets:
             backend = backend_named(backend_name)
-            hosts = this_machine().hosts if backend.here else self._hosts
+            hosts = this_machine().hosts if backend.here else self.hosts
             self._fleets[backend_name] = self.enter_context(backend.open_fleet(hosts))
         return self._fleets[backend_name]
 
@@ -93,8 +93,8 @@ class JobHosts(ExitStack):
         jobs: list[Job] = []
         errors: dict[str, HostError] = {}
         cut: tuple[str, ...] = ()
-        if self._hosts:
-            share = list_share(len(self._hosts))
+        if self.hosts:
+            share = list_share(len(self.hosts))
             results = self.ask(self._fleet(DEFAULT), _list_with_clock, lambda host: (wanted, share))
             errors = results.errors()
             answers = results.values_by_host()
@@ -114,7 +114,8 @@ class JobHosts(ExitStack):
             jobs = [job for job in jobs if job.job not in names] + own
         except HostError as error:
             errors[error.host] = error
-        return Listing(newest_first(map(_as_it_stands, jobs), time.time()), errors, cut)
+        standing = (_as_it_stands(job, self.hosts) for job in jobs)
+        return Listing(newest_first(standing, time.time()), errors, cut)
 
 
 def _not_yours(host: str, job: str) -> HostError:
@@ -167,8 +168,10 @@ def _of_backends(jobs: Jobs, *, here: bool) -> Jobs:
     return {**jobs, "jobs": kept}
 
 
-def _as_it_stands(job: Job) -> Job:
+def _as_it_stands(job: Job, hosts: Sequence[Host]) -> Job:
     """The job; if no node has started, its backend decides on its state."""
-    if job.state == "pending" and backend_named(job.record.backend).state(job.record) is BackendState.GONE:
+    if job.state != "pending":
+        return job
+    if backend_named(job.record.backend).state(job.record, hosts) is BackendState.GONE:
         return replace(job, nodes=tuple(replace(node, state="lost") for node in job.nodes))
     return job

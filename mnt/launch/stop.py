@@ -15,6 +15,7 @@ from mnt.tasks.job import stop_nodes
 
 if TYPE_CHECKING:
     from mnt.fleet import Fleet
+    from mnt.inventory.model import Host
     from mnt.launch.jobs import Job
     from mnt.launch.status import JobHosts
     from mnt.tasks.job import Stopped
@@ -68,7 +69,7 @@ def stop_jobs(hosts: JobHosts, jobs: Sequence[Job], *, grace: float) -> StopResu
     """
     by_backend: dict[str, list[Job]] = {}
     for job in jobs:
-        withdraw(job)
+        withdraw(job, hosts.hosts)
         by_backend.setdefault(job.record.backend, []).append(job)
     outcomes: dict[str, OfHosts] = {}
     for some in by_backend.values():
@@ -77,9 +78,9 @@ def stop_jobs(hosts: JobHosts, jobs: Sequence[Job], *, grace: float) -> StopResu
     return StopResult(stopped, any(job.disagreeing for job in jobs))
 
 
-def withdraw(job: Job) -> None:
-    """Withdraw a job that has not started from its backend's queue."""
-    cancel_pending(backend_named(job.record.backend), job.record)
+def withdraw(job: Job, hosts: Sequence[Host]) -> None:
+    """Withdraw a job that has not started from its backend's queue, of which one of the hosts may know."""
+    cancel_pending(backend_named(job.record.backend), job.record, hosts)
 
 
 def stop_named(hosts: JobHosts, job: str, *, grace: float) -> dict[str, OfHosts]:

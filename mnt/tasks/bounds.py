@@ -51,6 +51,7 @@ _BOUNDS = {
     "job.jobctl": Bound(LOG_JSON + 4 * KIB, 10_000),  # a part of a log; a job's state has 9 values for a node
     "fetch.fetch": Bound(FETCH_PIECE * 4 // 3 + 4 * KIB, 1000),  # a piece of a file; an entry has 9 values
     "push.receive": Bound(256 * KIB, 16_000),  # the names of all releases
+    "scheduler.ask": Bound(MIB, 100),  # two texts
     "ssh.authorize": SHORT,
     "ssh.mesh": SHORT,
     "trial.stage": SHORT,

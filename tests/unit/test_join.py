@@ -69,7 +69,7 @@ def test_a_term_from_the_starter_is_no_stop_of_the_users(host: JobHost) -> None:
     supervisor = join(host, spec, starter(spec))["pid"]
     subprocess.run(["kill", str(supervisor)], check=True)
     ended = host.ended(spec["job"])
-    assert (ended["state"], ended["failure"]["message"]) == ("failed", "starter has ended it (SIGTERM)")
+    assert (ended["state"], ended["failure"]["message"]) == ("failed", "starter has ended it: SIGTERM")
 
 
 def test_a_starter_that_fails_is_named_with_its_last_line(host: JobHost) -> None:

@@ -35,10 +35,10 @@ class Queue(LocalBackend):
     def reserve(self, hosts: Sequence[Host], request: Request) -> Reservation:
         return self.answers.pop(0)
 
-    def state(self, job: JobRecord) -> BackendState:
+    def state(self, job: JobRecord, hosts: Sequence[Host]) -> BackendState:
         return self._state
 
-    def cancel(self, job: JobRecord) -> None:
+    def cancel(self, job: JobRecord, hosts: Sequence[Host]) -> None:
         self.cancelled.append(job)
 
 
@@ -109,4 +109,4 @@ def test_a_job_that_nobody_has_started_is_as_its_backend_says(
     monkeypatch.setattr(status, "backend_named", lambda name: Queue(state=state))
     nodes: tuple[Any, ...] = (Node("node1", 0, "pending"), Node("node2", 1, "absent"))
     job = Job(JobRecord("j", "queue", "4711"), "fsdp", None, 1.0, None, nodes)
-    assert status._as_it_stands(job).state == shown
+    assert status._as_it_stands(job, ()).state == shown

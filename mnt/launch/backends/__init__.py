@@ -16,6 +16,7 @@ BACKENDS = {  # name -> module in this package, class there
     "local": "local.LocalBackend",
     "pdsh": "pdsh.PdshBackend",
     "mpi": "mpi.MpiBackend",
+    "slurm": "slurm.SlurmBackend",
 }
 DEFAULT = next(iter(BACKENDS))
 

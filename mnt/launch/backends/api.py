@@ -32,18 +32,19 @@ def new_job_id() -> str:
     return time.strftime("%Y%m%d-%H%M%S", time.gmtime()) + "-" + secrets.token_hex(3)
 
 
-def start_line(job: str, *, within: int = 0) -> str:
+def start_line(job: str | None, *, within: int = 0) -> str:
     """The line for `sh` that starts what is staged for a job on a node, whichever of its nodes that is.
 
     Other users may know the job's id: what they put there is not run.
 
     Args:
+        job: None: the shell's first argument.
         within: seconds to wait until it is staged.
     """
     return (
-        f'd=/tmp/mnt-$(id -u); n={within}; while :; do set -- "$d"/{shlex.quote(job)}/*/{START}; '
-        '[ -O "$d" ] && [ ! -L "$d" ] && [ -e "$1" ] && break; '
-        '[ "$n" -gt 0 ] || { echo "nothing is staged here" >&2; exit 69; }; n=$((n-1)); sleep 1; done; '
+        f"j={'$1' if job is None else shlex.quote(job)}; d=/tmp/mnt-$(id -u); n={within * 5}; "
+        f'while :; do set -- "$d/$j"/*/{START}; [ -O "$d" ] && [ ! -L "$d" ] && [ -e "$1" ] && break; '
+        '[ "$n" -gt 0 ] || { echo "nothing is staged here" >&2; exit 69; }; n=$((n-1)); sleep 0.2; done; '
         'while [ $# -gt 1 ]; do sh "$1" & shift; done; exec sh "$1"'
     )
 
@@ -53,6 +54,9 @@ class Request:
     """The request of a job for hosts."""
 
     job: str
+    count: int | None = None  # hosts to choose; None: all that are named
+    options: tuple[str, ...] = ()  # words for the scheduler's own command that submits a job
+    jobs: tuple[str, ...] = ()  # of an array, in its order: they are submitted together, with the first
 
 
 @dataclass(frozen=True)
@@ -110,14 +114,21 @@ class Backend(Protocol):
     def outside(self, plan: LaunchPlan) -> Outside | None:
         """The program that starts the supervisors: pure. None: `mnt` starts them, over SSH."""
 
-    def state(self, job: JobRecord) -> BackendState:
-        """The state, in the outside scheduler, of a job of which no node has started."""
+    def state(self, job: JobRecord, hosts: Sequence[Host]) -> BackendState:
+        """The state, in the outside scheduler, of a job of which no node has started.
 
-    def cancel(self, job: JobRecord) -> None:
+        Args:
+            hosts: those that may know the scheduler.
+        """
+
+    def cancel(self, job: JobRecord, hosts: Sequence[Host]) -> None:
         """Withdraw a PENDING job from the outside scheduler."""
 
+    def close(self) -> None:
+        """Close the connections to the outside scheduler; they are opened again when they are needed."""
 
-def cancel_pending(backend: Backend, job: JobRecord) -> None:
+
+def cancel_pending(backend: Backend, job: JobRecord, hosts: Sequence[Host]) -> None:
     """Withdraw a job unless it has started: from then on its nodes are stopped one by one."""
-    if backend.state(job) is BackendState.PENDING:
-        backend.cancel(job)
+    if backend.state(job, hosts) is BackendState.PENDING:
+        backend.cancel(job, hosts)

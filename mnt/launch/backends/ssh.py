@@ -29,8 +29,11 @@ class SshBackend:
     def outside(self, plan: LaunchPlan) -> Outside | None:
         return None
 
-    def state(self, job: JobRecord) -> BackendState:
+    def state(self, job: JobRecord, hosts: Sequence[Host]) -> BackendState:
         return BackendState.STARTED  # nothing waits outside
 
-    def cancel(self, job: JobRecord) -> None:
+    def cancel(self, job: JobRecord, hosts: Sequence[Host]) -> None:
+        pass
+
+    def close(self) -> None:
         pass

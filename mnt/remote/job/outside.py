@@ -7,12 +7,15 @@ Node 0 may join at once, the others as soon as node 0 has answered where it can 
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from typing import Any, Callable, Mapping
 
 from mnt.remote.job.files import JobPaths, remove_files
 
 LOOK_EVERY = 0.05  # seconds
+_SLURM_ANSWERS = 3.0  # seconds
+_MOST = 64 * 1024  # bytes of its answer
 
 Answer = Callable[[Mapping[str, Any]], bool]
 
@@ -49,4 +52,35 @@ def _write_handshake(paths: JobPaths, answer: Mapping[str, Any]) -> bool:
 def why_from_outside(spec: Mapping[str, Any]) -> dict[str, Any] | None:
     """Why a supervisor got TERM that `mnt stop` did not send; None: it was not started from outside."""
     starter = spec.get("starter")
-    return {"message": f"{starter} has ended it (SIGTERM)", "lost": None} if starter else None
+    if not starter:
+        return None
+    number = os.environ.get("SLURM_JOB_ID")
+    why = slurm_reason(_slurm_job(number)) if number else None
+    return {"message": f"{starter} has ended it: {why or 'SIGTERM'}", "lost": None}
+
+
+def _slurm_job(number: str) -> str:
+    """What Slurm says of a job; empty if it does not answer soon: the job is to end now."""
+    command = ["scontrol", "show", "job", "-o", number]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SLURM_ANSWERS, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout[:_MOST].decode("utf-8", "replace")
+
+
+def slurm_reason(text: str) -> str | None:
+    """Why Slurm ends a job, from `scontrol show job -o` (Slurm 22.05); None: that is unknown."""
+    words = dict(word.partition("=")[::2] for word in text.split())
+    state = words.get("JobState", "")
+    if state == "TIMEOUT":
+        return f"its time limit of {words.get('TimeLimit', '?')} is over"
+    known = {
+        "CANCELLED": "it was cancelled (scancel)",
+        "PREEMPTED": "another job has preempted it",
+        "NODE_FAIL": "a node has failed",
+        "OUT_OF_MEMORY": "it used more memory than it was allocated",
+    }
+    return known.get(state)

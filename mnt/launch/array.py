@@ -1,0 +1,106 @@
+"""An array: several jobs that are submitted together, and each started as soon as it has its hosts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from mnt.errors import NeverStarted
+from mnt.inventory.model import Host, Inventory
+from mnt.launch.backends.api import Backend, Request, Reservation, Tell, cancel_pending
+from mnt.launch.jobs import Job, JobRecord
+from mnt.launch.plan import LaunchOptions
+from mnt.launch.run import Launch, detach, draft
+
+_ASK_EVERY = 2.0  # seconds between two looks at all jobs that wait
+
+
+@dataclass
+class Array:
+    """The jobs of a request, in its order, and what has become of them."""
+
+    request: Request
+    started: dict[str, Launch] = field(default_factory=dict)
+    refused: dict[str, NeverStarted] = field(default_factory=dict)
+    ended: dict[str, Job] = field(default_factory=dict)
+
+    @property
+    def exit_code(self) -> int:
+        """The first code that is not 0, in the order of the jobs; 125 for one that never started."""
+        codes = (
+            125 if job in self.refused else (self.ended[job].exit_code or 0) if job in self.ended else 0
+            for job in self.request.jobs
+        )
+        return next((code for code in codes if code), 0)
+
+
+def start_array(
+    array: Array,
+    backend: Backend,
+    inventory: Inventory,
+    hosts: Sequence[Host],
+    options: LaunchOptions,
+    tell: Tell,
+    *,
+    preflight: bool = True,
+) -> None:
+    """Start all jobs of an array, detached, each when its hosts come. Notes each in `array` at once.
+
+    A job that cannot start gives its hosts back, and the others go on. If this is interrupted, those that
+    have not started are withdrawn, and the others go on.
+    """
+    waiting = dict.fromkeys(array.request.jobs, Reservation(None))
+    try:
+        while waiting:
+            for job, before in [*waiting.items()]:
+                request = replace(array.request, job=job)
+                try:
+                    waiting[job] = found = backend.reserve(hosts, request)
+                    if found.hosts is not None:
+                        with backend.open_fleet(found.hosts) as fleet:
+                            planned = draft(
+                                fleet, backend, inventory, found, request, options, preflight=preflight
+                            )
+                            launch = planned.launch()
+                            ended = detach(launch, fleet, tell)
+                        array.started[job] = launch
+                        if not ended.active:
+                            array.ended[job] = ended
+                    elif found.reason != before.reason:
+                        tell(f"job {job} is pending: {found.reason}")
+                        continue
+                    else:
+                        continue
+                except NeverStarted as error:
+                    array.refused[job] = error
+                    _give_back(backend, job, waiting[job], hosts)
+                del waiting[job]
+            if waiting:
+                time.sleep(_ASK_EVERY)
+    except BaseException:
+        for job, reservation in waiting.items():
+            _give_back(backend, job, reservation, hosts)
+        raise
+    finally:
+        backend.close()
+
+
+def await_array(array: Array, tell: Tell) -> None:
+    """Wait for the end of each job that has started; its output is for `mnt logs`."""
+    for job, launch in array.started.items():
+        if job not in array.ended:
+            with launch.backend.open_fleet(launch.hosts) as fleet:
+                array.ended[job] = launch.watch(fleet, lambda host, text: None, tell)
+
+
+def stop_array(array: Array) -> None:
+    """Stop each job that has started and has not ended."""
+    for job, launch in array.started.items():
+        if job not in array.ended:
+            launch.stop()
+
+
+def _give_back(backend: Backend, job: str, reservation: Reservation, hosts: Sequence[Host]) -> None:
+    if reservation.outside_id is not None:
+        cancel_pending(backend, JobRecord(job, backend.name, reservation.outside_id), hosts)
