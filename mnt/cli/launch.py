@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -32,6 +32,7 @@ from mnt.launch.backends.local import this_machine
 from mnt.launch.banner import WithoutBanner
 from mnt.launch.bars import Bars
 from mnt.launch.env_files import is_file
+from mnt.launch.export import files_of, write_files
 from mnt.launch.origin import remarks
 from mnt.launch.plan import LaunchOptions, LaunchPlan, parse_env
 from mnt.launch.run import Draft, Launch
@@ -90,6 +91,11 @@ _STARTERS = ("python", "python3", "torchrun", "deepspeed", "accelerate", "mpirun
 @click.option("--push", "push_first", is_flag=True, help="Push this directory first, as mnt push does.")
 @click.option("--detach", is_flag=True, help="Start the job and return; see mnt status, logs and stop.")
 @click.option("--dry-run", is_flag=True, help="Print each node's command and environment; start nothing.")
+@click.option(
+    "--export",
+    metavar="DIR",
+    help="Write scripts to DIR that start the job without mnt; start nothing.",
+)
 @click.option("--no-preflight", is_flag=True, help="Start the job even if a check fails.")
 @grace_option
 @click.option(
@@ -119,6 +125,7 @@ def launch(
     push_first: bool,
     detach: bool,
     dry_run: bool,
+    export: str | None,
     no_preflight: bool,
     grace: float,
     start_timeout: float,
@@ -169,6 +176,21 @@ def launch(
         raise UsageError("--count, --array and Slurm's options need --via slurm", fix="add --via slurm")
     inventory = _inventory(backend, selection, python, master_port)
     hosts = inventory.hosts if backend.here else selection.hosts
+    if export is not None and backend.here:
+        raise UsageError("--export is for hosts of an inventory", fix="remove --via local")
+    if via == "slurm" and (export is not None or dry_run):
+        files = _slurm_files(inventory, hosts, options, count, submit)
+        return _show_files(files, as_json) if dry_run else _export(export or "", files)
+    if export is not None:
+        options = replace(options, portable=True)
+        draft = run.dry_run(inventory, options, hosts=hosts, backend=via, preflight=not no_preflight)
+        _warn(draft)
+        if draft.error is not None:
+            raise draft.error
+        plan = draft.launch().plan
+        directory = os.path.abspath(export)
+        files = files_of(plan, backend.outside(plan), directory)
+        return _show_files(files, as_json) if dry_run else _export(directory, files)
     if dry_run:
         draft = run.dry_run(inventory, options, hosts=hosts, backend=via, preflight=not no_preflight)
         _warn(draft)
@@ -270,6 +292,40 @@ def _run(fleet: Fleet, launch: Launch, detach: bool, as_json: bool) -> int:
         ui.note(f"the output cannot be written any more; the job goes on: mnt logs -f {plan.job}")
         raise
     return show_end(job, as_json)
+
+
+def _slurm_files(
+    inventory: Inventory,
+    hosts: Sequence[Host],
+    options: LaunchOptions,
+    count: int | None,
+    words: Sequence[str],
+) -> dict[str, str]:
+    """The job for sbatch; nobody is asked, for Slurm chooses the hosts, and they may accept no login."""
+    from mnt.launch.backends.slurm_export import FILE, batch_file
+
+    secrets = sorted({*inventory.secrets, *options.secrets})
+    return {FILE: batch_file(inventory, hosts, options, count=count, words=words, secrets=secrets)}
+
+
+def _show_files(files: Mapping[str, str], as_json: bool) -> int:
+    if as_json:
+        ui.document({"files": dict(files)})
+        return 0
+    for name, text in files.items():
+        ui.plain(f"# --- {name}")
+        ui.lines(text.removesuffix("\n"))
+    return 0
+
+
+def _export(directory: str, files: Mapping[str, str]) -> int:
+    write_files(directory, files)
+    last = [*files][-1]
+    way = "sbatch" if last.endswith(".sbatch") else "sh"
+    ui.note(
+        f"{counted(len(files), 'file')} in {directory}; {way} {shlex.quote(os.path.join(directory, last))}"
+    )
+    return 0
 
 
 def _run_array(

@@ -40,6 +40,7 @@ class LaunchOptions:
     notes: tuple[str, ...] = ()  # shown with the plan's warnings
     unread: str | None = None  # a file in the code tree that must not be there: its variables were not read
     grace: float = 10.0  # seconds between TERM and KILL
+    portable: bool = False  # a plan to be carried out by hand: nothing of mnt's is on the hosts
     start_timeout: float = 120.0  # seconds per node; node 0 must LISTEN by then (it imports torch first)
 
     @property
@@ -227,7 +228,7 @@ def plan_launch(
             local_addr=nic.address,
             ranks=JobFiles(jobs_dir, record.job, host.name).ranks,
             program=options.program,
-            binds_store=facts[host.name].binds_store,
+            binds_store=facts[host.name].binds_store and not options.portable,
         )
         nodes.append(
             NodePlan(

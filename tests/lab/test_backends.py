@@ -168,6 +168,44 @@ def test_a_login_between_the_nodes_that_fails(mnt: Mnt, cluster: Lab, via: str) 
         write_file(second, keys, before)
 
 
+# --- by hand -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("via", ["ssh", *VIA])
+def test_what_is_exported_runs_without_mnt(mnt: Mnt, cluster: Lab, tmp_path: Path, via: str) -> None:
+    place = f"/shared/export-{via}"
+    exported = tmp_path / "export"
+    done = mnt("launch", "--via", via, "--env", "A=b c", "--export", str(exported), "meet.py")
+    assert done.returncode == 0, done.stderr
+    first = cluster.hosts[0]
+    output(first, "mkdir", "-p", place, user=True)
+    for file in exported.iterdir():
+        text = file.read_text().replace(str(exported), place)  # it is said where it must be on the nodes
+        first.exec(["sh", "-c", f"cat > {place}/{file.name}"], input=text, user=True)
+    if via == "slurm":
+        words = ["sbatch", "--wait", f"--output={place}/said", f"{place}/job.sbatch"]
+        output(first, *words, user=True)
+        said = output(first, "cat", f"{place}/said")
+    else:
+        said = output(first, "sh", f"{place}/start.sh", user=True)
+    for rank, host in enumerate(cluster.hosts):
+        assert f"rank {rank} of 2 over {host.spec.nic}\n" in said
+    again = mnt("launch", "--via", via, "--export", str(exported), "meet.py")
+    assert (again.returncode, "is not empty" in again.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("via", ["ssh", "slurm"])
+def test_no_secret_is_exported_or_shown(mnt: Mnt, tmp_path: Path, via: str) -> None:
+    (tmp_path / "env").write_text("TOKEN=s3cret\n")
+    (tmp_path / "env").chmod(0o600)
+    given = ["--via", via, "--env-file", str(tmp_path / "env")]
+    shown = mnt("launch", *given, "--dry-run", "meet.py")
+    assert mnt("launch", *given, "--export", str(tmp_path / "x"), "meet.py").returncode == 0
+    texts = [file.read_text() for file in (tmp_path / "x").iterdir()]
+    assert "s3cret" not in "".join([shown.stdout, shown.stderr, *texts])
+    assert any("${TOKEN:?" in text for text in texts)
+
+
 # --- Slurm -------------------------------------------------------------------------------------------------
 
 

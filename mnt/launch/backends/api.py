@@ -79,6 +79,8 @@ class Outside:
     argv: tuple[str, ...] = ()  # run on node 0; empty: it runs elsewhere, or runs already
     ends: bool = False  # whether it ends when all supervisors have been started, and not with the job
     passes: tuple[str, ...] = ()  # its variables that a job gets
+    # For --export, from a directory with the nodes' scripts (RANK-HOST.sh): what starts each on its node.
+    by_hand: Callable[[str], tuple[str, ...]] | None = None
     needs: Mapping[str, str] = field(default_factory=dict)  # programs of each node: name -> Debian package
     needs_first: Mapping[str, str] = field(default_factory=dict)  # further ones, of node 0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mnt.launch.backends.api import Outside, start_line
@@ -17,9 +19,22 @@ class MpiBackend(SshBackend):
     name = "mpi"
 
     def outside(self, plan: LaunchPlan) -> Outside | None:
-        hosts = ",".join(f"{node.host}:1" for node in plan.nodes)
-        argv = ["mpirun", "--allow-run-as-root", "--host", hosts, "-np", str(len(plan.nodes))]
-        argv += ["--map-by", "ppr:1:node", "--bind-to", "none", "sh", "-c", start_line(plan.job)]
+        hosts = [node.host for node in plan.nodes]
+
+        def by_hand(directory: str) -> tuple[str, ...]:
+            return _argv(hosts, f"exec sh {shlex.quote(directory)}/$OMPI_COMM_WORLD_RANK-*.sh")
+
         return Outside(
-            "mpirun", tuple(argv), needs={"orted": "openmpi-bin"}, needs_first={"mpirun": "openmpi-bin"}
+            "mpirun",
+            _argv(hosts, start_line(plan.job)),
+            needs={"orted": "openmpi-bin"},
+            needs_first={"mpirun": "openmpi-bin"},
+            by_hand=by_hand,
         )
+
+
+def _argv(hosts: Sequence[str], line: str) -> tuple[str, ...]:
+    """A process on each host, in their order."""
+    slots = ",".join(f"{host}:1" for host in hosts)
+    start = ("mpirun", "--allow-run-as-root", "--host", slots, "-np", str(len(hosts)))
+    return (*start, "--map-by", "ppr:1:node", "--bind-to", "none", "sh", "-c", line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mnt.launch.backends.api import Outside, start_line
@@ -18,10 +19,19 @@ class PdshBackend(SshBackend):
     name = "pdsh"
 
     def outside(self, plan: LaunchPlan) -> Outside | None:
-        hosts = ",".join(node.host for node in plan.nodes)
+        hosts = [node.host for node in plan.nodes]
         # In the background, without the session's streams: then the session ends, and pdsh too.
         line = f"nohup sh -c {shlex.quote(start_line(plan.job))} </dev/null >/dev/null 2>&1 &"
-        # -S: the largest code of all hosts. The user of each host is that of its own ssh_config, not -l%u.
-        arguments = "PDSH_SSH_ARGS=-a -x -o BatchMode=yes %h"
-        argv = ("env", arguments, "pdsh", "-S", "-R", "ssh", "-f", str(len(plan.nodes)), "-w", hosts, line)
-        return Outside(self.name, argv, ends=True, needs_first={"pdsh": "pdsh"})
+
+        def by_hand(directory: str) -> tuple[str, ...]:
+            return _argv(hosts, f"exec sh {shlex.quote(directory)}/*-%h.sh")
+
+        return Outside(
+            self.name, _argv(hosts, line), ends=True, needs_first={"pdsh": "pdsh"}, by_hand=by_hand
+        )
+
+
+def _argv(hosts: Sequence[str], line: str) -> tuple[str, ...]:
+    """-S: the largest code of all hosts. The user of each host is that of its own ssh_config, not -l%u."""
+    arguments = "PDSH_SSH_ARGS=-a -x -o BatchMode=yes %h"
+    return ("env", arguments, "pdsh", "-S", "-R", "ssh", "-f", str(len(hosts)), "-w", ",".join(hosts), line)
