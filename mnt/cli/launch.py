@@ -388,12 +388,17 @@ def _warn(draft: Draft) -> None:
 
 def _show_draft(draft: Draft, as_json: bool) -> None:
     plan = draft.planned.plan if draft.planned else None
+    outside = draft.planned.backend.outside(draft.planned.plan) if draft.planned else None
     if as_json:
         refusals = [refusal.document() for refusal in draft.refusals]
-        ui.document({**(plan.document() if plan else {}), "refusals": refusals})
+        starter = {"starter": outside.argv} if outside else {}
+        ui.document({**(plan.document() if plan else {}), **starter, "refusals": refusals})
         return
     if plan is not None:
         _show_plan(plan)
+        if outside is not None:
+            ui.plain("")
+            ui.plain(f"{plan.master_host} starts all nodes: {shlex.join(outside.argv)}")
     for refusal in draft.refusals:
         ui.error(refusal)
     if draft.refusals:

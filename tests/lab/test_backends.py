@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 import sessions
-import yaml
-from faults import write_file
 from launches import SLEEP, nothing_is_left, start_attached
 from setups import output
 from slurms import queue, start_slurm
@@ -155,17 +153,15 @@ def test_a_program_that_is_missing(mnt: Mnt, cluster: Lab, via: str, program: st
 @pytest.mark.parametrize("via", ["pdsh", "mpi"])
 def test_a_login_between_the_nodes_that_fails(mnt: Mnt, cluster: Lab, via: str) -> None:
     """pdsh and mpirun need the logins of `mnt ssh-setup`; nothing starts, and nothing is left."""
-    second, keys = cluster.hosts[1], "/home/mnt/.ssh/authorized_keys"
-    own = Path(yaml.safe_load(cluster.inventory_path.read_text())["ssh"]["identity"] + ".pub").read_text()
-    before = output(second, "cat", keys)
-    write_file(second, keys, own)
+    key = "/home/mnt/.ssh/id_ed25519"
+    output(cluster.hosts[0], "mv", key, f"{key}.away")
     try:
         done = mnt("launch", "--via", via, "--no-preflight", "show.py")
         assert done.returncode == 125, done.stdout
         assert "the job did not start: node1: command: " in done.stderr
         assert '"starting"' not in mnt("status", "--json").stdout
     finally:
-        write_file(second, keys, before)
+        output(cluster.hosts[0], "mv", f"{key}.away", key)
 
 
 # --- by hand -----------------------------------------------------------------------------------------------
@@ -235,7 +231,8 @@ def test_scancel_is_told_as_such(mnt: Mnt, cluster: Lab) -> None:
     (waiting,) = queue(cluster.hosts[0])
     output(cluster.hosts[0], "scancel", waiting.split()[0])
     wait_for(lambda: '"failed"' in mnt("status", done.stdout.strip(), "--json").stdout)
-    assert "Slurm has ended it: it was cancelled (scancel)" in mnt("status").stdout
+    said = mnt("status", done.stdout.strip(), "--json").stdout
+    assert "Slurm has ended it: it was cancelled (scancel)" in said
 
 
 @pytest.mark.matrix  # Slurm counts minutes

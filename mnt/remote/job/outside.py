@@ -54,9 +54,14 @@ def why_from_outside(spec: Mapping[str, Any]) -> dict[str, Any] | None:
     starter = spec.get("starter")
     if not starter:
         return None
+    return why_from_slurm(spec) or {"message": f"{starter} has ended it: SIGTERM", "lost": None}
+
+
+def why_from_slurm(spec: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Why Slurm ends the job, as it says itself; None: it does not, or has not started it."""
     number = os.environ.get("SLURM_JOB_ID")
-    why = slurm_reason(_slurm_job(number)) if number else None
-    return {"message": f"{starter} has ended it: {why or 'SIGTERM'}", "lost": None}
+    why = slurm_reason(_slurm_job(number)) if spec.get("starter") and number else None
+    return {"message": f"Slurm has ended it: {why}", "lost": None} if why else None
 
 
 def _slurm_job(number: str) -> str:

@@ -34,7 +34,7 @@ from mnt.remote.job.files import (
     open_log,
     temporary_directory,
 )
-from mnt.remote.job.outside import Answer, await_join, why_from_outside
+from mnt.remote.job.outside import Answer, await_join, why_from_outside, why_from_slurm
 from mnt.remote.job.peers import Hub, Spoke
 from mnt.remote.job.procs import (
     PR_SET_CHILD_SUBREAPER,
@@ -189,6 +189,12 @@ class Supervisor:
     def _reap(self, now: float) -> None:
         self._reap_all()
         if self._code is not None and self._ending is None:
+            # Slurm signals all processes of a node at once: the job's may be the first to end.
+            why = why_from_slurm(self._spec) if self._code != 0 else None
+            if why is not None:
+                self._end_because({"request": True, **why, "time": time.time()}, now, self._grace)
+                self._tell(now)
+                return
             if self._code != 0:
                 self._failure = self._examine(before=None)
             self._tell(now)
