@@ -11,11 +11,11 @@ from mnt import ui
 from mnt.errors import UsageError, counted
 from mnt.fleet import Fleet
 from mnt.fleet.login.terminal import agreed, ask
+from mnt.init import first
+from mnt.init.draft import Draft
+from mnt.init.look import draft
+from mnt.init.write import render
 from mnt.inventory import find, hostlist, loader
-from mnt.setup import first
-from mnt.setup.draft import Draft
-from mnt.setup.look import draft
-from mnt.setup.write import render
 
 _USUAL = f"{find.DIRECTORY}/{find.DEFAULT}.yaml"
 

@@ -20,12 +20,12 @@ from test_fuzz_facts import inventory, rich
 from mnt.errors import HostError
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import HostFacts
+from mnt.init.training import propose
 from mnt.inventory.model import Host
 from mnt.network.decision import decide
 from mnt.network.overview import network_overview
 from mnt.preflight.registry import all_checks
 from mnt.preflight.report import run_checks
-from mnt.setup.training import propose
 from mnt.tasks.bounds import bound_of, problem_of
 
 pytestmark = pytest.mark.one_python

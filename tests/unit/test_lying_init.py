@@ -19,13 +19,13 @@ from test_fuzz_facts import rich
 from mnt.cli.init import _show_notes
 from mnt.errors import HostError
 from mnt.facts.survey import Survey
+from mnt.init import first
+from mnt.init.draft import Draft, HostEntry
+from mnt.init.look import draft
+from mnt.init.write import render
 from mnt.inventory import loader
 from mnt.inventory.model import Host, Inventory, Ssh
 from mnt.remote.probe.visible import file_in
-from mnt.setup import first
-from mnt.setup.draft import Draft, HostEntry
-from mnt.setup.look import draft
-from mnt.setup.write import render
 
 Answers = dict[str, dict[str, Any]]  # by program
 Lie = Callable[[Answers], object]

@@ -15,7 +15,7 @@ HOUSE = Path(mnt.__file__).parent
 FLOORS = (
     ("cli",),
     ("trial",),
-    ("launch", "setup"),
+    ("init", "launch", "setup"),
     ("fetch", "preflight", "push", "run", "trust"),
     ("network",),
     ("facts",),

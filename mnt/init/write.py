@@ -23,8 +23,8 @@ from ruamel.yaml.resolver import VersionedResolver
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from mnt.errors import InventoryError
+from mnt.init.draft import Draft, HostEntry, Setting
 from mnt.inventory import hostlist
-from mnt.setup.draft import Draft, HostEntry, Setting
 
 _TITLE = "The hosts of this cluster, as `mnt init` found them. Every key: docs/inventory.md"
 _NOT_KNOWN = "not known: "  # the beginning of the comment at a host that did not answer

@@ -11,10 +11,10 @@ import yaml
 from waiting import cpu_at_most
 
 from mnt.errors import UsageError
+from mnt.init import first
+from mnt.init.draft import Draft, HostEntry, Setting
+from mnt.init.write import render
 from mnt.inventory import loader
-from mnt.setup import first
-from mnt.setup.draft import Draft, HostEntry, Setting
-from mnt.setup.write import render
 
 DRAFT = Draft(
     (

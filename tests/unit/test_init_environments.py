@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mnt.facts.host import Account, HostFacts, Interpreter
 from mnt.facts.survey import Environment, Survey
-from mnt.setup.environments import Choice, choose
+from mnt.init.environments import Choice, choose
 
 TORCH = {"torch": "2.13.0"}
 FULL = {"torch": "2.13.0", "deepspeed": "0.19.8", "transformers": "5.0"}

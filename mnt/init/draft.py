@@ -16,12 +16,12 @@ from mnt.errors import HostError
 from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import HostFacts, Mounted, PathFacts
 from mnt.facts.survey import Survey
+from mnt.init import environments, training
+from mnt.init.environments import Choice
+from mnt.init.training import Training
 from mnt.inventory.hostlist import brief
 from mnt.inventory.schema import InventoryFile
 from mnt.network.decision import NetworkDecision
-from mnt.setup import environments, training
-from mnt.setup.environments import Choice
-from mnt.setup.training import Training
 
 # Types whose source names the server: the same on all hosts, and worth a check.
 _NAMED_SOURCES = ("nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "glusterfs")

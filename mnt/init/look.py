@@ -12,11 +12,11 @@ from mnt.facts.gather import Progress, gather_facts
 from mnt.facts.gather_further import Exchange, gather_visibility
 from mnt.facts.survey import Survey
 from mnt.fleet import Fleet, HostConnection
+from mnt.init.draft import Draft, Found, candidates, propose, with_rdma, writable
+from mnt.init.environments import TRAINS_WITH
 from mnt.inventory.model import Host, Inventory
 from mnt.network.decision import decide
 from mnt.paths import is_below
-from mnt.setup.draft import Draft, Found, candidates, propose, with_rdma, writable
-from mnt.setup.environments import TRAINS_WITH
 from mnt.tasks.survey import survey
 
 _MOST_PEERS = 32  # whose routes a host looks up

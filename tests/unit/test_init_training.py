@@ -7,7 +7,7 @@ from dataclasses import replace
 from network_facts import DOCKER, LO, host, nic, roce, table
 
 from mnt.facts.host import Interface
-from mnt.setup.training import Training, propose
+from mnt.init.training import Training, propose
 
 
 def fast(name: str, address: str, speed: int | None = 100_000, mtu: int = 1500) -> Interface:

@@ -11,13 +11,13 @@ from typing import Any
 
 from mnt import ui
 from mnt.errors import InventoryError, MntError, UsageError
+from mnt.init import write
 from mnt.inventory import document, find, hostlist, loader
 from mnt.inventory.model import Host, Inventory, Ssh
 from mnt.paths import expanded
 from mnt.remote.common.files import read_bytes, strerror
 from mnt.remote.common.owners import make_own_directory
 from mnt.remote.common.refusal import Refused
-from mnt.setup import write
 
 # Of a file that is completed; one of 1,000 hosts has some 100,000 and 5,000.
 _MOST_CHARACTERS, _MOST_VALUES = 256 * 1024, 10_000
