@@ -185,6 +185,7 @@ class Memory:
     swap: Count | None = None
     swap_free: Count | None = None
     shm: Space | None = None  # /dev/shm; None: nothing is mounted there
+    shm_fixed: bool = False  # whether even root of the host cannot enlarge it, as in a container
 
 
 @dataclass(frozen=True)

@@ -122,12 +122,14 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class Session:
-    """The kind of session in which jobs are started. None: unknown; for the two limits: unlimited."""
+    """The kind of session in which jobs are started. None: unknown; for the limits: unlimited."""
 
     umask: Annotated[int, Meta(ge=0, le=0o777)]
     path: str  # $PATH
     nofile: Count | None  # files that a process may open
     memlock: Count | None  # bytes that it may lock in memory
+    nofile_most: Count | None = None  # what even root of the host cannot raise it above, as in a container
+    memlock_most: Count | None = None
     scope: str | None = None  # logind's unit for the session, `session-5.scope`
     shell_seconds: Duration | None = None  # from the start of the login shell to the start of Python
     python_seconds: Duration | None = None  # from the start of Python to the first line of the probe

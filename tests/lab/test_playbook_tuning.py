@@ -129,7 +129,8 @@ def test_it_brings_what_preflight_asks_for(hosts: Lab, run_mnt: Mnt, setup: Setu
     found = findings(run_mnt, hosts)
     assert {*found} == {*CHECKS.split(",")}
     assert all(each["hosts"] == ["node1", "node2"] for each in found.values()), found
-    assert {each["playbook"] for each in found.values()} == {"tuning"}
+    by_outside = set() if _UNLIMITED else {"memlock"}  # as in a container: no playbook can raise it
+    assert {check for check, each in found.items() if each["playbook"] == "tuning"} == {*found} - by_outside
 
     wanted = {"nofile": NOFILE, "memlock": MEMLOCK, "cluster_size": "2000", "neighbour_settings": NEIGHBOURS}
     before = [state(host) for host in hosts.hosts]
@@ -172,9 +173,9 @@ def test_it_brings_what_preflight_asks_for(hosts: Lab, run_mnt: Mnt, setup: Setu
         ({"shm_size": "50%,mode=777"}, "shm_size is a part of the memory"),
         (
             {"nofile": "2000000000", "memlock": MEMLOCK},
-            "nofile cannot be 2000000000 here: this host allows at most",
+            f"nofile can be at most {NOFILE} files (",
         ),
-        ({"login_user": "nemo"}, "there is no user nemo on node1: correct login_user"),
+        ({"login_user": "nemo"}, "there is no user nemo here: correct login_user"),
     ],
 )
 def test_wrong_variables_change_nothing(

@@ -116,7 +116,7 @@ def logind_conf(text: str) -> Callable[[LabHost], AbstractContextManager[None]]:
         (bashrc("sleep 4\n"), "shell-slow", "warn", "s until /bin/bash has started Python"),
         (bashrc("echo; echo Welcome to the cluster\n"), "shell-noise", "warn", "Welcome to the cluster"),
         (bashrc("umask 077\n"), "umask", "warn", "0077"),
-        (bashrc("ulimit -n 256\n"), "nofile", "warn", "256"),
+        (bashrc("ulimit -n 256\n"), "nofile", "warn", "256 files"),
         (bashrc("PATH=.:$PATH\n"), "session-path", "warn", ".:/usr"),
         (
             logind_conf("[Login]\nKillUserProcesses=yes\n"),

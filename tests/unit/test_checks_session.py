@@ -31,7 +31,7 @@ def session(**changes: Any) -> Any:
         (session(path="/opt/conda/bin"), "session-path", "fail", "/opt/conda/bin"),
         (session(path="/usr/bin:.:/bin"), "session-path", "warn", "/usr/bin:.:/bin"),
         (session(path="/usr/bin:"), "session-path", "warn", "/usr/bin:"),
-        (session(nofile=256), "nofile", "warn", "256"),
+        (session(nofile=256), "nofile", "warn", "256 files"),
     ],
 )
 def test_one_odd_session(odd: Any, check: str, severity: str, found: str) -> None:
@@ -70,6 +70,20 @@ def test_a_large_cluster_needs_more_files() -> None:
         make_fleet(count=2, host={"gpus": 256}, everywhere={"gpus": None}), "nofile", "node1", "node2"
     )
     assert finding.message == "a process may open only 1024 files; 512 ranks need 2048"
+
+
+def test_limits_that_a_container_has_from_outside() -> None:
+    """Root there cannot raise them: no playbook mends it, and the cause is said."""
+    fixed = session(nofile=256, nofile_most=512, memlock=8 * MIB, memlock_most=8 * MIB)
+    fleet = make_fleet({"node2": fixed}, network=Network(mode="rdma", subnet="10.0.0.0/24"))
+    found = {each.check: each for each in findings(fleet) if each.check in ("nofile", "memlock")}
+    assert [*found] == ["memlock", "nofile"]
+    for name, fix in {"nofile": "--ulimit nofile=1048576", "memlock": "--ulimit memlock=-1"}.items():
+        assert "no CAP_SYS_RESOURCE, as in a container" in found[name].message
+        assert found[name].fix.endswith(fix)
+        assert found[name].playbook is None
+    enough = session(nofile=256, nofile_most=1 << 20)
+    assert only_finding(make_fleet({"node2": enough}), "nofile", "node2").playbook == "tuning"
 
 
 # --- memlock ---------------------------------------------------------------------------------------------

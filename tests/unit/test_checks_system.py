@@ -48,6 +48,8 @@ def test_too_little_memory(odd: Any, check: str, severity: str, message: str) ->
         (shm(64 * MIB, 64 * MIB), "remount,size", "tuning"),
         (shm(32 * GIB, 0), "ls -l /dev/shm", None),
         (memory(shm=None), "mount -t tmpfs", "tuning"),
+        (memory(shm=replace(SHM, size=64 * MIB, free=64 * MIB), shm_fixed=True), "--shm-size=64g", None),
+        (memory(shm=replace(SHM, size=32 * GIB, free=0), shm_fixed=True), "ls -l /dev/shm", None),
     ],
 )
 def test_the_way_to_more_shared_memory(room: Any, fix: str, playbook: str | None) -> None:

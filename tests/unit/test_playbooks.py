@@ -94,6 +94,15 @@ def test_what_runs_once_runs_on_the_head(file: Path) -> None:
             assert task.get("delegate_to") == "localhost" or "ansible.builtin.assert" in task, task["name"]
 
 
+@pytest.mark.parametrize("file", [*FILES, *sorted((ROOT / "playbooks" / "tasks").glob("*.yml"))], ids=str)
+def test_programs_are_files_of_their_own(file: Path) -> None:
+    """There ruff reads them, and tests can run them."""
+    for task in tasks(yaml.safe_load(file.read_text())):
+        module = task.get("ansible.builtin.command")
+        words = module.get("argv", []) if isinstance(module, dict) else []
+        assert not [word for word in words if isinstance(word, str) and "\n" in word], task["name"]
+
+
 def tasks(tree: object) -> Iterator[dict[str, Any]]:
     """All tasks and blocks in a file, at any depth."""
     if isinstance(tree, dict):

@@ -21,6 +21,7 @@ from waiting import HANG, PATIENCE, at_most, wait_for
 from mnt.facts.host import HostFacts
 from mnt.facts.system import Gpus, KernelLog
 from mnt.preflight.nvidia import xids
+from mnt.remote.common import capabilities
 from mnt.remote.common.files import stat_fields
 from mnt.remote.probe import (
     children,
@@ -269,6 +270,8 @@ def test_the_limits_of_this_session() -> None:
     assert found["umask"] == 0o027
     assert found["path"] == os.environ["PATH"]
     assert found["nofile"] in (resource.getrlimit(resource.RLIMIT_NOFILE)[0], None)
+    raises = capabilities.root_may(capabilities.CAP_SYS_RESOURCE)
+    assert found["nofile_most"] == (None if raises else resource.getrlimit(resource.RLIMIT_NOFILE)[1])
 
 
 CODE = "import json; from mnt.remote.probe.session import session; print(json.dumps(session()))"

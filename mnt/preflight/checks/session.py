@@ -28,6 +28,9 @@ _PINNABLE = 2**30  # bytes; NCCL registers its buffers, and memory that a progra
 _USUAL_FILES = 1024  # the soft limit of most distributions
 _FILES_A_RANK = 4  # sockets of the store, of gloo and of NCCL, and some files
 
+# Of a limit that no playbook can raise.
+_KEPT = "; root there cannot raise it (no CAP_SYS_RESOURCE, as in a container)"
+
 _SYSTEM_UIDS = 1000  # logind does not remove the objects of users below: SYS_UID_MAX
 _YES = ("1", "yes", "y", "true", "t", "on")  # systemd.syntax(7)
 
@@ -141,38 +144,55 @@ def memlock(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
     """If jobs train over RDMA, they may lock enough memory for the RDMA devices.
 
     A limit below 1 GiB is a failure in mode rdma. If the host has RDMA devices but does not use them, it is
-    information. A user with CAP_IPC_LOCK, such as root, has no limit.
+    information. A user with CAP_IPC_LOCK, such as root, has no limit. In a container without
+    CAP_SYS_RESOURCE not even root can raise it: then no playbook mends it.
     """
     trains = network.mode == "rdma"
     for host, facts in fleet.answers():
-        limit = facts.session.memlock if facts.session else None
-        if limit is not None and limit < _PINNABLE and (trains or (facts.rdma and facts.rdma.devices)):
+        session = facts.session
+        if session is None or session.memlock is None or session.memlock >= _PINNABLE:
+            continue
+        if trains or (facts.rdma and facts.rdma.devices):
+            message = f"only {session.memlock // 1024} KiB of memory may be locked, but RDMA needs more"
+            kept = session.memlock_most is not None and session.memlock_most < _PINNABLE
             yield Problem(
                 hosts=(host.name,),
-                message=f"only {limit // 1024} KiB of memory may be locked, but RDMA needs more",
-                found=f"{limit // 1024} KiB",
+                message=message + _KEPT if kept else message,
+                found=f"{session.memlock // 1024} KiB",
                 expected="unlimited",
-                fix="echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/memlock.conf; "
+                fix="start the container with a higher limit: docker run --ulimit memlock=-1"
+                if kept
+                else "echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/memlock.conf; "
                 "if this has no effect, set LimitMEMLOCK=infinity for ssh.service",
                 severity=Severity.FAIL if trains else Severity.INFO,
+                playbook=None if kept else "tuning",
             )
 
 
 @check("nofile", severity=Severity.WARN, playbook="tuning")
 def nofile(fleet: FleetFacts) -> Iterator[Problem]:
-    """A process may open as many files as a job of this size needs: 1024, or on large clusters 4 per rank."""
+    """A process may open as many files as a job of this size needs: 1024, or on large clusters 4 per rank.
+
+    In a container without CAP_SYS_RESOURCE not even root can raise the limit: then no playbook mends it.
+    """
     ranks = sum(host.slots for host in fleet.hosts)
     needed = max(_USUAL_FILES, _FILES_A_RANK * ranks)
-    for name, limit in fleet.reported(lambda facts: facts.session.nofile if facts.session else None).items():
-        if limit < needed:
-            yield Problem(
-                hosts=(name,),
-                message=f"a process may open only {limit} files; {counted(ranks, 'rank')} need {needed}",
-                found=str(limit),
-                expected=f"at least {needed}",
-                fix=f"remove `ulimit -n` from {_start_up_file(fleet.facts[name])} if it is there; else: "
-                "echo '* - nofile 1048576' | sudo tee /etc/security/limits.d/nofile.conf",
-            )
+    for name, session in fleet.reported(lambda facts: facts.session).items():
+        if session.nofile is None or session.nofile >= needed:
+            continue
+        message = f"a process may open only {session.nofile} files; {counted(ranks, 'rank')} need {needed}"
+        kept = session.nofile_most is not None and session.nofile_most < needed
+        yield Problem(
+            hosts=(name,),
+            message=message + _KEPT if kept else message,
+            found=f"{session.nofile} files",
+            expected=f"at least {needed} files",
+            fix="start the container with a higher limit: docker run --ulimit nofile=1048576"
+            if kept
+            else f"remove `ulimit -n` from {_start_up_file(fleet.facts[name])} if it is there; else: "
+            "echo '* - nofile 1048576' | sudo tee /etc/security/limits.d/nofile.conf",
+            playbook=None if kept else "tuning",
+        )
 
 
 @host_check("session-linger", severity=Severity.WARN, playbook="tuning")

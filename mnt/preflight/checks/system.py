@@ -108,14 +108,20 @@ def shm(host: Host, facts: HostFacts) -> Iterator[Problem]:
         )
     elif space.size and space.free < max(needed, _SHM_USUAL):
         small = space.size < max(needed, _SHM_USUAL)
+        message = f"/dev/shm has {space.free // _MIB} of {space.size // _MIB} MiB free"
+        fixed = small and facts.memory.shm_fixed
         yield Problem(
-            message=f"/dev/shm has {space.free // _MIB} of {space.size // _MIB} MiB free",
+            message=f"{message}; root there cannot enlarge it (no CAP_SYS_ADMIN, as in a container)"
+            if fixed
+            else message,
             found=f"{space.free // _MIB} MiB free",
             expected=f"at least {max(needed, _SHM_USUAL) // _MIB} MiB free",
-            fix="sudo mount -o remount,size=50% /dev/shm"
+            fix="start the container with a larger one: docker run --shm-size=64g"
+            if fixed
+            else "sudo mount -o remount,size=50% /dev/shm"
             if small
             else "remove files of killed jobs: ls -l /dev/shm",
-            playbook="tuning" if small else None,
+            playbook="tuning" if small and not fixed else None,
             severity=Severity.FAIL if space.free < needed else Severity.WARN,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 
+from mnt.remote.common.capabilities import CAP_SYS_ADMIN, root_may
 from mnt.remote.common.files import read
 from mnt.remote.probe.filesystems import measure
 
@@ -16,6 +17,7 @@ def memory() -> dict[str, object]:
     return {
         **{name: int(known[field]) * 1024 if field in known else None for name, field in names.items()},
         "shm": _shm("/dev/shm"),
+        "shm_fixed": not root_may(CAP_SYS_ADMIN),
     }
 
 

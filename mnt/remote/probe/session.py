@@ -7,9 +7,8 @@ import re
 import resource
 import time
 
+from mnt.remote.common.capabilities import CAP_IPC_LOCK, CAP_SYS_RESOURCE, may, root_may
 from mnt.remote.common.files import read, stat_fields
-
-_CAP_IPC_LOCK = 1 << 14  # linux/capability.h: it allows locking any amount of memory
 
 
 def session() -> dict[str, object]:
@@ -19,7 +18,9 @@ def session() -> dict[str, object]:
         "umask": _umask(),
         "path": os.environ.get("PATH", ""),
         "nofile": _soft_limit(resource.RLIMIT_NOFILE),
-        "memlock": None if _may_lock_all() else _soft_limit(resource.RLIMIT_MEMLOCK),
+        # The capability allows locking any amount of memory.
+        "memlock": None if may(CAP_IPC_LOCK) else _soft_limit(resource.RLIMIT_MEMLOCK),
+        **_most(),
         "scope": scope.group(1) if scope else None,
         **_beginnings(),
     }
@@ -36,9 +37,13 @@ def _soft_limit(kind: int) -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def _may_lock_all() -> bool:
-    effective = re.search(r"^CapEff:\s*([0-9a-f]+)", read("/proc/self/status"), re.MULTILINE)
-    return effective is not None and bool(int(effective.group(1), 16) & _CAP_IPC_LOCK)
+def _most() -> dict[str, int | None]:
+    """What even root cannot raise the limits above: those that a container has from outside. None: it can."""
+    kinds = {"nofile_most": resource.RLIMIT_NOFILE, "memlock_most": resource.RLIMIT_MEMLOCK}
+    if root_may(CAP_SYS_RESOURCE):
+        return dict.fromkeys(kinds)
+    hard = {name: resource.getrlimit(kind)[1] for name, kind in kinds.items()}
+    return {name: None if limit == resource.RLIM_INFINITY else limit for name, limit in hard.items()}
 
 
 def _beginnings() -> dict[str, float | None]:
