@@ -16,14 +16,16 @@ from mnt.cli.options import Selection, json_option, selection_options
 from mnt.errors import UsageError
 from mnt.fleet import Fleet
 from mnt.fleet.login.terminal import agreed, ask_secret
+from mnt.inventory import playbook_variables
 from mnt.inventory.hostlist import brief, fold
 from mnt.preflight.findings import Severity
 from mnt.preflight.look import first_look, look
 from mnt.preflight.registry import select as select_checks
 from mnt.preflight.report import Report
 from mnt.setup import playbooks
-from mnt.setup.plan import Step, advice, steps
+from mnt.setup.plan import Step, advice, check_given, steps
 from mnt.setup.play import HostResult, Played
+from mnt.setup.playbooks import Playbook
 from mnt.setup.run import Options, run_steps, users
 
 _COLOURS = {"ok": "green", "changed": "yellow", "failed": "red", "unreachable": "red", "stopped": "red"}
@@ -67,8 +69,9 @@ def setup(
     Most need root on the hosts, by sudo. A second run changes nothing. Ansible's whole output is kept in a
     file. The exit code is 1 if a host failed, or you did not agree.
     """
-    variables = _variables(extra, debs=debs, wheelhouse=wheelhouse)
     chosen = playbooks.select(names)
+    variables = _variables(extra, chosen, debs=debs, wheelhouse=wheelhouse)
+    check_given(chosen, {**selection.inventory.setup, **variables}, selection.hosts)
     with Fleet(selection.hosts) as fleet, ui.StatusLine() as status:
         report = None
         if chosen:
@@ -117,20 +120,30 @@ def _nothing_to_run(report: Report, as_json: bool, check: bool) -> int:
     return 1
 
 
-def _variables(extra: Sequence[str], **directories: str | None) -> dict[str, Any]:
-    """Raises UsageError for what is no variable, and for a directory that does not exist."""
+def _variables(extra: Sequence[str], chosen: Sequence[Playbook], **directories: str | None) -> dict[str, Any]:
+    """Raises UsageError for what is no variable, or no value of one, and for a missing directory."""
     found: dict[str, Any] = {}
     for text in extra:
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier():
-            raise UsageError(f"-e {shlex.quote(text)}: expected KEY=VALUE")
+            message = f"-e {shlex.quote(text)}: expected KEY=VALUE"
+            raise UsageError(message, fix="name a variable and its value, as in -e nofile=65536")
+        if problem := playbook_variables.unknown(name) or playbook_variables.misfit(name, value):
+            raise UsageError(f"-e {shlex.quote(name)}: {problem}", fix=_variables_of(chosen))
         found[name] = value
     for name, place in directories.items():
         if place is not None:
             if not os.path.isdir(place):
-                raise UsageError(f"--{name} {shlex.quote(place)}: there is no such directory")
+                message = f"--{name} {shlex.quote(place)}: there is no such directory"
+                raise UsageError(message, fix="name a directory of this machine that has the packages")
             found[name] = os.path.abspath(place)
     return found
+
+
+def _variables_of(chosen: Sequence[Playbook]) -> str:
+    """Where to find the variables."""
+    named = [f"{each.name} has {', '.join(playbook_variables.VARIABLES[each.name])}" for each in chosen]
+    return "; ".join(["correct it", *named, "docs/setup.md has them all"])
 
 
 def _show_plan(plan: Sequence[Step]) -> None:

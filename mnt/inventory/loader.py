@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from mnt import typed
 from mnt.errors import InventoryError, UsageError
-from mnt.inventory import document, hostlist, kinds
+from mnt.inventory import document, hostlist, kinds, playbook_variables
 from mnt.inventory.document import Document
 from mnt.inventory.model import Inventory
 from mnt.inventory.schema import GroupSettings, InventoryFile, NodeNetworkSection
@@ -22,6 +22,7 @@ Plain = dict[str, Any]
 T = TypeVar("T")
 
 _EVERY_KEY = "see docs/inventory.md and inventories/template.yaml for every key"
+_EVERY_VARIABLE = "correct it; docs/setup.md has the variables of each playbook"
 _MAPPING = "for settings write a mapping: hosts: {node1: {nic: eth0}}"
 _ORIGIN = "expected {file: PATH}, {env: NAME} or {command: [PROGRAM, ARG..]}"
 _NO_VALUE = "write where the value comes from, never the value itself"
@@ -55,6 +56,7 @@ def load(file: str | os.PathLike[str], *, any_kind: bool = False) -> Inventory:
         parsed: InventoryFile = typed.convert(plain, InventoryFile, lambda kind, value: kind(value))
     except Misfit as misfit:
         raise _explain(source, plain, misfit) from None
+    _check_setup(source, parsed)
     entries = _entries(source, parsed)
     groups = _groups(source, parsed, known=entries)
     layers = _layers(plain, groups, entries)
@@ -128,6 +130,17 @@ def _secrets(source: Document, parsed: InventoryFile) -> dict[str, Plain]:
         line = source.line(("secrets", name))
         secrets[name] = {"file": file, "env": secret.env, "command": secret.command, "line": line}
     return secrets
+
+
+def _check_setup(source: Document, parsed: InventoryFile) -> None:
+    for name, value in parsed.setup.items():
+        problem = playbook_variables.unknown(name)
+        if problem is not None:
+            message = f"unknown key {name!r} in setup: {problem}"
+            raise source.error(("setup", name), message, fix=_EVERY_VARIABLE)
+        problem = playbook_variables.misfit(name, value)
+        if problem is not None:
+            raise source.error(("setup", name), f"setup.{name}: {problem}", fix=_EVERY_VARIABLE)
 
 
 def _located(source: Document, location: Location, question: Callable[..., T], *args: Any, **known: Any) -> T:

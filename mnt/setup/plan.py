@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from mnt.errors import UsageError
+from mnt.inventory.hostlist import brief
+from mnt.inventory.model import Host
 from mnt.preflight.findings import Severity
 from mnt.preflight.report import Report
-from mnt.setup.playbooks import PLAYBOOKS
+from mnt.setup.playbooks import PLAYBOOKS, Playbook
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,30 @@ def steps(report: Report) -> list[Step]:
     return planned
 
 
+def check_given(chosen: Sequence[Playbook], variables: Mapping[str, Any], hosts: Sequence[Host]) -> None:
+    """Raises UsageError, before a host is asked, if a playbook lacks what only the user can name.
+
+    Args:
+        variables: of the inventory and of the command line.
+    """
+    names = [playbook.name for playbook in chosen]
+    if "container" in names and not variables.get("image"):
+        raise UsageError(
+            "mnt setup container: no image is named",
+            fix="add -e image=/srv/images/train.sif, a file of this machine or on shared storage; "
+            "or set it for good in the inventory: setup: {image: ..}",
+        )
+    nowhere = [host for host in hosts if not _IN_AN_ENVIRONMENT.match(host.python[0])]
+    if "environment" in names and nowhere and not variables.get("environment_path"):
+        pythons = ", ".join(dict.fromkeys(host.python[0] for host in nowhere))
+        raise UsageError(
+            f"mnt setup environment: no place for the environment: python of "
+            f"{brief([host.name for host in nowhere])} is {pythons}",
+            fix="set python in the inventory to PLACE/bin/python, or add -e environment_path=PLACE",
+        )
+
+
+_IN_AN_ENVIRONMENT = re.compile(r".+/bin/python[0-9.]*$")  # as environment.yml finds the place
 _UNREACHABLE = "check the login: mnt preflight -n {host}; mnt run --worker ssh -n {host} true"
 
 # What Ansible and the modules say (ansible-core 2.19, sudo 1.9, apt 2.6), and the way out.

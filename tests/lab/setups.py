@@ -43,6 +43,11 @@ def setup(lab: Lab | Path, name: str, *words: str, ok: bool = True, **variables:
     return played
 
 
+def unjudged(text: str) -> str:
+    """A value of a variable that the playbook alone can judge, as by hand."""
+    return f"{{{{ '{text}' }}}}"
+
+
 def changed(played: dict[str, Any]) -> dict[str, int]:
     """How many tasks changed something, by host."""
     return {host: result["changed"] for host, result in played["hosts"].items()}

@@ -14,7 +14,7 @@ import faults
 import pytest
 import yaml
 from mirror import Mirror, serving
-from setups import allow_sudo
+from setups import allow_sudo, unjudged
 from test_store import JOB, PORT, strangers_visit, training_python
 from waiting import PATIENCE, wait_for
 
@@ -252,11 +252,14 @@ def test_ufw_and_firewalld_let_the_training_network_through(hosts: Lab, play: Pl
         ({"training_sources": "0.0.0.0/0"}, "0.0.0.0/0 is everybody"),
         ({"training_sources": "192.0.2.0/24"}, "is in training_sources, 192.0.2.0/24"),
         (
-            {"training_sources": "192.0.2.0/24 }; flush ruleset"},
+            {"training_sources": unjudged("192.0.2.0/24 }; flush ruleset")},
             "training_sources must be the training network",
         ),
-        ({"training_sources": "192.0.2.0/24", "open_ports": "1 accept; flush"}, "ports are numbers"),
-        ({"training_firewall": "off"}, "training_firewall is present or absent"),
+        (
+            {"training_sources": "192.0.2.0/24", "open_ports": unjudged("1 accept; flush")},
+            "ports are numbers",
+        ),
+        ({"training_firewall": unjudged("off")}, "training_firewall is present or absent"),
     ],
 )
 def test_wrong_variables_change_nothing(hosts: Lab, play: Play, variables: dict[str, str], says: str) -> None:

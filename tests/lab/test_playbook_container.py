@@ -9,7 +9,7 @@ import faults
 import pytest
 from images import WORDS, docker_archive, root_file_system
 from mirror import serving
-from setups import allow_sudo, changed, output, problem, setup
+from setups import allow_sudo, changed, output, problem, setup, unjudged
 
 from mnt.lab.lab import Lab
 
@@ -137,9 +137,12 @@ def test_apptainer_gets_a_file_that_it_can_read(lab: Lab, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("variables", "says"),
     [
-        ({}, "image is the whole path of a file of the head, or a reference"),
-        ({"image": "/srv/x.sif", "runtime": "docker"}, "runtime is apptainer, podman or charliecloud"),
-        ({"image": "/srv/x.sif; reboot"}, "image is the whole path of a file"),
+        ({"image": unjudged("")}, "image is the whole path of a file of the head, or a reference"),
+        (
+            {"image": "/srv/x.sif", "runtime": unjudged("docker")},
+            "runtime is apptainer, podman or charliecloud",
+        ),
+        ({"image": unjudged("/srv/x.sif; reboot")}, "image is the whole path of a file"),
         (
             {"image": "/srv/x.sif", "runtime": "podman"},
             "/srv/x.sif is no file for podman: a .tar of podman save",

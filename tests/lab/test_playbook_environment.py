@@ -16,7 +16,7 @@ from typing import Any
 import faults
 import pytest
 from mirror import make_wheel, serving
-from setups import allow_sudo, changed, output, problem, setup, snapshot
+from setups import allow_sudo, changed, output, problem, setup, snapshot, unjudged
 
 from mnt.lab.lab import Lab, LabHost
 
@@ -255,7 +255,7 @@ def test_the_password_of_the_index_is_in_no_command_line(
         ("/usr", {}, "/usr exists, and was not made by this playbook; set environment_path to a new place"),
         ("/srv/e", {"environment_packages": "torch;reboot"}, "'torch;reboot' is no requirement such as"),
         ("/srv/e", {"environment_python": "python9"}, "has no python9 (python9 not found); install it"),
-        ("/srv/e", {"use_uv": "yes please"}, "use_uv is auto, true or false"),
+        ("/srv/e", {"use_uv": unjudged("yes please")}, "use_uv is auto, true or false"),
         ("/srv/e", {"environment_packages": "no-such-thing-at-all"}, "No matching distribution found"),
     ],
 )

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from mnt.inventory.playbook_variables import VARIABLES, misfit
 from mnt.preflight.registry import all_checks
 from mnt.setup.playbooks import PLAYBOOKS
 
@@ -101,6 +102,90 @@ def test_programs_are_files_of_their_own(file: Path) -> None:
         module = task.get("ansible.builtin.command")
         words = module.get("argv", []) if isinstance(module, dict) else []
         assert not [word for word in words if isinstance(word, str) and "\n" in word], task["name"]
+
+
+# --- variables -------------------------------------------------------------------------------------------
+
+PLAIN = re.compile(r"\(?(\w+)(?: \| string)?\)? is match\('(.*?)\$?'\)")
+CHOICE = re.compile(r"\(?(\w+)(?: \| string)?((?: \| lower)?)\)? in \[(.*)\]")
+ITEMS = re.compile(r"(\w+) \| reject\('match', '(.*?)\$?'\)")
+OF_LISTS = {"system_more": "system_packages", "ops": "deepspeed_ops", "untouched_ports": "open_ports"}
+
+
+def texts_of(name: str) -> str:
+    """A playbook with the tasks that it includes."""
+    text = (ROOT / "playbooks" / f"{name}.yml").read_text()
+    included = re.findall(r"tasks/(\w+\.yml)", text)
+    return text + "".join((ROOT / "playbooks" / "tasks" / file).read_text() for file in included)
+
+
+def defaults(name: str) -> dict[str, Any]:
+    (play,) = yaml.safe_load((ROOT / "playbooks" / f"{name}.yml").read_text())
+    found: dict[str, Any] = play["vars"]
+    return found
+
+
+def forms_in(name: str) -> dict[str, str]:
+    """What a playbook itself asks of its variables, as patterns."""
+    (play,) = yaml.safe_load((ROOT / "playbooks" / f"{name}.yml").read_text())
+    found = {}
+    for task in tasks(play["tasks"]):
+        that = task.get("ansible.builtin.assert", {}).get("that", [])
+        for condition in [that] if isinstance(that, str) else that:
+            for part in str(condition).split(" and "):
+                if match := PLAIN.fullmatch(part):
+                    found[match[1]] = match[2]
+                elif match := CHOICE.fullmatch(part):
+                    words = "|".join(re.findall("'([^']*)'", match[3]))
+                    found[match[1]] = f"(?i:{words})" if match[2] else words
+                elif match := ITEMS.match(part):
+                    found[OF_LISTS[match[1]]] = match[2]
+    if name == "container":
+        found["runtime"] = "|".join(defaults(name)["commands"])  # `runtime in commands`
+    return found
+
+
+def test_variables_are_known_for_each_playbook() -> None:
+    assert [*VARIABLES] == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_variables_are_those_of_the_playbook(name: str) -> None:
+    """Of its own, or of the tasks that it includes."""
+    text = texts_of(name)
+    optional = {*re.findall(r"(\w+) \| default\(", text)}
+    assert {*VARIABLES[name]} <= {*defaults(name)} | optional
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_variables_are_those_of_the_page(name: str) -> None:
+    page = (ROOT / "docs" / "setup.md").read_text()
+    section = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+    rows = [row.split("|")[1] for row in section.splitlines() if row.startswith("| `")]
+    assert {word for row in rows for word in re.findall(r"`(\w+)`", row)} == {*VARIABLES[name]}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_forms_of_variables_are_those_of_the_playbook(name: str) -> None:
+    wanted = {key: form.pattern for key, form in VARIABLES[name].items() if form is not None}
+    found = {key: pattern for key, pattern in forms_in(name).items() if key in VARIABLES[name]}
+    assert {key: wanted.get(key) for key in found} == found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_defaults_of_variables_have_their_form(name: str) -> None:
+    for key, value in defaults(name).items():
+        form = VARIABLES[name].get(key)
+        if form is not None and value != [] and not (key == "image" and value == ""):
+            assert misfit(key, str(value)) is None, key
+
+
+def test_a_variable_of_several_playbooks_has_one_form() -> None:
+    forms: dict[str, set[object]] = {}
+    for variables in VARIABLES.values():
+        for key, form in variables.items():
+            forms.setdefault(key, set()).add(form)
+    assert [key for key, found in forms.items() if len(found) > 1] == []
 
 
 def tasks(tree: object) -> Iterator[dict[str, Any]]:
