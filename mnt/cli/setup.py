@@ -17,16 +17,16 @@ from mnt.errors import UsageError
 from mnt.fleet import Fleet
 from mnt.fleet.login.terminal import agreed, ask_secret
 from mnt.inventory import playbook_variables
-from mnt.inventory.hostlist import brief, fold
+from mnt.inventory.hostlist import brief, fold, sentences
 from mnt.preflight.findings import Severity
 from mnt.preflight.look import first_look, look
 from mnt.preflight.registry import select as select_checks
 from mnt.preflight.report import Report
 from mnt.setup import playbooks
-from mnt.setup.plan import Step, advice, check_given, steps
-from mnt.setup.play import HostResult, Played
+from mnt.setup.plan import Step, check_given, steps
+from mnt.setup.play import Played
 from mnt.setup.playbooks import Playbook
-from mnt.setup.run import Options, run_steps, users
+from mnt.setup.run import Options, failures, run_steps, users
 
 _COLOURS = {"ok": "green", "changed": "yellow", "failed": "red", "unreachable": "red", "stopped": "red"}
 
@@ -96,7 +96,7 @@ def setup(
         done[step.playbook] = played
         status.show("")
         if not as_json:
-            _show(step.playbook, played, users(facts), check=check)
+            _show(step.playbook, played, users(facts), log, check=check)
             what = "what would change, as a diff, is in Ansible's output" if check else "Ansible's output"
             ui.info(f"{what}: {log}")
 
@@ -168,7 +168,8 @@ def _password(hosts: Sequence[str]) -> str:
     return given
 
 
-def _show(name: str, played: Played, accounts: Mapping[str, str], *, check: bool) -> None:
+def _show(name: str, played: Played, accounts: Mapping[str, str], log: Path, *, check: bool) -> None:
+    """Its hosts, what it says of them, and what failed: equal lines of several hosts once."""
     words = {"changed": "would change"} if check else {}
     rows: list[list[str | ui.Cell]] = [
         [
@@ -182,17 +183,15 @@ def _show(name: str, played: Played, accounts: Mapping[str, str], *, check: bool
         for host, result in played.hosts.items()
     ]
     ui.table(["PLAYBOOK", "HOST", "STATUS", "TASKS", "CHANGED", "SKIPPED"], rows)
+    said = [(host, line) for host, result in played.hosts.items() for line in dict.fromkeys(result.reports)]
+    for sentence in sentences(said):
+        ui.plain(sentence)
+    again = f"read {shlex.quote(os.fspath(log))}; then run it again: mnt setup {name}"
     if played.error is not None:
-        ui.failure(f"{name}: {played.error}")
-    for host, result in _failed(played):
-        text = result.problem or "no reason given"
-        user = accounts.get(host, "the user")
-        way = advice(text, name, host=host, user=user, unreachable=result.unreachable)
-        ui.failure(f"{host}: {text}", result.fix or way)
-
-
-def _failed(played: Played) -> list[tuple[str, HostResult]]:
-    return [(host, result) for host, result in played.hosts.items() if result.problem is not None]
+        ui.failure(f"{name}: {played.error}", again)
+    for failed in failures(played, name, accounts):
+        way = failed.fix or f"{again} -n {shlex.quote(fold(failed.hosts))}"
+        ui.failure(f"{fold(failed.hosts)}: {failed.problem}", way)
 
 
 def _document(ok: bool, done: Mapping[str, Played], *, check: bool) -> dict[str, Any]:
@@ -210,6 +209,7 @@ def _document(ok: bool, done: Mapping[str, Played], *, check: bool) -> dict[str,
                         "changed": result.changed,
                         "skipped": result.skipped,
                         "problem": result.problem,
+                        "reports": result.reports,
                     }
                     for host, result in played.hosts.items()
                 },

@@ -26,6 +26,10 @@ from mnt.network.decision import NetworkDecision
 # Types whose source names the server: the same on all hosts, and worth a check.
 _NAMED_SOURCES = ("nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "glusterfs")
 
+_UNKNOWN_NAME = (
+    "check the name; if another ssh_config than ~/.ssh/config has it: mnt init --ssh-config FILE; "
+    "else set its `address` in the inventory"
+)
 _TEMPLATE = re.compile(r"\{[{%#]")  # what begins a template of Ansible's
 _SHOWN = 200  # characters of a value that no inventory can have
 
@@ -186,7 +190,8 @@ def _fits(document: Mapping[str, Any]) -> bool:
 def _entry(name: str, found: Found, network: Training, more: Mapping[str, Any]) -> HostEntry:
     if name in found.errors:
         error = found.errors[name]
-        return HostEntry(name, problem=f"{error.phase}: {error.reason}", fix=error.advice)
+        fix = _UNKNOWN_NAME if error.phase == "resolve" else error.advice
+        return HostEntry(name, problem=f"{error.phase}: {error.reason}", fix=fix)
     if first := found.facts.twins().get(name):
         return HostEntry(name, problem=f"the same machine as {first}", fix="leave one of them out")
     nic = {"nic": network.nics[name]} if name in network.nics else {}

@@ -22,6 +22,9 @@ from mnt.remote.common.refusal import Refused
 # Of a file that is completed; one of 1,000 hosts has some 100,000 and 5,000.
 _MOST_CHARACTERS, _MOST_VALUES = 256 * 1024, 10_000
 
+_ELSEWHERE = "write another file: mnt init -o FILE"
+_OPTIONS = {"identity": "--identity", "config": "--ssh-config"}
+
 
 def read(file: str, *, by_path: bool) -> str | None:
     """The text of the file; None: there is none.
@@ -37,7 +40,7 @@ def read(file: str, *, by_path: bool) -> str | None:
         text = read_bytes(file if by_path else find.own(file), document.MOST_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         problem = strerror(error) if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise UsageError(f"{file}: cannot be read: {problem}") from None
+        raise UsageError(f"{file}: cannot be read: {problem}", fix=_ELSEWHERE) from None
     if text:
         _check(file, text)
     return text
@@ -64,12 +67,13 @@ def login(user: str | None, identity: str | None, config: str | None) -> dict[st
     for key, path in files.items():
         if path is None:
             continue
+        fix = f"name a file of this machine, or leave {_OPTIONS[key]} out: mnt then does as ssh does"
         try:
             place = expanded(path)
         except OSError as error:
-            raise UsageError(f"{path}: {strerror(error)}") from None
+            raise UsageError(f"{path}: {strerror(error)}", fix=fix) from None
         if not os.path.isfile(place):
-            raise UsageError(f"{path}: there is no such file")
+            raise UsageError(f"{path}: there is no such file", fix=fix)
         found[key] = path if path.startswith("~") else os.path.abspath(place)
     return found
 
@@ -124,5 +128,5 @@ def save(file: str, text: str) -> None:
     except Refused as refusal:
         raise UsageError(f"{directory}: {refusal.message}", fix=refusal.fix) from None
     except OSError as error:
-        raise UsageError(f"{directory}: cannot be made: {strerror(error)}") from None
-    ui.write_file(file, text)
+        raise UsageError(f"{directory}: cannot be made: {strerror(error)}", fix=_ELSEWHERE) from None
+    ui.write_file(file, text, fix=_ELSEWHERE)

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, TypedDict
 
@@ -26,7 +26,8 @@ from mnt.setup.hosts import literal
 from mnt.setup.playbooks import Playbook
 from mnt.tasks.shape import shaped
 
-_LONGEST = 600  # characters of a task's message
+_LONGEST = 600  # characters of a task's message, and of a line of a report
+_MOST_REPORTED = 100  # lines of a host
 _MOST_TOLD = 1 << 20  # bytes of events at a time
 _TAIL = 64 * 1024  # bytes of Ansible's output that are searched for its last words
 _TICK = 0.1  # seconds
@@ -75,6 +76,7 @@ class Told(TypedDict):
     task: _Text
     changed: bool
     messages: Annotated[list[_Text], Meta(max_length=16)]  # in a loop, of each item that failed
+    report: Annotated[list[_Text], Meta(max_length=17)]  # what the playbook says to people
     stderr: _Text  # the end of it
 
 
@@ -92,6 +94,7 @@ class HostResult:
     fix: str | None = None
     unreachable: bool = False
     ended: bool = False  # the playbook has come to its end here
+    reports: list[str] = field(default_factory=list)  # lines that the playbook says of the host
 
     @property
     def status(self) -> str:
@@ -183,7 +186,8 @@ def _private_directory() -> Iterator[Path]:
     except Refused as refusal:
         raise MntError(refusal.message, fix=refusal.fix) from None
     except OSError as error:
-        raise MntError(f"no directory for Ansible's files: {strerror(error)}") from None
+        fix = "make room for files of this user in /tmp, and run this again"
+        raise MntError(f"no directory for Ansible's files: {strerror(error)}", fix=fix) from None
     try:
         yield Path(private)
     finally:
@@ -309,6 +313,8 @@ def _take(line: bytes, results: Mapping[str, HostResult], tell: Callable[[str], 
     elif told["event"] == "ok":
         host.ok += 1
         host.changed += told["changed"]
+        room = _MOST_REPORTED - len(host.reports)
+        host.reports += [" ".join(line.split())[:_LONGEST] for line in told["report"][: max(0, room)]]
     elif told["event"] == "skipped":
         host.skipped += 1
     elif told["event"] == "unreachable":

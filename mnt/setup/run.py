@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +14,7 @@ from typing import Any
 from mnt.errors import HostError, MntError
 from mnt.facts.fleet import FleetFacts
 from mnt.fleet import Fleet, Timeouts
+from mnt.inventory.hostlist import fold, group
 from mnt.network.decision import NetworkDecision
 from mnt.paths import state_directory
 from mnt.remote.common.files import make_directories, strerror
@@ -19,7 +22,7 @@ from mnt.remote.common.owners import check_owners
 from mnt.remote.common.refusal import Refused
 from mnt.setup import playbooks
 from mnt.setup.hosts import ansible_inventory
-from mnt.setup.plan import Step
+from mnt.setup.plan import Step, advice
 from mnt.setup.play import Played, play
 
 
@@ -92,6 +95,35 @@ def with_reasons(played: Played, refused: Mapping[str, HostError]) -> Played:
     return replace(played, hosts=hosts)
 
 
+@dataclass(frozen=True)
+class Failure:
+    """What failed on some hosts, in the same words. `fix`: None: the message must do."""
+
+    hosts: tuple[str, ...]
+    problem: str
+    fix: str | None
+
+
+def failures(played: Played, playbook: str, accounts: Mapping[str, str]) -> list[Failure]:
+    """What failed, with the way out; equal failures of several hosts are one.
+
+    Args:
+        accounts: of `users`.
+    """
+    alike = {
+        host: (result.problem, result.fix, result.unreachable, accounts.get(host, "the user"))
+        for host, result in played.hosts.items()
+        if result.problem is not None
+    }
+    found = []
+    for hosts in group(alike):
+        problem, fix, unreachable, user = alike[hosts[0]]
+        text = problem or "no reason given"
+        way = fix or advice(text, playbook, host=fold(hosts), user=user, unreachable=unreachable)
+        found.append(Failure(hosts, text, way))
+    return found
+
+
 def users(facts: FleetFacts) -> dict[str, str]:
     """Who logs in, by host, where it is known."""
     return {name: said.login.user for name, said in facts.facts.items() if said.login and said.login.user}
@@ -103,12 +135,20 @@ def _log(playbook: str) -> Path:
         directory = state_directory() / "setup"
         make_directories(directory)
         check_owners(os.fspath(directory))
-        log = directory / f"{time.strftime('%Y%m%d-%H%M%S')}-{playbook}.log"
-        log.touch(mode=0o600)
+        return _new_file(directory, f"{time.strftime('%Y%m%d-%H%M%S')}-{playbook}")
     except Refused as refusal:
         raise MntError(f"Ansible's output: {refusal.message}", fix=refusal.fix) from None
     except OSError as error:
         raise MntError(
             f"{error.filename}: Ansible's output cannot be kept: {strerror(error)}", fix="set XDG_STATE_HOME"
         ) from None
-    return log
+
+
+def _new_file(directory: Path, name: str) -> Path:
+    """It never is one that is there: two runs may begin in the same second. Raises OSError."""
+    for number in itertools.count(1):
+        file = directory / (f"{name}.log" if number == 1 else f"{name}-{number}.log")
+        with contextlib.suppress(FileExistsError):
+            file.touch(mode=0o600, exist_ok=False)
+            return file
+    raise AssertionError("there is always another name")

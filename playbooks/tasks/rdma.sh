@@ -2,7 +2,7 @@
 # What playbooks/rdma.yml does on a host besides packages: no Python is needed there.
 #
 #   rdma.sh load      MNT_MODULES: loads those that the kernel has, now and at boot; MNT_CHECK=yes: change nothing
-#   rdma.sh report    what ibv_devinfo shows
+#   rdma.sh report    a line for each port, by ibv_devinfo
 #
 # It prints `mnt-changed: ..` for each change, `mnt-error: ..` for the reason of a failure, and `mnt-done` at the end.
 set -u
@@ -54,7 +54,14 @@ report() {
     elif [ -z "$(ls /sys/class/infiniband 2>/dev/null)" ]; then
         echo "the kernel shows no RDMA device"
     else
-        ibv_devinfo 2>&1
+        ibv_devinfo 2>&1 | awk '
+            $1 == "hca_id:" { device = $2 }
+            device == "" && NF { print; next } # what it says if it fails
+            $1 == "port:" { port = $2 }
+            $1 == "state:" { state = $2 }
+            $1 == "active_mtu:" { mtu = $2 }
+            $1 == "link_layer:" { print device " port " port ": " state ", " $2 ", MTU " mtu; next }
+        '
     fi
     return 0
 }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 from fix_style import complaint
 
@@ -33,3 +36,22 @@ def test_fixes_in_style(fix: str) -> None:
 )
 def test_fixes_out_of_style(fix: str, reason: str) -> None:
     assert complaint(fix) == reason
+
+
+MNT = Path(__file__).parents[2] / "mnt"
+OF_SETUP = [
+    MNT / "cli" / "init.py",
+    MNT / "cli" / "setup.py",
+    *MNT.glob("init/*.py"),
+    *MNT.glob("setup/*.py"),
+]
+ERRORS = ("MntError", "UsageError", "InventoryError", "HostError", "OutputError")
+
+
+@pytest.mark.parametrize("file", OF_SETUP, ids=lambda file: f"{file.parent.name}/{file.stem}")
+def test_each_error_of_init_and_setup_has_a_fix(file: Path) -> None:
+    """Who runs these begins with mnt: each error says how to go on."""
+    calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
+    made = [call for call in calls if ast.unparse(call.func) in ERRORS]
+    without = [call.lineno for call in made if "fix" not in [word.arg for word in call.keywords]]
+    assert without == []

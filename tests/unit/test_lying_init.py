@@ -18,9 +18,10 @@ from test_fuzz_facts import rich
 
 from mnt.cli.init import _show_notes
 from mnt.errors import HostError
+from mnt.facts.fleet import FleetFacts
 from mnt.facts.survey import Survey
 from mnt.init import first
-from mnt.init.draft import Draft, HostEntry
+from mnt.init.draft import Draft, Found, HostEntry, propose
 from mnt.init.look import draft
 from mnt.init.write import render
 from mnt.inventory import loader
@@ -38,6 +39,18 @@ PACKAGES = {"torch": "2.13.0+cpu", "deepspeed": "0.19.8", "transformers": "5.1"}
 
 
 @cache
+def test_a_name_that_is_not_known_may_be_in_another_ssh_config() -> None:
+    hosts = (Host("nowhere", "nowhere"), Host("closed", "10.0.0.9"))
+    errors = {
+        "nowhere": HostError("nowhere", "resolve", "unknown", fix="check the name"),
+        "closed": HostError("closed", "connect", "refused", fix="start sshd"),
+    }
+    facts = FleetFacts(Inventory("c", "c.yaml", hosts), hosts, {}, errors)
+    unknown, closed = propose(Found(facts, {}, errors), []).hosts
+    assert "mnt init --ssh-config FILE" in str(unknown.fix)
+    assert closed.fix == "start sshd"
+
+
 def _honest(number: int) -> str:
     probe = json.loads(msgspec.json.encode(rich(number)))
     survey = {

@@ -11,12 +11,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
-PLAYBOOKS = Path(__file__).parents[2] / "playbooks"
+PROGRAMS = Path(__file__).parents[2] / "playbooks" / "tasks"
 EVE = 64999
 PR_SET_NAME, PR_SET_DUMPABLE = 15, 4
 NAME = "mnt-daemond"
@@ -25,17 +23,10 @@ pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can become a
 Start = Callable[..., int]
 
 
-def program(file: str, task: str) -> str:
-    """The Python of a task, by its name."""
-    tasks: list[dict[str, Any]] = yaml.safe_load((PLAYBOOKS / file).read_text())
-    tasks = tasks[0].get("tasks", tasks)
-    (found,) = [each for each in tasks if each["name"] == task]
-    text: str = found["ansible.builtin.command"]["argv"][2]
-    return text
-
-
-def run(text: str, *args: str) -> str:
-    done = subprocess.run([sys.executable, "-c", text, *args], capture_output=True, text=True)
+def run(program: str, *args: str) -> str:
+    """What a program of the playbooks prints."""
+    argv = [sys.executable, str(PROGRAMS / program), *args]
+    done = subprocess.run(argv, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -81,8 +72,7 @@ def start() -> Iterator[Start]:
 
 
 def daemon(file: Path) -> str:
-    look = program("tasks/daemon.yml", "Look at the process of {{ daemon }}")
-    return run(look, NAME, str(file), "nobody,no-such-user").strip()
+    return run("daemon.py", NAME, str(file), "nobody,no-such-user").strip()
 
 
 def test_a_daemon_of_anybody_else_does_not_run(tmp_path: Path, start: Start) -> None:
@@ -122,8 +112,7 @@ def test_only_roots_sshd_gets_larger_limits(start: Start) -> None:
         pytest.skip("orphans have another parent here")
     others = [start("sshd", EVE), start("sshd", EVE, dumpable=0), start("sshd", EVE, 0, 0)]
     start(b"\xff\n", EVE)
-    look = program("tuning.yml", "Raise the limits of the sshd that runs")
-    said = run(look, "0", "512", "look")
+    said = run("tuning.py", "sshd", "0", "512", "look")
     found = {int(line.split()[2]) for line in said.splitlines()}
     assert ours in found
     assert found.isdisjoint(others)

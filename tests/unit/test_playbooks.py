@@ -198,3 +198,48 @@ def tasks(tree: object) -> Iterator[dict[str, Any]]:
     if isinstance(tree, list):
         for each in tree:
             yield from tasks(each)
+
+
+# --- what rdma.sh reports ----------------------------------------------------------------------------------
+
+DEVINFO = """hca_id:	mlx5_0
+	transport:			InfiniBand (0)
+	fw_ver:				20.36.1010
+	phys_port_cnt:			1
+		port:	1
+			state:			PORT_ACTIVE (4)
+			max_mtu:		4096 (5)
+			active_mtu:		4096 (5)
+			sm_lid:			1
+			link_layer:		InfiniBand
+
+hca_id:	mlx5_1
+		port:	1
+			state:			PORT_DOWN (1)
+			active_mtu:		1024 (3)
+			link_layer:		Ethernet
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("printed", "report"),
+    [
+        (
+            DEVINFO,
+            "mlx5_0 port 1: PORT_ACTIVE, InfiniBand, MTU 4096\n"
+            "mlx5_1 port 1: PORT_DOWN, Ethernet, MTU 1024\n",
+        ),
+        ("No IB devices found\n", "No IB devices found\n"),
+        ("Failed to get IB devices list: no such thing\n", "Failed to get IB devices list: no such thing\n"),
+    ],
+)
+def test_rdma_reports_a_line_for_each_port(tmp_path: Path, printed: str, report: str) -> None:
+    (tmp_path / "said").write_text(printed)
+    (tmp_path / "class").mkdir()
+    (tmp_path / "class" / "mlx5_0").mkdir()
+    program = (ROOT / "playbooks" / "tasks" / "rdma.sh").read_text()
+    stand_in = f"ibv_devinfo() {{ cat {tmp_path}/said; }}\n"
+    script = stand_in + program.replace("/sys/class/infiniband", str(tmp_path / "class"))
+    done = subprocess.run(["sh", "-s", "report"], input=script, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == (report, "")

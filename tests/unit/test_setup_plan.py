@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from network_facts import host, nic
 
+from mnt.cli.setup import _show
 from mnt.errors import HostError, UsageError
 from mnt.facts.fleet import FleetFacts
 from mnt.fleet import Timeouts
@@ -29,7 +30,7 @@ from mnt.setup import playbooks
 from mnt.setup.hosts import ansible_inventory
 from mnt.setup.plan import Step, advice, steps
 from mnt.setup.play import HostResult, Played, _last_words, _take
-from mnt.setup.run import with_reasons
+from mnt.setup.run import Failure, failures, with_reasons
 
 HOSTS = tuple(Host(f"node{number}", f"10.0.0.{number}") for number in (1, 2, 3))
 INVENTORY = Inventory("c", "c.yaml", HOSTS)
@@ -208,7 +209,15 @@ def test_a_single_host_does_not_widen_the_training_network() -> None:
 def heard(*events: dict[str, Any]) -> dict[str, HostResult]:
     results = {"node1": HostResult(), "node2": HostResult()}
     for event in events:
-        told = {"host": "node1", "task": "", "changed": False, "messages": [], "stderr": "", **event}
+        told = {
+            "host": "node1",
+            "task": "",
+            "changed": False,
+            "messages": [],
+            "report": [],
+            "stderr": "",
+            **event,
+        }
         _take(json.dumps(told).encode(), results, lambda task: None)
     return results
 
@@ -227,6 +236,79 @@ def test_events() -> None:
     assert not Played(found).ok
     assert Played({"node1": HostResult(ok=1, changed=1, ended=True)}).ok
     assert not Played({}, "it ran on none").ok
+
+
+def test_reports_are_lines_and_bounded() -> None:
+    found = heard(
+        {"event": "ok", "report": ["mlx5_0 port 1:\n PORT_ACTIVE", "x" * 2000]},
+        *({"event": "ok", "report": [str(n)] * 17} for n in range(9)),
+    )
+    first, second, *others = found["node1"].reports
+    assert (first, second) == ("mlx5_0 port 1: PORT_ACTIVE", "x" * 600)
+    assert len(others) == 98
+    assert heard({"event": "ok", "report": ["x"] * 18})["node1"].status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("said", "report"),
+    [
+        ({"msg": "ACS is on"}, ["ACS is on"]),
+        ({"msg": "one\ntwo\n\n"}, ["one", "two"]),
+        ({"msg": ["one", "", 5, {"a": 1}, "two"]}, ["one", "two"]),
+        ({"msg": [str(n) for n in range(20)]}, [*map(str, range(16)), "and 4 more, in Ansible's output"]),
+        ({"msg": "x" * 9000}, ["x" * 2000]),
+        ({"msg": "\ud800"}, ["?"]),
+        ({"msg": 5}, []),
+        ({}, []),
+    ],
+)
+def test_what_a_playbook_reports(said: dict[str, Any], report: list[str]) -> None:
+    assert pytest.importorskip("mnt.setup.callback.awx_display").report_of(said) == report
+
+
+def test_equal_failures_of_hosts_are_one() -> None:
+    hosts = {f"node{n}": HostResult(problem="Install: no space left on device") for n in (1, 2, 3)}
+    hosts["node4"] = HostResult(problem="Install: something else")
+    hosts["node5"] = HostResult(problem="Install: no space left on device", fix="another")
+    hosts["node6"] = HostResult(ended=True)
+    hosts["node7"] = HostResult(problem="Facts: mnt is not in the sudoers file")
+    hosts["node8"] = HostResult(problem="Facts: mnt is not in the sudoers file")
+    full = "Install: no space left on device"
+    assert failures(Played(hosts), "system", {"node7": "mnt", "node8": "mnt"}) == [
+        Failure(
+            ("node1", "node2", "node3"),
+            full,
+            "free space on node[1-3], and run this again: it goes on where it stopped",
+        ),
+        Failure(("node4",), "Install: something else", None),
+        Failure(("node5",), full, "another"),
+        Failure(("node7", "node8"), "Facts: mnt is not in the sudoers file", "let mnt use sudo on node[7-8]"),
+    ]
+
+
+def test_the_summary_has_each_line_once_and_a_way_out_of_each(capsys: pytest.CaptureFixture[str]) -> None:
+    def result(*reports: str, **more: Any) -> HostResult:
+        return HostResult(reports=list(reports), **more)
+
+    hosts = {
+        "node1": result("ACS is on", "x", "x", problem="Ask: odd"),
+        "node2": result("ACS is on", problem="Ask: odd"),
+        "node3": result("node1: \x1b[2Ja lie\nnode2: a lie", ended=True),
+    }
+    _show("tuning", Played(hosts, "Ansible has ended early"), {}, Path("/var/a log"), check=False)
+    out, err = capsys.readouterr()
+    assert out.splitlines()[4:] == [
+        "node[1-2]: ACS is on",
+        "node1: x",
+        "node3: node1: [2Ja lie node2: a lie",
+    ]
+    again = "  fix: read '/var/a log'; then run it again: mnt setup tuning"
+    assert err.splitlines() == [
+        "tuning: Ansible has ended early",
+        again,
+        "node[1-2]: Ask: odd",
+        f"{again} -n 'node[1-2]'",
+    ]
 
 
 def test_an_event_that_is_none_is_a_failure_of_its_host() -> None:

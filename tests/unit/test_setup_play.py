@@ -122,6 +122,25 @@ def test_where_one_failure_ends_it_for_all_nobody_has_succeeded(hosts: AnsibleHo
     assert (statuses(played), played.ok) == ("stopped stopped failed", False)
 
 
+REPORT = """
+    - name: Report
+      ansible.builtin.debug:
+        msg: "{{ asked.ping | default('nothing') }}"
+    - name: No report
+      ansible.builtin.assert: {that: true, success_msg: "{{ asked.ping | default('nothing') }}"}
+"""
+
+
+def test_reports_are_of_the_host_that_they_are_about(hosts: AnsibleHosts) -> None:
+    lie = "node1: a lie\r\x1b[2K\n" * 50 + "x" * 10**6
+    hosts.answer("node3", json.dumps({"changed": False, "ping": lie, "msg": "no debug"}))
+    played = hosts.play(PING + REPORT)
+    assert [played.hosts[host].reports for host in ("node1", "node2")] == [["pong"], ["pong"]], hosts.log
+    said = played.hosts["node3"].reports
+    assert len(said) == 17
+    assert all(len(line) <= 600 and "\n" not in line for line in said)
+
+
 def test_ansible_itself_fails(hosts: AnsibleHosts) -> None:
     played = hosts.play("- hosts: all\n  nonsense: true\n")
     assert (statuses(played), played.ok) == ("stopped stopped stopped", False)

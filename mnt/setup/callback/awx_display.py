@@ -23,7 +23,8 @@ extends_documentation_fragment: [default_callback, result_format_callback]
 """
 
 _LONGEST = 2000  # characters of a text; `Told` in mnt/setup/play.py allows as many
-_MOST = 16  # messages of an event
+_MOST = 16  # messages of an event, and lines of a report
+_REPORTS = ("ansible.builtin.debug", "debug")  # the module by which a playbook says something to people
 
 
 class CallbackModule(Default):  # type: ignore[misc, unused-ignore] # Ansible has no types
@@ -70,11 +71,12 @@ class CallbackModule(Default):  # type: ignore[misc, unused-ignore] # Ansible ha
             host=host.get_name(),
             task=task.get_name(),
             changed=answer.get("changed") is True,
+            report=report_of(answer) if event == "ok" and task.action in _REPORTS else [],
             **words_of(answer),
         )
 
     def _tell(self, event: str, **more: Any) -> None:
-        told = {"host": "", "task": "", "changed": False, "messages": [], "stderr": "", **more}
+        told = {"host": "", "task": "", "changed": False, "messages": [], "report": [], "stderr": "", **more}
         line = json.dumps({"event": event, **told, "task": _text(told["task"])})
         self._events.write(line.encode("ascii") + b"\n")
 
@@ -83,6 +85,15 @@ def words_of(answer: Mapping[str, Any]) -> dict[str, Any]:
     """The words of an answer, of which each value may be anything."""
     stderr = answer.get("stderr") or answer.get("module_stderr")
     return {"messages": _messages(answer), "stderr": _text(stderr, end=True)}
+
+
+def report_of(answer: Mapping[str, Any]) -> list[str]:
+    """What a playbook says to people of a host: a text, or several lines. The words may be the host's."""
+    said = answer.get("msg")
+    lines = said.splitlines() if isinstance(said, str) else said if isinstance(said, list) else []
+    texts = [text for text in map(_text, lines) if text.strip()]
+    more = len(texts) - _MOST
+    return [*texts[:_MOST], f"and {more} more, in Ansible's output"] if more > 0 else texts
 
 
 def _messages(answer: Mapping[str, Any]) -> list[str]:
