@@ -17,7 +17,7 @@ import resource
 import sys
 
 KINDS = {"memlock": (resource.RLIMIT_MEMLOCK, 1024, "KiB"), "nofile": (resource.RLIMIT_NOFILE, 1, "files")}
-CAP_SYS_ADMIN, CAP_SYS_RESOURCE = 21, 24  # linux/capability.h
+CAP_SYS_ADMIN = 21  # linux/capability.h
 NR_OPEN = "/proc/sys/fs/nr_open"  # files that a process may open, for root too
 SHM = "/dev/shm"
 ENOUGH = 0.99  # of a size: file systems round it
@@ -29,9 +29,7 @@ def able(memlock, nofile, shm_size):
     for name, text in (("memlock", memlock), ("nofile", nofile)):
         kind, unit, of = KINDS[name]
         limit = wanted(text, unit)
-        try:
-            resource.setrlimit(kind, (limit, limit))
-        except (OSError, ValueError):
+        if not can_set(kind, limit):
             most, why = allowed(name, limit)
             wrong.append(
                 "%s can be at most %d %s (%s), not %s" % (name, most // unit, of, why, named(text, of))
@@ -59,15 +57,23 @@ def wanted(text, unit):
     return resource.RLIM_INFINITY if text == "unlimited" else int(text) * unit
 
 
+def can_set(kind, limit):
+    try:
+        resource.setrlimit(kind, (limit, limit))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
 def allowed(name, limit):
     """The largest limit that this host can have, and what keeps it there."""
-    hard = resource.getrlimit(KINDS[name][0])[1]
+    kind = KINDS[name][0]
     if name == "nofile":
         with open(NR_OPEN) as file:
             most = int(file.read())
-        if capable(CAP_SYS_RESOURCE) or hard == most < limit:
+        if limit > most and can_set(kind, most):
             return most, "fs.nr_open of the kernel"
-    return hard, "no CAP_SYS_RESOURCE: a container gets its limits from outside"
+    return resource.getrlimit(kind)[1], "no CAP_SYS_RESOURCE: a container gets its limits from outside"
 
 
 def capable(capability):

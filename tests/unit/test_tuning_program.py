@@ -25,11 +25,11 @@ exec(compile(sys.stdin.read(), "tuning.py", "exec"))
 """
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
+def run(*words: str, program: str | None = None) -> subprocess.CompletedProcess[str]:
     """As the playbook runs it: the program comes by standard input."""
     return subprocess.run(
         [sys.executable, "-I", "-c", SMALL, *words],
-        input=PROGRAM.read_text(),
+        input=program or PROGRAM.read_text(),
         capture_output=True,
         text=True,
     )
@@ -59,6 +59,20 @@ def test_one_that_it_can_have_is_not_said() -> None:
     assert "memlock" not in done.stderr
     assert "/dev/shm" not in done.stderr
     assert done.stderr.endswith("mnt setup tuning -e nofile=100\n")
+
+
+def test_more_files_than_the_kernel_has_for_anybody() -> None:
+    text = PROGRAM.read_text().replace('"/proc/sys/fs/nr_open"', "sys.argv.pop()")
+    for nr_open, wanted, says in (("80", "90", ""), ("80", "200", "80 files (fs.nr_open of the kernel), ")):
+        place = Path(f"/tmp/mnt-nr-open-{os.getpid()}")
+        place.write_text(nr_open)
+        place.chmod(0o644)
+        try:
+            done = run("able", "8", wanted, "1k", str(place), program=text)
+        finally:
+            place.unlink()
+        assert says in done.stderr
+        assert (done.returncode == 0) is (says == "")
 
 
 def test_all_limits_of_a_new_session_are_said_at_once() -> None:
