@@ -115,6 +115,7 @@ def test_the_task_of_an_array_starts_its_own_job() -> None:
         ("PREEMPTED", "another job has preempted it"),
         ("NODE_FAIL", "a node has failed"),
         ("OUT_OF_MEMORY", "it used more memory than it was allocated"),
+        ("COMPLETING", "it was cancelled (scancel) or preempted, or a node has failed"),
         ("RUNNING", None),
         ("FAILED", None),
     ],
@@ -122,6 +123,8 @@ def test_the_task_of_an_array_starts_its_own_job() -> None:
 def test_why_slurm_ends_a_job(state: str, reason: str | None) -> None:
     assert slurm_reason(shown(state)) == reason
     assert slurm_reason("") is None
+    timeout = "its time limit of 00:01:00 is over"
+    assert slurm_reason(shown("COMPLETING", "TimeLimit")) == timeout
 
 
 # --- the job for sbatch ------------------------------------------------------------------------------------

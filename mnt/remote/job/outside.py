@@ -80,10 +80,12 @@ def slurm_reason(text: str) -> str | None:
     """Why Slurm ends a job, from `scontrol show job -o` (Slurm 22.05); None: that is unknown."""
     words = dict(word.partition("=")[::2] for word in text.split())
     state = words.get("JobState", "")
-    if state == "TIMEOUT":
+    if state == "TIMEOUT" or words.get("Reason") == "TimeLimit":
         return f"its time limit of {words.get('TimeLimit', '?')} is over"
     known = {
         "CANCELLED": "it was cancelled (scancel)",
+        # Shown for each of these until all its processes have ended.
+        "COMPLETING": "it was cancelled (scancel) or preempted, or a node has failed",
         "PREEMPTED": "another job has preempted it",
         "NODE_FAIL": "a node has failed",
         "OUT_OF_MEMORY": "it used more memory than it was allocated",
