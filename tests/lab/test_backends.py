@@ -43,6 +43,13 @@ dist.barrier()
 os._exit(0)
 """
 VIA = ("pdsh", "mpi", "slurm")
+
+
+def sample(*first: str, of: tuple[str, ...] = VIA) -> list[Any]:
+    """These now, and the others on demand."""
+    return [pytest.param(via, marks=() if via in first else pytest.mark.matrix) for via in of]
+
+
 STARTERS = "pdsh|mpirun|orted|srun|slurmstepd"
 
 
@@ -92,7 +99,7 @@ def test_the_ranks_meet_each_over_its_own_nic(mnt: Mnt, cluster: Lab, via: str) 
     assert (job["backend"], job["state"]) == (via, "finished")
 
 
-@pytest.mark.parametrize("via", VIA)
+@pytest.mark.parametrize("via", sample("mpi"))
 def test_a_node_has_the_environment_of_its_own_login(mnt: Mnt, cluster: Lab, via: str) -> None:
     """Nothing of pdsh's, mpirun's or Slurm's but what tells its share of the node."""
     files = {"XDG_STATE_HOME": "/nowhere", "SECRET_OF_THE_HEAD": "s3cret"}
@@ -108,14 +115,14 @@ def test_a_node_has_the_environment_of_its_own_login(mnt: Mnt, cluster: Lab, via
     assert done.stdout.count("ENV {") == 2
 
 
-@pytest.mark.parametrize("via", VIA)
+@pytest.mark.parametrize("via", sample("pdsh"))
 def test_the_culprit_and_its_code(mnt: Mnt, via: str) -> None:
     done = mnt("launch", "--via", via, "fail.py")
     assert done.returncode == 7, done.stderr
     assert "failed: node2: rank 1 exited with code 7" in done.stderr
 
 
-@pytest.mark.parametrize("via", VIA)
+@pytest.mark.parametrize("via", sample("slurm"))
 def test_ctrl_c_stops_the_job_everywhere(mnt: Mnt, cluster: Lab, via: str) -> None:
     running = start_attached(cluster, "--via", via, "--grace", "1", "sleeper.py")
     read_until(running, "sleeping 1")
@@ -124,7 +131,7 @@ def test_ctrl_c_stops_the_job_everywhere(mnt: Mnt, cluster: Lab, via: str) -> No
     assert running.returncode == 130, said
 
 
-@pytest.mark.parametrize("via", VIA)
+@pytest.mark.parametrize("via", sample("mpi"))
 def test_a_detached_job_outlives_mnt_and_is_stopped(mnt: Mnt, via: str) -> None:
     done = mnt("launch", "--via", via, "--detach", "sleeper.py")
     assert done.returncode == 0, done.stderr
@@ -135,7 +142,13 @@ def test_a_detached_job_outlives_mnt_and_is_stopped(mnt: Mnt, via: str) -> None:
     assert json.loads(mnt("status", job, "--json").stdout)["jobs"][0]["state"] == "stopped"
 
 
-@pytest.mark.parametrize(("via", "program"), [("pdsh", "pdsh"), ("mpi", "mpirun"), ("mpi", "orted")])
+@pytest.mark.parametrize(
+    ("via", "program"),
+    [
+        ("pdsh", "pdsh"),
+        *(pytest.param("mpi", name, marks=pytest.mark.matrix) for name in ("mpirun", "orted")),
+    ],
+)
 def test_a_program_that_is_missing(mnt: Mnt, cluster: Lab, via: str, program: str) -> None:
     host = cluster.hosts[0]
     place = output(host, "sh", "-c", f"command -v {program}").strip()
@@ -150,7 +163,7 @@ def test_a_program_that_is_missing(mnt: Mnt, cluster: Lab, via: str, program: st
         output(host, "mv", f"{place}.away", place)
 
 
-@pytest.mark.parametrize("via", ["pdsh", "mpi"])
+@pytest.mark.parametrize("via", sample("pdsh", of=("pdsh", "mpi")))
 def test_a_login_between_the_nodes_that_fails(mnt: Mnt, cluster: Lab, via: str) -> None:
     """pdsh and mpirun need the logins of `mnt ssh-setup`; nothing starts, and nothing is left."""
     key = "/home/mnt/.ssh/id_ed25519"
@@ -167,7 +180,7 @@ def test_a_login_between_the_nodes_that_fails(mnt: Mnt, cluster: Lab, via: str) 
 # --- by hand -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("via", ["ssh", *VIA])
+@pytest.mark.parametrize("via", sample("mpi", "slurm", of=("ssh", *VIA)))
 def test_what_is_exported_runs_without_mnt(mnt: Mnt, cluster: Lab, tmp_path: Path, via: str) -> None:
     place = f"/shared/export-{via}"
     exported = tmp_path / "export"
@@ -190,7 +203,7 @@ def test_what_is_exported_runs_without_mnt(mnt: Mnt, cluster: Lab, tmp_path: Pat
     assert (again.returncode, "is not empty" in again.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("via", ["ssh", "slurm"])
+@pytest.mark.parametrize("via", sample("ssh", of=("ssh", "slurm")))
 def test_no_secret_is_exported_or_shown(mnt: Mnt, tmp_path: Path, via: str) -> None:
     (tmp_path / "env").write_text("TOKEN=s3cret\n")
     (tmp_path / "env").chmod(0o600)

@@ -84,7 +84,7 @@ def test_the_head_is_killed_while_the_master_starts(
         assert host.exec(["sh", "-c", "ls -d /tmp/mnt-*/* || true"]).stdout == ""
 
 
-@pytest.mark.parametrize("on", ["node1", "node3"])
+@pytest.mark.parametrize("on", [pytest.param("node1", marks=pytest.mark.matrix), "node3"])
 def test_the_training_nic_of_a_host_goes_down(pushed: Mnt, lab: Lab, on: str) -> None:
     launch = start_attached(lab, "--grace", "1", "sleeper.py")
     read_until(launch, "sleeping", 4)
@@ -94,7 +94,7 @@ def test_the_training_nic_of_a_host_goes_down(pushed: Mnt, lab: Lab, on: str) ->
     assert f"failed: {on}: its training NIC" in said.splitlines()[-1]
 
 
-@pytest.mark.parametrize("lost", ["node1", "node3"])
+@pytest.mark.parametrize("lost", ["node1", pytest.param("node3", marks=pytest.mark.matrix)])
 def test_a_host_dies_before_the_first_contact_of_the_supervisors(
     run_mnt: Mnt, make_lab: Callable[..., Lab], tree: Path, lost: str
 ) -> None:

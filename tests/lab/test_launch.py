@@ -66,6 +66,11 @@ os._exit(0)  # see train/lm/worker.py
 """
 
 
+def on_demand(*values: Any) -> Any:
+    """A case that is like another one, and takes long."""
+    return pytest.param(*values, marks=pytest.mark.matrix)
+
+
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("tree")
@@ -89,7 +94,7 @@ def shown(stdout: str, what: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("program", [["show.py"], ["-m", "show"], ["--", "show.py"]])
+@pytest.mark.parametrize("program", [on_demand(["show.py"]), on_demand(["-m", "show"]), ["--", "show.py"]])
 def test_arguments_arrive_byte_for_byte(pushed: Mnt, program: list[str]) -> None:
     odd = [
         "--",  # torchrun's argparse would drop the first one
@@ -126,11 +131,11 @@ def test_arguments_arrive_byte_for_byte(pushed: Mnt, program: list[str]) -> None
 @pytest.mark.parametrize(
     ("words", "meet"),
     [
-        (["--engine", "deepspeed", "meet.py"], True),
+        on_demand(["--engine", "deepspeed", "meet.py"], True),
         (["--engine", "deepspeed", "-m", "meet"], True),
-        (["--engine", "deepspeed", "--no-local-rank", "meet.py"], False),
+        on_demand(["--engine", "deepspeed", "--no-local-rank", "meet.py"], False),
         (["meet.py"], False),
-        (["meet.py", "--local_rank=0"], True),
+        on_demand(["meet.py", "--local_rank=0"], True),
     ],
 )
 def test_deepspeeds_scripts_get_their_local_rank_and_ranks_that_do_not_meet_a_warning(
@@ -197,6 +202,7 @@ def test_a_shell_is_where_a_job_would_run(pushed: Mnt, lab: Lab) -> None:
     assert (said.code, "node9: not one of the selected hosts" in said.text) == (2, True)
 
 
+@pytest.mark.matrix
 def test_a_module_runs_in_place_of_a_script(pushed: Mnt) -> None:
     done = pushed("launch", "-n", "node1", "-m", "show", "--lr", "1")
     assert done.returncode == 0, done.stderr
@@ -263,6 +269,7 @@ def test_ctrl_c_stops_the_job_everywhere(pushed: Mnt, lab: Lab) -> None:
     assert "node2: stopped" in said
 
 
+@pytest.mark.matrix
 def test_a_frozen_supervisor_is_named_and_its_node_ended(pushed: Mnt, lab: Lab) -> None:
     launch = start_attached(lab, "-n", "node[1-2]", "--grace", "1", "sleeper.py")
     read_until(launch, "sleeping", 2)
@@ -292,7 +299,7 @@ def test_a_master_that_ends_at_once_is_the_culprit_not_the_node_that_never_start
     assert [node["state"] for node in job["nodes"]] == ["failed", "absent"]
 
 
-@pytest.mark.parametrize("how", [(), ("--detach",)])
+@pytest.mark.parametrize("how", [on_demand(()), ("--detach",)])
 def test_two_launches_on_one_port_the_second_names_the_port(
     pushed: Mnt, lab: Lab, how: tuple[str, ...]
 ) -> None:
@@ -306,6 +313,7 @@ def test_two_launches_on_one_port_the_second_names_the_port(
     assert "cannot be reached" not in loser
 
 
+@pytest.mark.matrix  # beside that of test_local.py
 def test_a_job_whose_files_were_deleted_is_stopped_by_its_name(pushed: Mnt, lab: Lab) -> None:
     job = pushed("launch", "--detach", "-n", "node[1-2]", "sleeper.py").stdout.strip()
     for name in ("node1", "node2"):
@@ -346,7 +354,7 @@ def test_kill_9_of_an_attached_launch_leaves_a_job_that_stop_ends(pushed: Mnt, l
     }
 
 
-@pytest.mark.parametrize("after", [0.3, 1.0, 2.0, 4.0])
+@pytest.mark.parametrize("after", [on_demand(0.3), 1.0, on_demand(2.0), on_demand(4.0)])
 def test_kill_9_of_launch_at_any_moment(pushed: Mnt, lab: Lab, after: float) -> None:
     launch = start_attached(lab, "-n", "node[1-2]", "sleeper.py")
     time.sleep(after)
@@ -396,6 +404,7 @@ def test_a_dropped_connection_does_not_end_an_attached_job(pushed: Mnt, lab: Lab
     assert ticks == [str(i) for i in range(4, 40)]
 
 
+@pytest.mark.matrix
 def test_a_dropped_connection_does_not_end_the_following_of_a_job(pushed: Mnt, lab: Lab) -> None:
     job = pushed("launch", "-n", "node[1-2]", "--detach", "count.py").stdout.strip()
     logs = start_mnt(lab, "logs", "-f", job)

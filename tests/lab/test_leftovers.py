@@ -53,7 +53,7 @@ def shaken(lab_support: None, run_mnt: Run, tree: Path) -> Iterator[Lab]:
         down(name)
 
 
-@pytest.mark.parametrize("moment", [0.7, 1.6], ids="{} s".format)
+@pytest.mark.parametrize("moment", [pytest.param(0.7, marks=pytest.mark.matrix), 1.6], ids="{} s".format)
 @pytest.mark.parametrize(
     "command",
     [

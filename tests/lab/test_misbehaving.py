@@ -443,7 +443,7 @@ def test_a_host_that_dies_in_mid_command(make_lab: MakeLab) -> None:
         while_it_sleeps(fleet.connection("node1"), partial(faults.power_off, lab.host("node1")))
 
 
-@pytest.mark.parametrize("gateway", [False, True])
+@pytest.mark.parametrize("gateway", [False, pytest.param(True, marks=pytest.mark.matrix)])
 def test_a_host_that_dies_while_it_is_sent_something(make_lab: MakeLab, gateway: bool) -> None:
     lab = make_lab(count=2)
     host = lab.host("node1")

@@ -90,7 +90,7 @@ def tree(tmp_path: Path) -> Path:
     return tree
 
 
-@pytest.mark.parametrize("how", ["directory", "link"])
+@pytest.mark.parametrize("how", [pytest.param("directory", marks=pytest.mark.matrix), "link"])
 def test_the_directory_in_tmp_is_made_by_eve(attacked: Attacked, tree: Path, how: str) -> None:
     """She knows the job from `ps`, and wants the user's process killed, and the user's files removed."""
     host, top = attacked.host.name, f"/tmp/mnt-{attacked.uid}"
