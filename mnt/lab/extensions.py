@@ -101,7 +101,7 @@ def _own_entries(directory: int) -> Iterator[tuple[str, int, os.stat_result]]:
     for name in names:
         with _opened(name, directory) as descriptor:
             # A file system that is mounted here is not asked: another user's (FUSE) may never answer.
-            if descriptor is not None and mount_id(descriptor) == mount:
+            if descriptor is not None and mount and mount_id(descriptor) == mount:
                 found = os.fstat(descriptor)
                 if is_copied(name, found, own=accepts(found.st_uid)):
                     yield name, descriptor, found

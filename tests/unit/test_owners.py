@@ -18,7 +18,7 @@ import pytest
 from deep_trees import nest
 
 import mnt
-from mnt.remote.common.mounts import owner_of
+from mnt.remote.common.mounts import mount_id, mounted_by, owner_of
 from mnt.remote.common.owners import (
     Group,
     check_owners,
@@ -402,6 +402,68 @@ def test_what_another_user_has_mounted_is_not_even_asked(tmp_path: Path, does: s
     env = {**os.environ, "PYTHONPATH": str(Path(mnt.__file__).parents[1])}
     done = subprocess.run(command, capture_output=True, text=True, timeout=20, env=env)
     assert f"has mounted a file system (FUSE) on {place}" in done.stdout, done.stderr
+
+
+UNMOUNTED = """
+import ctypes, os, sys
+from mnt.remote.common import owners
+from mnt.remote.common.levels import open_without_links
+libc = ctypes.CDLL(None, use_errno=True)
+place, judge = sys.argv[1].encode(), owners.judge_mount
+assert libc.unshare(0x20000) == 0  # CLONE_NEWNS
+assert libc.mount(b"none", b"/", None, 0x44000, None) == 0  # MS_REC | MS_PRIVATE
+assert libc.mount(b"none", place, b"tmpfs", 0, None) == 0, os.strerror(ctypes.get_errno())
+os.mkdir(place + b"/inside")
+assert owners.check_owners(place + b"/inside")
+
+def judge_mount(path, mount):
+    assert libc.umount2(place, 2) == 0  # MNT_DETACH: it was entered before
+    judge(path, mount)
+
+owners.judge_mount = judge_mount
+try:
+    print(eval(sys.argv[2]))
+except owners.Refused as refusal:
+    print(refusal)
+"""
+
+
+@needs_root
+@pytest.mark.parametrize(
+    "does",
+    [
+        "owners.check_owners(place + b'/inside')",
+        "owners.status(place + b'/inside')",
+        "owners.check_tree(os.path.dirname(place))",
+        "owners.is_own_tree(os.path.dirname(place))",
+        "open_without_links(place + b'/inside', os.O_RDONLY, judge_mount)",
+        "owners.check_opened(os.open(place, os.O_PATH), '/x', os.open(os.path.dirname(place), os.O_PATH))",
+    ],
+)
+def test_what_is_unmounted_when_it_was_entered(tmp_path: Path, does: str) -> None:
+    """Whoever has mounted it can take it from the list of mounts before that is read, and still shows it."""
+    (tmp_path / "a" / "mounted").mkdir(parents=True)
+    place = tmp_path / "a" / "mounted"
+    env = {**os.environ, "PYTHONPATH": str(Path(mnt.__file__).parents[1])}
+    command = [sys.executable, "-c", UNMOUNTED, str(place), does]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, env=env)
+    assert "cannot be found out who has mounted" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("hidden", ["list", "ids"])
+def test_a_mount_that_is_unknown(monkeypatch: pytest.MonkeyPatch, hidden: str) -> None:
+    if hidden == "list":
+        monkeypatch.setattr("mnt.remote.common.mounts.read", lambda path: "")
+    else:
+        monkeypatch.setattr("mnt.remote.common.levels.mount_id", lambda descriptor: "")
+    assert "cannot be found out who has mounted" in refusal(Path("/proc/self"))
+
+
+def test_a_chroot_may_list_only_what_is_mounted_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mnt.remote.common.mounts.read", lambda path: "")
+    root = os.open("/", os.O_PATH)
+    assert mounted_by(mount_id(root)) is None
+    os.close(root)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ _AS_IT_IS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS = 40  # on the way to one path: path_resolution(7)
 _DEEPEST = 256  # directories in each other, each with an open descriptor; a push brings no more than 200
 Acl = List[Tuple[int, int, int]]  # (tag, permissions, id)
-# Called with the path and the mount of what is on another mount than the directory that has its name, before
-# anything of that file system is asked.
+# Called with the path and the mount ("": unknown) of what is on another mount than the directory that has its
+# name, before anything of that file system is asked.
 JudgeMount = Callable[[str, str], object]
 
 
@@ -86,7 +86,7 @@ def enter(name: str | bytes, above: int, mount: str, shown: str, judge_mount: Ju
     descriptor = os.open(name, _AS_IT_IS, dir_fd=above)
     try:
         found = mount_id(descriptor)
-        if found != mount:
+        if found != mount or not found:
             judge_mount(shown, found)
     except BaseException:
         os.close(descriptor)

@@ -29,13 +29,31 @@ def mount_id(descriptor: int) -> str:
 
 
 def mounted_by(mount: str) -> int | None:
-    """The uid of the user who has mounted it by FUSE; None: it is no such mount."""
-    for line in unix_lines(read("/proc/self/mountinfo")):
-        fields = line.split(" ")
-        if fields[0] == mount:
-            kind, _, options = fields[fields.index("-") + 1 :][:3]
-            return owner_of(kind, options)
-    return None
+    """The uid of the user who has mounted it by FUSE; None: it is no such mount.
+
+    Args:
+        mount: that of an open file, which keeps its id from another mount.
+
+    Raises LookupError if it is unknown: what was unmounted (umount -l) goes on for those who have entered it,
+    but is in no list.
+    """
+    for _ in range(2):  # before Linux 5.8, an unmount meanwhile could hide another mount from the list
+        for line in unix_lines(read("/proc/self/mountinfo")):
+            fields = line.split(" ")
+            if fields[0] == mount:
+                kind, _, options = fields[fields.index("-") + 1 :][:3]
+                return owner_of(kind, options)
+    if mount and mount == _root():
+        return None  # of a chroot, which shows only what is mounted below it
+    raise LookupError(mount)
+
+
+def _root() -> str:
+    root = os.open("/", os.O_PATH | os.O_CLOEXEC)
+    try:
+        return mount_id(root)
+    finally:
+        os.close(root)
 
 
 def owner_of(kind: str, options: str) -> int | None:

@@ -274,7 +274,7 @@ def check_opened(descriptor: int, path: str, above: int | None = None) -> None:
 
     Raises Refused if another user made it, can write to it, or has mounted it.
     """
-    if above is not None and (mount := mount_id(descriptor)) != mount_id(above):
+    if above is not None and not ((mount := mount_id(descriptor)) and mount == mount_id(above)):
         judge_mount(path, mount)
     found = os.fstat(descriptor)
     _judge_owner(path, found, None)
@@ -332,11 +332,17 @@ def _own_uids() -> tuple[int, ...]:
 
 
 def judge_mount(path: str, mount: str) -> None:
-    """Raises Refused if another user has mounted a file system there: owners and modes are his word.
+    """Raises Refused if another user has mounted a file system there, or it is unknown who has.
 
-    A `levels.JudgeMount`.
+    Owners and modes there are that user's word. A `levels.JudgeMount`.
     """
-    uid = mounted_by(mount)
+    try:
+        uid = mounted_by(mount)
+    except LookupError:
+        raise Refused(
+            f"it cannot be found out who has mounted what is on {path}: it is not in /proc/self/mountinfo",
+            f"wait until nobody mounts or unmounts there, and run this again: findmnt -T {shlex.quote(path)}",
+        ) from None
     if uid is not None and not accepts(uid):
         raise Refused(
             f"{_user(uid)} has mounted a file system (FUSE) on {path}",
