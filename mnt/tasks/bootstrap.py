@@ -51,9 +51,9 @@ def _text(name: str) -> str:
 
 
 @cache
-def shell_line(name: str) -> str:
-    """A shell script of mnt.remote as the single line that COMMAND reads first: no comments, no newlines."""
-    lines = (line.strip() for line in _text(name).splitlines())
+def shell_line(*names: str) -> str:
+    """Shell scripts of mnt.remote as the single line that COMMAND reads first: no comments, no newlines."""
+    lines = (line.strip() for name in names for line in _text(name).splitlines())
     return " ".join(line for line in lines if line and not line.startswith("#"))
 
 
@@ -83,7 +83,7 @@ def opening(
         if "\n" in word or "\0" in word or not word:
             raise ValueError(f"not a word of an interpreter's command line: {word!r}")
     lines = [
-        shell_line("boot/boot.sh"),
+        shell_line("boot/judge.sh", "boot/boot.sh"),
         mark,
         "" if stale is None else str(stale),
         why,

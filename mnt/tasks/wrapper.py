@@ -35,8 +35,9 @@ def login_line(command: Command) -> str:
 
 def opening(command: Command, mark: str, *, with_input: bool) -> bytes:
     """What run.sh reads before GO, for which it waits if the command has an input."""
+    judge = ["boot/judge.sh"] if command.script else []  # of the place for it
     lines = [
-        bootstrap.shell_line("boot/run.sh").encode(),
+        bootstrap.shell_line(*judge, "boot/run.sh").encode(),
         mark.encode(),
         b" ".join(map(quote, command.words)),
         b"%d" % len(command.script),

@@ -9,16 +9,20 @@ import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from boot_host import answer, script
+from waiting import PATIENCE
 
 from mnt.inventory.model import ANYBODY
 from mnt.remote.common.forms import EXPOSED
 from mnt.remote.common.owners import check_owners
 from mnt.remote.common.refusal import Refused
+from mnt.tasks import bootstrap, wrapper
+from mnt.tasks.wrapper import SCRIPT_PLACE, Command
 
 EVE, CREW = 64999, 64998  # no such user or group here
 _NOBODY = 0xFFFFFFFF  # in an entry of a list that names no user or group (linux/posix_acl.h)
@@ -161,19 +165,117 @@ def test_whom_the_inventory_names(tmp_path: Path, python: str) -> None:
     assert runs(owner=ANYBODY)
 
 
-@pytest.mark.parametrize(("uid", "configured"), [(EVE, False), (0, True)])
+# In a mount namespace of its own, with a file system mounted at $1, and with $2 in place of `grep`, which reads
+# the list of mounts.
+MOUNTED = """
+set -e
+case $1 in */python) cp -p "$1" /mnt/python; mount -B /mnt/python "$1" ;; *)
+    cp -a "$1" "$1.copy"; mount -t tmpfs -o mode=755 "$(printf 'e\\377')" "$1"; cp -a "$1.copy/." "$1" ;;
+esac
+cp /usr/bin/grep "$REAL"
+mount -B "$2" /usr/bin/grep
+shift 2
+exec "$@"
+"""
+# It is a FUSE by its line in the list of mounts only.
+GREP = """#!/bin/sh
+case $* in *"$PLACE"*) [ "{early}" ] || exit 1 ;; *"^"*) {now} ;; esac
+LC_ALL=C
+export LC_ALL
+"$REAL" "$@" | sed "s, $PLACE r\\(.*\\) - [^ ]* \\([^ ]*\\) .*, $PLACE r\\1 - fuse.x \\2 rw\\,user_id={uid},"
+"""
+STRANGER = '. "$1"; owner= group=; shift; stranger "$1" "$(id -u)"'
+JUDGE = Path(bootstrap.__file__).parents[1] / "remote" / "boot" / "judge.sh"
+UNKNOWN = "it is unknown who has mounted what is at {}"
+HERS = "another user has mounted a file system on {}"
+
+
+@pytest.mark.parametrize("at", ["env", "env/bin/python"])
+@pytest.mark.parametrize(
+    ("grep", "says"),
+    [
+        ({"uid": EVE}, HERS),
+        ({"uid": EVE, "early": "yes"}, HERS),
+        ({"uid": 0}, ""),
+        ({"uid": 0, "early": "yes"}, ""),
+        ({"uid": EVE, "now": 'umount -l "$PLACE" 2>/dev/null'}, UNKNOWN),
+        ({"uid": 0, "now": "exit 2"}, UNKNOWN),
+    ],
+)
 def test_a_file_system_that_a_user_has_mounted(
-    tmp_path: Path, python: str, uid: int, configured: bool
+    tmp_path: Path, python: str, shell: list[str], at: str, grep: dict[str, str], says: str
 ) -> None:
-    """Its owners are that user's word, so nothing on it is asked. Here it is only a line of /proc."""
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    line = f"x {tmp_path}/env fuse.x rw,nosuid,user_id={uid},group_id=0,allow_other 0 0"
-    script(tools / "grep", f"#!/bin/sh\necho '{line}'\n")
-    shell = ["unshare", "--mount", "sh", "-c", f'mount -B {tools}/grep /usr/bin/grep; exec "$@"', "sh", "sh"]
-    if subprocess.run([*shell[:-1], "true"], capture_output=True).returncode:
+    """Its owners are that user's word, who may unmount it (`umount -l`) when it was entered."""
+    command = [*shell, "-c", STRANGER, "sh", str(JUDGE), python]
+    words, env = mounted(tmp_path, tmp_path / at, grep, command)
+    done = subprocess.run(words, env=env, capture_output=True, timeout=PATIENCE)
+    assert done.stdout.decode().rstrip("\n") == says.format(tmp_path / at), done.stderr
+    assert (done.returncode == 0) is (not says)
+
+
+@pytest.mark.parametrize(
+    ("grep", "taken"), [({"uid": EVE}, False), ({"uid": 0}, True), ({"uid": 0, "now": "exit 2"}, False)]
+)
+def test_a_script_is_in_no_file_of_a_file_system_that_a_user_has_mounted(
+    tmp_path: Path, python: str, grep: dict[str, str], taken: bool
+) -> None:
+    """`mnt run --script`, with TMPDIR on it."""
+    (tmp_path / "tools").mkdir()
+    script(tmp_path / "tools/mktemp", f'#!/bin/sh\necho "$1" >>{tmp_path}/made\nexec /usr/bin/mktemp "$@"\n')
+    env = {"PATH": f"{tmp_path}/tools:{os.environ['PATH']}", "TMPDIR": str(tmp_path / "env/bin")}
+    words, given = mounted(tmp_path, tmp_path / "env", grep, ["sh", "-c", bootstrap.COMMAND])
+    opening = wrapper.opening(Command((b"cat", SCRIPT_PLACE), b"text\n"), "mark", with_input=False)
+    with subprocess.Popen(
+        words, env={**given, **env}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(opening)
+        process.stdin.flush()  # its end would mean that the head is gone
+        said = process.stdout.read()
+    assert b"text\n" in said
+    assert (tmp_path / "made").read_text().startswith(f"{tmp_path}/env/bin/" if taken else "/tmp/mnt.")
+
+
+def mounted(
+    tmp_path: Path, place: Path, grep: dict[str, str], command: list[str]
+) -> tuple[list[str], dict[str, str]]:
+    """The words and the environment of a command where a file system is mounted: see MOUNTED and GREP."""
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
         pytest.skip("no mount namespaces here")
-    boot = answer(ECHO, python=[python], shell=shell)
-    assert boot["configured"] is configured, boot["why"]
-    if not configured:
-        assert boot["why"] == f"{EXPOSED}: another user has mounted a file system on {tmp_path}/env"
+    before = script(tmp_path / "grep", GREP.format(**{"early": "", "now": "", **grep}))
+    run = script(tmp_path / "run", f"#!/bin/sh{MOUNTED}")
+    env = {**os.environ, "LANG": "C.UTF-8", "PLACE": str(place), "REAL": f"{before}.real"}
+    return ["unshare", "--mount", run, str(place), before, *command], env
+
+
+def test_a_directory_that_may_be_entered_but_not_listed(shell: list[str]) -> None:
+    """As a colleague's home, with mode 0711: its descriptor cannot be had."""
+    with tempfile.TemporaryDirectory(prefix="mnt-test-") as top:
+        os.chmod(top, 0o755)
+        home, judge = Path(top, "home"), Path(top, "judge.sh")
+        home.mkdir()
+        (home / "python").touch()
+        home.chmod(0o711)
+        judge.write_bytes(JUDGE.read_bytes())
+        sh = shutil.which(shell[-1], path=shell[1].partition("=")[2].partition(":")[0])
+        Path(str(sh)).parent.chmod(0o755)
+        words = Path(str(sh)).read_text().split()[2:-1]  # the shell itself
+        for change, says in (
+            (lambda: None, ""),
+            (lambda: os.chown(home, EVE + 1, 0), f"{home} belongs to UNKNOWN (uid {EVE + 1})"),
+        ):
+            change()
+            command = [
+                "setpriv",
+                f"--reuid={EVE}",
+                "--clear-groups",
+                *words,
+                "-c",
+                STRANGER,
+                "sh",
+                judge,
+                home / "python",
+            ]
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert (done.stdout.rstrip("\n"), done.stderr) == (says, "")

@@ -1,7 +1,7 @@
 # The wrapper of `mnt run` around a command on a host: plain sh, no Python.
 #
-# The login shell gets only bootstrap.COMMAND; this text is the first line of stdin (see boot.sh), so each command
-# ends with `;`. mnt.tasks.wrapper writes the lines that follow:
+# The login shell gets only bootstrap.COMMAND; this text, after judge.sh if there is a script, is the first line of stdin
+# (see boot.sh), so each command ends with `;`. mnt.tasks.wrapper writes the lines that follow:
 #
 #   the mark, which is echoed on both streams: what comes before it is noise of start-up files;
 #   the words of the command, quoted for eval, with "$nl" for each newline;
@@ -24,24 +24,12 @@ echo "$mark" >&2;
 nl=${IFS#??};
 eval "set -- $words";
 exec 3<&0 4>&2 0</dev/null 2>/dev/null;
-# Whether only this user and root can exchange a file in a directory: each level is theirs, and sticky or closed to
-# writers. (An access control list shows as the mode of the group.)
-safe() (
-  cd -P -- "$1" && place=$(pwd -P) && me=$(id -u) || exit 1;
-  while :; do
-    set -- $(LC_ALL=C ls -ldn -- "$place/.");
-    case $1 in ?????????[tT]*|?????-??-*) ;; *) exit 1;; esac;
-    [ "$3" = 0 ] || [ "$3" = "$me" ] || exit 1;
-    [ -n "$place" ] && [ "$place" != / ] || exit 0;
-    place=${place%/*};
-  done;
-);
 # The script is open as descriptor 5, and its file is removed before it runs. `dd`, because `head -c` of busybox reads
 # more than it was told to.
 if [ "$size" -gt 0 ]; then
-  top=${TMPDIR:-/tmp};
-  safe "$top" || top=/tmp;
-  safe "$top" || { echo "mnt: other users could exchange the script in /tmp" >&4; exit 126; };
+  top=${TMPDIR:-/tmp} owner= group=;
+  stranger "$top" "$(id -u)" >/dev/null || top=/tmp;
+  stranger "$top" "$(id -u)" >/dev/null || { echo "mnt: other users could exchange the script in /tmp" >&4; exit 126; };
   file=$(mktemp "$top/mnt.XXXXXXXXXX") || { echo "mnt: no place for the script in $top" >&4; exit 126; };
   dd bs="$size" count=1 iflag=fullblock <&3 >"$file";
   there=$(wc -c <"$file");
