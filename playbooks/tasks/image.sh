@@ -7,12 +7,14 @@
 #   image.sh make      makes it, and says which one it really is: `mnt-directory: PATH`
 #   image.sh unpack    makes NAME lead to UNPACKED, which is complete; says `mnt-done`
 #
-# In variables: MNT_DIRECTORY; for unpack also MNT_NAME, MNT_UNPACKED, MNT_ARCHIVE, MNT_SHA256 of the archive, and
-# MNT_COPY: yes if others may change the archive meanwhile. `mnt-changed` is said of a change; if something fails, the
-# last line is `mnt-error: REASON`.
+# In variables: MNT_JUDGE, the text of judge.sh; MNT_DIRECTORY; for unpack also MNT_NAME, MNT_UNPACKED, MNT_ARCHIVE,
+# MNT_SHA256 of the archive, and MNT_COPY: its size in bytes if others may change it meanwhile, or no. `mnt-changed` is
+# said of a change; if something fails, the last line is `mnt-error: REASON`.
 set -u
 umask 022
 export LC_ALL=C
+eval "$MNT_JUDGE"
+owner='' group=''
 
 fail() {
     echo "mnt-error: $*"
@@ -24,49 +26,45 @@ try() {
     said=$("$@" 2>&1) || fail "$(echo "$said" | head -n 1)"
 }
 
-# Of a directory ($1, without links) and those above it the first that belongs neither to root nor to a user ($2: uid),
-# or that others can write to; but in one on the way, all may make files of their own (the sticky bit).
-open_level() {
-    level=$1
-    while :; do
-        find "$level" -maxdepth 0 \( ! -uid 0 ! -uid "$2" -o -perm /022 ! -perm -1000 \)
-        [ "$level" != / ] || break
-        level=$(dirname "$level")
-    done | tail -n 1
+# Who but root and a user ($1: uid) could change what is at the directory: see judge.sh. `why`, and `code`: 0 nobody, 3 a
+# level does not exist.
+judge() {
+    why=$(stranger "$MNT_DIRECTORY" "$1")
+    code=$?
 }
 
-# What exists of the directory, without links: `there`.
-find_existing() {
-    there=$MNT_DIRECTORY
-    until [ -d "$there" ]; do there=$(dirname "$there"); done
-    there=$(cd "$there" && pwd -P) || fail "$there cannot be entered"
+refuse() {
+    fail "another user could change what is in $MNT_DIRECTORY: $1: choose an image_directory in directories that only" \
+        "root, or the user who logs in, can write to"
 }
 
 look() {
-    find_existing
-    if [ -z "$(open_level "$there" 0)" ]; then echo "mnt-owner: root"; else echo "mnt-owner: user"; fi
-}
-
-refuse_others() {
-    [ -z "$1" ] || fail "another user has made $1, or can write to it (ls -ld $1): choose an image_directory in" \
-        "directories that only root, or the user who logs in, can write to"
+    judge 0
+    case $code in
+    0 | 3) echo "mnt-owner: root" ;;
+    *) echo "mnt-owner: user" ;;
+    esac
 }
 
 # Enters the directory, in which nobody else can change anything.
 enter() {
+    judge "$(id -u)"
+    [ "$code" = 0 ] || refuse "$why"
     cd "$MNT_DIRECTORY" || fail "$MNT_DIRECTORY cannot be entered"
     here=$(pwd -P)
-    refuse_others "$(open_level "$here" "$(id -u)")"
-    refuse_others "$(find "$here" -maxdepth 0 -perm /022)"
+    [ -z "$(find . -maxdepth 0 -perm /022)" ] || refuse "others can write to $here"
 }
 
+# Each level is made in one that was judged, so behind no link of another user.
 make() {
-    if [ ! -d "$MNT_DIRECTORY" ]; then
-        find_existing
-        refuse_others "$(open_level "$there" "$(id -u)")"
-        try mkdir -p "$MNT_DIRECTORY"
-        echo mnt-changed
-    fi
+    said_so=
+    judge "$(id -u)"
+    while [ "$code" = 3 ]; do
+        try mkdir "${why% does not exist}"
+        [ "$said_so" ] || echo mnt-changed
+        said_so=yes
+        judge "$(id -u)"
+    done
     enter
     echo "mnt-directory: $here"
 }
@@ -99,14 +97,15 @@ unpack() {
     try mkdir -m 700 "$new" # nobody else can enter it, whatever modes are in it
     try mkdir "$new/root"
     archive=$MNT_ARCHIVE
-    if [ "$MNT_COPY" = yes ]; then
+    if [ "$MNT_COPY" != no ]; then # by now it may be a pipe, a link to a device, or without end
         archive=$here/$new/archive
-        try cp -- "$MNT_ARCHIVE" "$archive"
+        try dd if="$MNT_ARCHIVE" of="$archive" bs=1M count="$MNT_COPY" status=none \
+            iflag=nofollow,nonblock,fullblock,count_bytes
     fi
     sum=$(sha256sum <"$archive" | cut -d ' ' -f 1)
     [ "$sum" = "$MNT_SHA256" ] || fail "$MNT_ARCHIVE is not what it was: somebody writes to it; run this again later"
     try tar --extract --file "$archive" --directory "$new/root" --no-same-owner --no-same-permissions \
-        --exclude='dev/*' --exclude='./dev/*'
+        --anchored --exclude='dev/*' --exclude='./dev/*'
     cd "$new/root" || fail "$new/root cannot be entered"
     [ -e bin ] || [ -e usr/bin ] || fail "$MNT_ARCHIVE has no root file system: neither bin nor usr/bin"
     # A container is started without rights: what would give some outside of it is not kept.

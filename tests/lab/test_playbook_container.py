@@ -91,7 +91,7 @@ def test_an_image_that_a_node_has_made_gives_nobody_root(lab: Lab) -> None:
     said = problem(
         setup(lab, "container", "-n", "node1", ok=False, image_directory="/srv/open/of-1", **there)
     )
-    assert "another user has made /srv/open/of-1, or can write to it" in said
+    assert "/srv/open/of-1 belongs to" in said
 
 
 def test_podman_loads_it_for_the_user(lab: Lab, tmp_path: Path) -> None:

@@ -165,8 +165,8 @@ def test_whom_the_inventory_names(tmp_path: Path, python: str) -> None:
     assert runs(owner=ANYBODY)
 
 
-# In a mount namespace of its own, with a file system mounted at $1, and with $2 in place of `grep`, which reads
-# the list of mounts.
+# In a mount namespace of its own, with a file system mounted at $1, and $2 in place of `grep`,
+# which reads the list of mounts.
 MOUNTED = """
 set -e
 case $1 in */python) cp -p "$1" /mnt/python; mount -B /mnt/python "$1" ;; *)

@@ -9,12 +9,14 @@ import stat
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE
 
 SCRIPT = Path(__file__).parents[2] / "playbooks" / "tasks" / "image.sh"
+JUDGE = SCRIPT.with_name("judge.sh")
 EVE = 64999
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
@@ -53,15 +55,18 @@ def packed(path: Path, *entries: tarfile.TarInfo) -> Path:
     return path
 
 
-def run(word: str, directory: Path, **variables: str) -> str:
+def run(word: str, directory: Path, command: Sequence[str] = (), **variables: str) -> str:
     """What it says: its last line."""
-    environment: Mapping[str, str] = {"PATH": os.defpath, "MNT_DIRECTORY": str(directory), **variables}
-    done = subprocess.run(["/bin/sh", SCRIPT, word], env=environment, capture_output=True, text=True, umask=0)
+    own = {"PATH": os.defpath, "MNT_DIRECTORY": str(directory), "MNT_JUDGE": JUDGE.read_text()}
+    environment: Mapping[str, str] = {**own, **variables}
+    command = command or ["/bin/sh", SCRIPT, word]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, umask=0, timeout=PATIENCE)
     assert done.stderr == ""
     return done.stdout
 
 
 def unpack(archive: Path, directory: Path, *, sha256: str = "", copy: str = "no") -> str:
+    copy = str(archive.stat().st_size) if copy == "yes" else copy
     content = sha256 or hashlib.sha256(archive.read_bytes()).hexdigest()
     names = {"MNT_NAME": "tiny", "MNT_UNPACKED": ".tiny-0", "MNT_ARCHIVE": str(archive)}
     return run("unpack", directory, MNT_SHA256=content, MNT_COPY=copy, **names)
@@ -161,6 +166,34 @@ def test_an_archive_that_was_exchanged_is_not_taken(tmp_path: Path, directory: P
     assert os.listdir(directory) == []
 
 
+OTHER_THAN_SEEN: dict[str, Callable[[Path], object]] = {
+    "pipe": lambda path: os.mkfifo(path),
+    "link": lambda path: path.symlink_to("/dev/zero"),
+    "longer": lambda path: [path.touch(), os.truncate(path, 1 << 40)],
+}
+
+
+@pytest.mark.parametrize("what", OTHER_THAN_SEEN)
+def test_an_archive_on_shared_storage_that_is_something_else_by_now(
+    tmp_path: Path, directory: Path, what: str
+) -> None:
+    """Root waits for none, and copies no more than was seen."""
+    archive = tmp_path / "tiny.tar"
+    OTHER_THAN_SEEN[what](archive)
+    assert unpack(archive, directory, sha256="0" * 64, copy="10240").startswith("mnt-error: ")
+    assert os.listdir(directory) == []
+
+
+def test_only_the_devices_of_an_image_are_left_out(tmp_path: Path, directory: Path) -> None:
+    archive = packed(
+        tmp_path / "tiny.tar",
+        *(BIN, entry("dev/null2"), entry("./dev/null3"), entry("app/dev/train.py"), entry("usr/dev/x")),
+    )
+    assert unpack(archive, directory) == "mnt-done\n"
+    found = {path for path in modes(directory / ".tiny-0") if "dev" in path}
+    assert found == {"dev", "app/dev", "app/dev/train.py", "usr/dev", "usr/dev/x"}
+
+
 def test_what_is_no_image(tmp_path: Path, directory: Path) -> None:
     (tmp_path / "tiny.tar").write_text("no archive at all")
     assert unpack(tmp_path / "tiny.tar", directory).startswith("mnt-error: tar: ")
@@ -189,14 +222,50 @@ def test_root_writes_only_where_nobody_else_can(tmp_path: Path, common: Path) ->
     (hers / "images").mkdir()
     planted.symlink_to(hers)
     for place in (common, hers, hers / "images", hers / "new" / "images", planted, planted / "new"):
-        level = common if place == common else hers
-        refused = f"mnt-error: another user has made {level}, or can write to it (ls -ld {level}): choose"
+        why = f"others can write to {common}" if place == common else f"{hers} belongs to "
+        refused = f"mnt-error: another user could change what is in {place}: {why}"
         assert run("make", place).startswith(refused)
         if place.exists():
             assert unpack(archive, place).startswith(refused)
         assert run("look", place) == f"mnt-owner: {'root' if place == common else 'user'}\nmnt-done\n"
     assert sorted(os.listdir(hers)) == ["images"]
     assert os.listdir(hers / "images") == []
+
+
+@needs_root
+def test_no_link_of_hers_is_followed(tmp_path: Path, common: Path) -> None:
+    """Her link to a directory of root's: what is there is in order, until she exchanges the link."""
+    own, link = tmp_path / "own", common / "images"
+    own.mkdir()
+    link.symlink_to(own)
+    os.chown(link, EVE, EVE, follow_symlinks=False)
+    archive = packed(tmp_path / "tiny.tar", BIN)
+    for place in (link, link / "new"):
+        assert run("look", place) == "mnt-owner: user\nmnt-done\n"
+        for said in (run("make", place), unpack(archive, place)):
+            assert said.startswith(
+                f"mnt-error: another user could change what is in {place}: {link} belongs to"
+            )
+    assert os.listdir(own) == []
+    os.chown(link, 0, 0, follow_symlinks=False)
+    assert run("make", link / "new").endswith(f"mnt-directory: {own}/new\nmnt-done\n")
+
+
+@needs_root
+@pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="this kernel has no FUSE")
+@pytest.mark.parametrize("word", ["look", "make", "unpack"])
+def test_what_she_has_mounted_is_not_asked(common: Path, word: str) -> None:
+    """Its program never answers, or says that all is root's."""
+    (common / "images").mkdir()
+    options = f"fd=9,rootmode=40000,user_id={EVE},group_id={EVE},allow_other"
+    command = (
+        f'exec 9<>/dev/fuse; mount -i -t fuse -o {options} eve "$MNT_DIRECTORY"; exec sh {SCRIPT} {word}'
+    )
+    said = run(word, common / "images", command=["unshare", "--mount", "sh", "-c", command])
+    if word == "look":
+        assert said == "mnt-owner: user\nmnt-done\n"
+    else:
+        assert f"another user has mounted a file system on {common}/images" in said
 
 
 @needs_root

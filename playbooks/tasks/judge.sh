@@ -1,0 +1,1 @@
+../../mnt/remote/boot/judge.sh
