@@ -147,7 +147,7 @@ def interpreter(name, specifier):
             tried.append(str(why))
             continue
         look = "import sys; print(*sys.version_info[:3])"
-        done = subprocess.run([path, "-c", look], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        done = subprocess.run([path, "-I", "-c", look], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         if done.returncode == 0:
             version = tuple(map(int, done.stdout.split()))
             if satisfies(version, specifier):
@@ -240,7 +240,8 @@ def judge(path, uids=None, last=True, owner=None):
 
     Each level belongs to this user or to root, and no other user can write to it; a directory with the sticky
     bit, like /tmp, may be on the way. Links are followed, and are levels too. The levels are judged from / on,
-    so that nobody else can exchange one that is judged. It ends at what does not exist.
+    so that nobody else can exchange one that is judged, each by a descriptor: nobody can exchange it meanwhile,
+    nor mount or unmount anything there. It ends at what does not exist.
 
     Args:
         uids: the users who may own it, in place of this one and root.
@@ -251,32 +252,46 @@ def judge(path, uids=None, last=True, owner=None):
     """
     uids = (uids or {0, os.getuid()}) | nobody()
     owners = uids if owner is None else uids | {owner}
-    mounted = mounted_by_others(owners)
-    todo, here, links = ["/"] + path.split("/"), "/", 0
-    while todo:
-        name = todo.pop(0)
-        if name in ("", ".", ".."):
-            here = os.path.dirname(here) if name == ".." else here
-            continue
-        level = os.path.join(here, name)
-        if level in mounted:
-            raise Failed("another user has mounted a file system (FUSE) on %s; use another place" % level)
-        try:
-            found = os.lstat(level)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        judge_level(level, found, owners, uids, last and not any(todo))
-        here = level
-        if stat.S_ISLNK(found.st_mode):
+    todo, here, links, mount = ["."] + names(path), "/", 0, None
+    with contextlib.ExitStack() as held:
+        root = above = entered("/", None, held)
+        while todo:
+            name = todo.pop(0)
+            level = os.path.normpath(os.path.join(here, name))
+            try:
+                descriptor = entered(name, above, held)
+            except (FileNotFoundError, NotADirectoryError):
+                return
+            own = mount_of(descriptor)
+            if own != (mount or own) or not own:
+                judge_mount(level, own, owners, mount_of(root))
+            mount = own
+            found = os.fstat(descriptor)
+            judge_level(level, found, descriptor, owners, uids, last and not todo)
+            if not stat.S_ISLNK(found.st_mode):
+                here, above = level, descriptor
+                continue
             links += 1
             if links > 40:
                 raise Failed("%s leads nowhere" % level)
-            target = os.readlink(level)
-            here = "/" if target.startswith("/") else os.path.dirname(level)
-            todo = target.split("/") + todo
+            target = os.readlink("", dir_fd=descriptor)
+            todo = names(target) + todo
+            if target.startswith("/"):
+                here, above = "/", root
 
 
-def judge_level(level, found, owners, uids, last):
+def names(path):
+    return [name for name in path.split("/") if name not in ("", ".")]
+
+
+def entered(name, above, held):
+    """A descriptor (O_PATH) of what has a name in a directory, also of a link, until `held` ends."""
+    descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+    held.callback(os.close, descriptor)
+    return descriptor
+
+
+def judge_level(level, found, descriptor, owners, uids, last):
     """Raises Failed if anybody but these users could exchange what is at this level of a path."""
     hint = "who can write there could run code as you; use another place, or look at it: ls -ld %s" % level
     sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
@@ -286,7 +301,7 @@ def judge_level(level, found, owners, uids, last):
         return
     if found.st_mode & 0o002:
         raise Failed("all users can write to %s: %s" % (level, hint))
-    if found.st_mode & 0o020 and (has_list(level) or not own_group(found.st_gid, uids)):
+    if found.st_mode & 0o020 and (has_list(descriptor) or not own_group(found.st_gid, uids)):
         raise Failed("the group %d can write to %s: %s" % (found.st_gid, level, hint))
 
 
@@ -317,10 +332,10 @@ def own_group(gid, uids):
     return me.pw_uid in uids and me.pw_gid == gid and members <= {name} and not others
 
 
-def has_list(path):
+def has_list(descriptor):
     """Whether it has an access control list (acl(5)): then the mode of the group is that of others too."""
     try:
-        return bool(os.getxattr(path, "system.posix_acl_access"))
+        return bool(os.getxattr("/proc/self/fd/%d" % descriptor, "system.posix_acl_access"))
     except OSError:
         return False
 
@@ -334,16 +349,34 @@ def nobody():
         return {int(file.read())}
 
 
-def mounted_by_others(uids):
-    """Where other users have mounted file systems (FUSE): owners and modes there are their word."""
-    found = set()
-    with open("/proc/self/mounts") as file:
-        for line in file:
-            _, point, kind, options = line.split(" ")[:4]
-            owner = re.search(r"(?:^|,)user_id=(\d+)", options)
-            if re.match(r"fuse(\.|blk|$)", kind) and owner and int(owner.group(1)) not in uids:
-                found.add(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code.group(1), 8)), point))
-    return found
+def mount_of(descriptor):
+    """The mount on which an open file is, None if unknown; nothing of its file system is asked."""
+    with open("/proc/self/fdinfo/%d" % descriptor, "rb") as file:
+        found = re.search(rb"^mnt_id:\s*(\d+)$", file.read(), re.M)
+    return found and found.group(1)
+
+
+def judge_mount(level, mount, uids, root):
+    """Raises Failed if another user has mounted it (FUSE), or it is unknown who has.
+
+    Owners and modes there are that user's word. What was unmounted when it was entered (umount -l) is in no list;
+    that of / (`root`) may be in none in a chroot. Before Linux 5.8 an unmount may hide another line: so it is
+    looked for twice.
+    """
+    for _ in range(2):
+        with open("/proc/self/mountinfo", "rb") as file:
+            lines = file.read().split(b"\n")  # anybody may choose a name with bytes that end a line elsewhere
+        for fields in (line.split(b" ") for line in lines):
+            if fields[0] == mount:
+                kind, _, options = fields[fields.index(b"-") + 1 :][:3]
+                owner = re.search(rb"(?:^|,)user_id=(\d+)", options)
+                if re.match(rb"fuse(\.|blk|$)", kind) and owner and int(owner.group(1)) not in uids:
+                    raise Failed(
+                        "another user has mounted a file system (FUSE) on %s; use another place" % level
+                    )
+                return
+    if not mount or mount != root:
+        raise Failed("it cannot be found out who has mounted what is on %s; use another place" % level)
 
 
 def installed(python):
@@ -547,12 +580,22 @@ def fill(target, python, wanted, args):
     A lock only says which version: what is installed is what `wanted` needs, as the index knows it. So whoever
     chose the lock, which may be another host, cannot bring a package of its own here.
     """
-    run([python, "-m", "venv", target], "the environment cannot be made; mnt setup system brings venv")
+    run([python, "-I", "-m", "venv", target], "the environment cannot be made; mnt setup system brings venv")
     own = os.path.join(target, "bin", "python")
     brought = installed(own)  # pip, and with older Pythons setuptools
     source = ["--no-index", "--find-links", args["wheels"]] if args["wheels"] else []
     trusted = re.match(r"http://([^/@]*@)?([^/:]+)", args["index"])
-    pip = [own, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
+    pip = [
+        own,
+        "-I",
+        "-m",
+        "pip",
+        "install",
+        "--disable-pip-version-check",
+        "--no-input",
+        "--progress-bar",
+        "off",
+    ]
     pip += source + (["--trusted-host", trusted.group(2)] if trusted and not args["wheels"] else [])
     listed = ["-r", write_lines(os.path.join(target, "mnt-requirements.txt"), wanted)]
     if args["lock"]:
@@ -674,7 +717,7 @@ def ops(args):
         environment["PATH"] = (
             os.path.join(place.path, "bin") + os.pathsep + os.environ.get("PATH", os.defpath)
         )
-        run([place.python, "-c", OPS, *left], "DeepSpeed's ops cannot be compiled", environment)
+        run([place.python, "-I", "-c", OPS, *left], "DeepSpeed's ops cannot be compiled", environment)
         for name in left:
             write(os.path.join(stamps, stamp(name, versions)), {"time": time.time()})
     return {"changed": bool(left), "ops": left}
@@ -699,4 +742,5 @@ def main():
 
 if __name__ == "__main__":
     os.umask(0o022)
+    os.chdir("/")  # what is run looks for modules and settings there, not in a home
     main()

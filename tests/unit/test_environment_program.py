@@ -311,6 +311,47 @@ def accepted(judge: Callable[[str], object], refused: type[Exception], path: Pat
     return True
 
 
+@pytest.mark.parametrize(
+    ("kind", "uid", "why"),
+    [
+        (b"fuse.x", EVE, "another user has mounted a file system"),
+        (b"fuse", EVE, "another user has mounted a file system"),
+        (b"fuse.x", 0, ""),
+        (b"ext4", EVE, ""),
+        (None, EVE, "cannot be found out who has mounted"),
+    ],
+)
+def test_a_file_system_that_a_user_has_mounted(
+    program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: bytes, uid: int, why: str
+) -> None:
+    """It is found by what was entered, also if it was unmounted since (None); nothing of it is asked before."""
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    monkeypatch.setattr(program, "user", lambda uid: pytest.fail("its owner was asked"))
+    place = (tmp_path / "a").stat().st_ino
+    mine = program.mount_of
+
+    def mount_of(descriptor: int) -> bytes:
+        return b"7777" if os.fstat(descriptor).st_ino == place else bytes(mine(descriptor))
+
+    names = b"1 1 0:1 / /a\rb rw - fuse.e\xff e\xff rw\n2 1 0:2 / /a\\040b rw - fuse e rw,user_id=5\n"
+    line = b"7777 1 0:3 / /x rw,nosuid shared:1 - %b e\xff rw,user_id=%d,group_id=0\n" % (kind or b"", uid)
+    own = Path("/proc/self/mountinfo").read_bytes()
+    listed = tmp_path / "mountinfo"
+    listed.write_bytes(names + (line if kind else b"") + own)
+    monkeypatch.setattr(program, "mount_of", mount_of)
+    monkeypatch.setattr(
+        program,
+        "open",
+        lambda path, *mode: open(listed if path == "/proc/self/mountinfo" else path, *mode),
+        raising=False,
+    )
+    if why:
+        with pytest.raises(program.Failed, match=f"{why}.* on {tmp_path}/a; "):
+            program.judge(str(tmp_path / "a" / "b"))
+    else:
+        program.judge(str(tmp_path / "a" / "b"))
+
+
 def test_what_others_made_is_refused(program: ModuleType, tmp_path: Path) -> None:
     own = program.Place(str(tmp_path / "train"))
     assert own.current() is None
