@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import itertools
 import json
@@ -324,7 +325,7 @@ def accepted(judge: Callable[[str], object], refused: type[Exception], path: Pat
 def test_a_file_system_that_a_user_has_mounted(
     program: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: bytes, uid: int, why: str
 ) -> None:
-    """It is found by what was entered, also if it was unmounted since (None); nothing of it is asked before."""
+    """It is found by what was entered, also if it was unmounted since (None); nothing of it is asked."""
     (tmp_path / "a" / "b").mkdir(parents=True)
     monkeypatch.setattr(program, "user", lambda uid: pytest.fail("its owner was asked"))
     place = (tmp_path / "a").stat().st_ino
@@ -339,12 +340,9 @@ def test_a_file_system_that_a_user_has_mounted(
     listed = tmp_path / "mountinfo"
     listed.write_bytes(names + (line if kind else b"") + own)
     monkeypatch.setattr(program, "mount_of", mount_of)
-    monkeypatch.setattr(
-        program,
-        "open",
-        lambda path, *mode: open(listed if path == "/proc/self/mountinfo" else path, *mode),
-        raising=False,
-    )
+    paths = {"/proc/self/mountinfo": str(listed)}
+    reading = functools.partial(open, mode="rb")
+    monkeypatch.setattr(program, "open", lambda path, *mode: reading(paths.get(path, path)), raising=False)
     if why:
         with pytest.raises(program.Failed, match=f"{why}.* on {tmp_path}/a; "):
             program.judge(str(tmp_path / "a" / "b"))

@@ -54,6 +54,44 @@ def test_they_have_the_style_of_production(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+ROOT_RUNS = [file for file in FILES if file.stem != "ssh"]
+TASKS = sorted((ROOT / "playbooks" / "tasks").glob("*.yml"))
+# Their programs become files elsewhere; until then they only start in /.
+NOT_ISOLATED = {"daemon.yml", "firewall.yml", "tuning.yml"}
+
+
+@pytest.mark.parametrize("file", ROOT_RUNS, ids=lambda file: file.stem)
+def test_what_root_runs_finds_nothing_in_a_home(file: Path) -> None:
+    """`python3 -c` in the home of the user who logs in would import a json.py that is there."""
+    for play in yaml.safe_load(file.read_text()):
+        starts = {f"ansible.builtin.{module}": {"chdir": "/"} for module in ("command", "shell", "script")}
+        assert play["module_defaults"] == starts
+
+
+@pytest.mark.parametrize("file", [*FILES, *TASKS], ids=lambda file: file.stem)
+def test_programs_of_pythons_are_isolated(file: Path) -> None:
+    lists = [list(map(str, words)) for words in lists_in(yaml.safe_load(file.read_text()))]
+    programs = [words for words in lists if "python" in words[0] and {"-", "-c"}.intersection(words)]
+    if file.name not in NOT_ISOLATED:
+        assert all(words[1] == "-I" for words in programs)
+    assert not re.findall(r"executable, (?!'-I')", file.read_text())
+
+
+def lists_in(node: Any) -> Iterator[list[Any]]:
+    """All lists in a document that are not empty."""
+    if isinstance(node, list) and node:
+        yield node
+    for child in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from lists_in(child)
+
+
+def test_the_pythons_of_an_environment_are_isolated() -> None:
+    text = re.sub(r"\s+", " ", (ROOT / "playbooks" / "tasks" / "environment.py").read_text())
+    started = re.findall(r'(?:"-I", )?"-[cm]", (?!write_lines)', text)
+    assert len(started) == 6
+    assert all(words.startswith('"-I"') for words in started)
+
+
 @pytest.mark.parametrize("name", [file.stem for file in FILES])
 def test_each_file_is_in_the_list(name: str) -> None:
     assert name in NAMES
