@@ -323,6 +323,9 @@ from types import SimpleNamespace
 from mnt.cli import cli
 from mnt.cli.fetch import _left_out_of
 from mnt.errors import MntError
+from mnt.fleet.login.identities import _load
+from mnt.fleet.login.includes import Includes
+from mnt.fleet.login.own import check_own
 from mnt.inventory import find
 from mnt.launch.env_files import is_file
 from mnt.push import origin
@@ -376,6 +379,10 @@ except MntError as error:
         ("mount('inventories'); find.locate(None)", "inventories/ is not looked at: eve has mounted"),
         ("mount('inventories'); find.locate('pair')", "inventories/ is not looked at: eve has mounted"),
         ("mount('code'); is_file('code/train.py')", "eve has mounted"),
+        ("mount('code'); check_own('code/known_hosts')", "eve has mounted"),
+        ("mount('code'); Includes().files(os.path.abspath('*/config'), 'x:1')", "Include looks where eve"),
+        ("mount('code'); Includes().files(os.path.abspath('code/*'), 'x:1')", "Include looks where eve"),
+        ("mount('code'); print([_load('code/key').reason])", "['eve has mounted"),
         ("mount('code/data'); print([path for path, found in files_of(b'code') if not found])", "[b'data']"),
         ("mount('code/data'); remove_tree(os.path.abspath(b'code')); print(['stays'])", "['stays']"),
         ("mount('code'); remove_tree(os.path.abspath(b'code')); print(['stays'])", "['stays']"),

@@ -489,6 +489,8 @@ TCP6 = f"""\
 def test_sockets_that_listen() -> None:
     assert sockets.parse_sockets(TCP, 29500) == [("127.0.0.1", 1000, "4242")]  # and not the one in TIME_WAIT
     assert sockets.parse_sockets(TCP6, 29500) == [("::", 1000, "4243")]
+    for size in range(len(TCP)):  # a table that was not read to its end
+        assert sockets.parse_sockets(TCP[:size], 29500) in ([], [("127.0.0.1", 1000, "4242")])
     assert sockets.parse_sockets(TCP6, 23) == [("fe80::fc:ff:0:1", 1000, "4244")]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import getpass
 import io
 import os
@@ -28,6 +29,8 @@ from mnt.fleet.login.destination import DEFAULT_IDENTITIES, Destination
 from mnt.fleet.login.terminal import ask_secret, has_terminal
 from mnt.paths import expanded
 from mnt.remote.common.files import read_bytes, strerror
+from mnt.remote.common.owners import status
+from mnt.remote.common.refusal import Refused
 
 _AGENT_LISTS = 2.0  # seconds for an agent to list its keys
 _AGENT_SIGNS = 10.0  # seconds for each signature: it may ask its user
@@ -227,7 +230,7 @@ def _load(path: str, passphrase: bytes | None = None) -> paramiko.PKey | Unusabl
     locked = Unusable(path, "needs a passphrase, and no agent holds it", locked=True)
     try:
         file = expanded(path.removesuffix(_CERTIFICATE))
-        key = keyfiles.read(read_bytes(file, _MOST_BYTES))
+        key = keyfiles.read(_read(file))
         if key.encrypted and passphrase is None:
             return locked
         loaded = _opened(key, passphrase)
@@ -246,6 +249,15 @@ def _load(path: str, passphrase: bytes | None = None) -> paramiko.PKey | Unusabl
     except Exception:  # noqa: BLE001 - whatever somebody has put there, only this key cannot be used
         return _not_private(path)
     return _not_private(path)
+
+
+def _read(file: str) -> bytes:
+    """All of a key file. Raises OSError, also for what another user has mounted: it might never answer."""
+    try:
+        status(os.path.abspath(file))
+    except Refused as refusal:
+        raise OSError(errno.EIO, refusal.message, file) from None
+    return read_bytes(file, _MOST_BYTES)
 
 
 def _not_private(path: str) -> Unusable:
@@ -296,11 +308,11 @@ def _for_paramiko(loaded: object) -> paramiko.PKey:
 
 def _with_certificate(key: paramiko.PKey, path: str) -> paramiko.PKey:
     """The key with the certificate in a file, if that exists. Raises OSError, NotOpened."""
-    if not os.path.exists(path):
-        return key
     try:
-        blob = read_bytes(path, _MOST_BYTES).split()[1]
+        blob = _read(path).split()[1]
         key.load_certificate(paramiko.Message(base64.b64decode(blob)))
+    except FileNotFoundError:
+        pass
     except OSError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever paramiko raises
@@ -317,7 +329,7 @@ def public_from_private(path: str) -> bytes | None:
     if isinstance(loaded, paramiko.PKey):
         return loaded.asbytes()
     with contextlib.suppress(OSError):
-        return keyfiles.public_part(read_bytes(expanded(path), _MOST_BYTES))
+        return keyfiles.public_part(_read(expanded(path)))
     return None
 
 
@@ -348,7 +360,7 @@ def _public_part(path: str) -> bytes | None:
 def _public_key(path: str) -> bytes | None:
     """The wire form of the public key in a file, as `ssh-keygen` writes it; None: there is none."""
     try:
-        kind, blob = read_bytes(expanded(path), _MOST_BYTES).split()[:2]
+        kind, blob = _read(expanded(path)).split()[:2]
         wire = base64.b64decode(blob, validate=True)
     except (OSError, ValueError):
         return None

@@ -8,10 +8,22 @@ import re
 from collections.abc import Iterator, Sequence
 
 from mnt.errors import UsageError
+from mnt.remote.common.owners import status
+from mnt.remote.common.refusal import Refused
 
 _LONGEST = 1024  # characters of a pattern
 # Patterns, characters of those with wildcards, and names in directories, for all Include lines together.
 _MOST_STEPS = 20_000
+
+
+def _status(path: str, where: str, *, follow: bool = True) -> os.stat_result | None:
+    """None: nothing is there. Raises UsageError for what another user has mounted: it might never answer."""
+    try:
+        return status(path, follow=follow)
+    except OSError:
+        return None
+    except Refused as refusal:
+        raise UsageError(f"{where}: Include looks where {refusal.message}", fix=refusal.fix) from None
 
 
 class Includes:
@@ -35,11 +47,13 @@ class Includes:
     def _walk(self, directory: str, parts: Sequence[str], where: str) -> Iterator[str]:
         for index, part in enumerate(parts):
             if re.search(r"[*?[]", part):
+                rest = parts[index + 1 :]
                 for name in self._matching(directory, part, where):
-                    yield from self._walk(os.path.join(directory, name), parts[index + 1 :], where)
+                    path = os.path.join(directory, name)
+                    yield from self._walk(path, rest, where) if rest else (path,)
                 return
             directory = os.path.join(directory, part)
-        if os.path.lexists(directory):
+        if _status(directory, where, follow=False) is not None:
             yield directory
 
     def _matching(self, directory: str, part: str, where: str) -> Iterator[str]:
@@ -47,6 +61,8 @@ class Includes:
         self._count(len(part), where)
         fits = re.compile(fnmatch.translate(part)).match
         try:
+            if _status(directory, where) is None:
+                return
             with os.scandir(directory) as entries:
                 for entry in entries:
                     self._count(1, where)

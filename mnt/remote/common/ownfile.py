@@ -11,7 +11,7 @@ import os
 import shlex
 import stat
 
-from mnt.remote.common.owners import check_owner, check_owners
+from mnt.remote.common.owners import check_owner, check_owners, status
 from mnt.remote.common.refusal import Refused
 
 
@@ -20,6 +20,7 @@ def check_file(path: str) -> None:
 
     If it does not exist, nobody else may be able to make it. It may be, or be a link to, the null device.
     """
+    _check_mounts(path)
     _check_way(path)
     real = os.path.realpath(path)
     try:
@@ -39,6 +40,7 @@ def check_file(path: str) -> None:
 
 def check_directory(path: str) -> None:
     """The same for a directory."""
+    _check_mounts(path)
     _check_way(path)
     try:
         check_owners(path)
@@ -50,6 +52,12 @@ def check_directory(path: str) -> None:
         except Refused:
             fix = f"mv {where} {old}; then check what is in {old}"
         raise Refused(refusal.message, fix) from None
+
+
+def _check_mounts(path: str) -> None:
+    """Raises Refused for what another user has mounted on the way: it might never answer."""
+    with contextlib.suppress(OSError):
+        status(path)
 
 
 def _check_way(path: str) -> None:

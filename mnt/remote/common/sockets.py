@@ -36,7 +36,7 @@ def listeners(port: int) -> list[dict[str, object]]:
 def parse_sockets(text: str, port: int) -> list[tuple[str, int, str]]:
     """(address, uid, inode) of the sockets of a /proc/net/tcp or tcp6 that LISTEN on `port`."""
     found = []
-    for line in unix_lines(text)[1:]:
+    for line in unix_lines(text[: text.rfind("\n") + 1])[1:]:  # what was read may end in a line
         fields = line.split()
         address, _, local_port = fields[1].partition(":")
         if fields[3] == LISTEN and int(local_port, 16) == port:
