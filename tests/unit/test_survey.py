@@ -145,3 +145,18 @@ def test_the_way_to_a_peer(home: Path) -> None:
     if socket.has_ipv6 and Path("/proc/net/if_inet6").exists():
         assert found.routes["::1"] in ("::1", None)
     assert found.routes["255.255.255.255"] is None
+
+
+def test_what_another_user_has_mounted_is_no_storage() -> None:
+    """On each host, with owners and modes that are that user's word; it may never answer."""
+    options = "rw,nosuid,nodev,user_id={},group_id=0,allow_other"
+    text = "".join(
+        f"{source} {point} {kind} {options.format(uid)} 0 0\n"
+        for source, point, kind, uid in (
+            ("own@x:/", "/shared", "fuse.sshfs", os.getuid()),
+            ("eve@x:/", "/home/eve/data", "fuse.sshfs", 64999),
+            ("head:/y", "/data", "nfs4", 0),
+            ("eve@x:/", "/data", "fuse.sshfs", 64999),
+        )
+    )
+    assert [mount["point"] for mount in survey.shareable(parse_mounts(text))] == ["/shared"]

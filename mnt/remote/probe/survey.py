@@ -22,7 +22,8 @@ from typing import Any, BinaryIO
 
 from mnt.remote.common.files import entries, read
 from mnt.remote.common.forms import ENVIRONMENTS, LONGEST_PATH, STORAGE
-from mnt.remote.common.owners import check_owners
+from mnt.remote.common.mounts import owner_of
+from mnt.remote.common.owners import accepts, check_owners
 from mnt.remote.common.refusal import Refused
 from mnt.remote.probe.distributions import packages
 from mnt.remote.probe.filesystems import Answer, holder, look_at, parse_mounts
@@ -74,6 +75,9 @@ def shareable(mounts: Iterable[Answer]) -> list[Answer]:
     for mount in mounts:
         found.pop(mount["point"], None)
         if len(mount["point"]) > LONGEST_PATH:  # no program can open it, but any user can mount there (FUSE)
+            continue
+        uid = owner_of(mount["type"], ",".join(mount["options"]))
+        if uid is not None and not accepts(uid):  # what is there is that user's word, who may never answer
             continue
         network = _NETWORK.fullmatch(mount["type"])
         if network or (mount["type"] in _DATA and not _SYSTEM.fullmatch(mount["point"])):
