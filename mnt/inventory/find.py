@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import stat
+from itertools import islice
 from pathlib import Path
 
 from mnt import lab
@@ -16,6 +17,7 @@ from mnt.remote.common.refusal import Refused
 DIRECTORY = "inventories"
 VARIABLE = "MNT_INVENTORY"
 DEFAULT = "default"
+_MOST_NAMES = 10_000  # of files that are looked at in inventories/
 
 
 class NoInventory(UsageError):
@@ -47,9 +49,10 @@ def locate(name: str | None) -> str:
         return _lab(name.removeprefix("lab:"))
     if is_path(name):
         return name
-    if name not in named():
+    file = _file(name)
+    if file is None:
         raise UsageError(f"no inventory named {name!r}{did_you_mean(name, named())}", fix=_what_there_is())
-    return own(named()[name])
+    return own(file)
 
 
 def is_path(name: str | None) -> bool:
@@ -59,8 +62,29 @@ def is_path(name: str | None) -> bool:
 
 
 def named() -> dict[str, str]:
-    """The files of inventories/, by name. Raises UsageError as `directory`."""
-    return {path.stem: str(path) for path in sorted(Path(directory()).glob("*.yaml"))}
+    """The files of inventories/, by name, of the first 10,000 that it has; none if it may be another user's.
+
+    Raises UsageError as `directory`.
+    """
+    place = directory()
+    try:
+        check_owners(os.path.abspath(place))
+        with os.scandir(place) as entries:
+            names = [entry.name for entry in islice(entries, _MOST_NAMES)]
+    except (OSError, Refused):
+        return {}
+    return {Path(name).stem: os.path.join(place, name) for name in sorted(names) if name.endswith(".yaml")}
+
+
+def _file(name: str) -> str | None:
+    """The file of that name in inventories/; None: there is none. Raises UsageError as `directory`."""
+    file = os.path.join(directory(), f"{name}.yaml")
+    try:
+        return file if status(os.path.abspath(file), follow=False) is not None else None
+    except Refused:
+        return file  # `own` says why not
+    except (OSError, ValueError):  # no file can have that name
+        return None
 
 
 def directory() -> str:
@@ -102,8 +126,9 @@ def labs() -> dict[str, str]:
 
 
 def _without_name() -> str:
-    if DEFAULT in named():
-        return own(named()[DEFAULT])
+    file = _file(DEFAULT)
+    if file is not None:
+        return own(file)
     if labs():
         return _only_lab(several=SeveralLabs)
     raise NoInventory(

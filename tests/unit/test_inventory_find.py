@@ -64,6 +64,28 @@ def test_above_nobody_elses_counts(here: Path, monkeypatch: pytest.MonkeyPatch) 
         find.locate(None)
 
 
+def test_what_another_user_lists_is_not_looked_at(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a directory like /tmp: names without end, for whoever calls `mnt` there."""
+    write(here, "inventories/pair.yaml")
+    monkeypatch.setattr(find, "_MOST_NAMES", 2)
+    for number in range(4):
+        write(here, f"inventories/{number}.yaml")
+    assert len(find.named()) == 2
+    assert find.locate("pair") == "inventories/pair.yaml"
+    (here / "inventories").chmod(0o777)
+    assert find.named() == {}
+    with pytest.raises(UsageError, match="no inventory: "):
+        find.locate(None)
+    with pytest.raises(UsageError, match=r"pair.yaml may be another user's: all users can write to"):
+        find.locate("pair")
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "\udcff"])
+def test_a_name_that_no_file_has(here: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="no inventory named"):
+        find.locate(name)
+
+
 def test_an_unknown_name_lists_what_there_is(here: Path) -> None:
     write(here, "inventories/pair.yaml", "labs/small/inventory.yaml")
     with pytest.raises(UsageError, match=r"no inventory named 'piar'; did you mean 'pair'\?") as caught:
