@@ -2,18 +2,19 @@
 
 `mnt.network.nic` decides for a job, and chooses nothing where several networks would do. Here one is
 proposed, with the reason: of the networks that all hosts share the fastest; else, on each host, the NIC that
-carries its routes to the others.
+carries its routes to the others. How large a network is, more than half of the hosts must say alike.
 """
 
 from __future__ import annotations
 
 import ipaddress
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mnt.facts.host import HostFacts, Interface
 from mnt.inventory.hostlist import brief
-from mnt.network.nic import Addresses, reachable
+from mnt.network.nic import Addresses, agreed, networks_of, reachable
 
 _Network = ipaddress.IPv4Network
 
@@ -89,15 +90,16 @@ def rate(speed: int) -> str:
 def _shared(
     candidates: Mapping[str, Sequence[Interface]], facts: Mapping[str, HostFacts], ssh: Iterable[str]
 ) -> Iterable[_Shared]:
-    networks = {
-        network
-        for nics in candidates.values()
-        for nic in nics
-        for network in map(_network, nic.ipv4)
-        if not network.is_link_local
-    }
+    said = Counter(network for nics in candidates.values() for network in networks_of(nics))
     own = {host: Addresses(nics) for host, nics in candidates.items()}
-    for network in sorted(each for each in networks if all(host.has(each) for host in own.values())):
+    networks = [
+        network
+        for network, count in said.items()
+        if not network.is_link_local
+        and agreed(network, count, len(candidates))
+        and all(host.has(network) for host in own.values())
+    ]
+    for network in sorted(networks):
         # Of several in one subnet (one a GPU, say) the fastest, then the first: max() keeps it.
         chosen = {
             host: max(each.nics_in(network), key=lambda nic: (nic.carrier is not False, nic.speed or 0))
@@ -106,10 +108,6 @@ def _shared(
         rdma = all(_carries_rdma(facts[host], nic) for host, nic in chosen.items())
         of_ssh = any(ipaddress.ip_address(address) in network for address in ssh)
         yield _Shared(network, chosen, rdma, of_ssh)
-
-
-def _network(cidr: str) -> _Network:
-    return ipaddress.IPv4Interface(cidr).network
 
 
 def _carries_rdma(facts: HostFacts, nic: Interface) -> bool:

@@ -152,8 +152,13 @@ class Address(str):
         return address
 
 
+SHORTEST_PREFIX = (
+    8  # of a training network, as of 10.0.0.0/8: a larger one would be a good part of the internet
+)
+
+
 class Subnet(str):
-    """A network in CIDR form."""
+    """A network in CIDR form, of SHORTEST_PREFIX or longer."""
 
     def __new__(cls, value: Any) -> Subnet:
         line = text(value)
@@ -165,6 +170,8 @@ class Subnet(str):
             raise ValueError(f"{line!r} has no prefix length, as in 10.11.8.0/24")
         if str(network.network_address) != line.split("/")[0]:
             raise ValueError(f"{line!r} is an address, not a network; did you mean '{network}'?")
+        if network.prefixlen < SHORTEST_PREFIX:
+            raise ValueError(f"{line!r} is too large for a training network: at most a /{SHORTEST_PREFIX}")
         return super().__new__(cls, line)
 
 

@@ -9,7 +9,8 @@ The first rule that applies decides:
    training address.
 
 Rules 2 and 4 skip NICs that `network.exclude` names. If there are several candidates, none is chosen: they
-are listed, and the user decides in the inventory.
+are listed, and the user decides in the inventory. A NIC outside `network.subnet` is never chosen. A master
+leads the workers to a network (rule 4) only if more than half of the hosts say that they are in it.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ from __future__ import annotations
 import ipaddress
 import re
 import shlex
+from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 
 from mnt.facts.host import Interface
 from mnt.inventory.model import Host, Inventory
+from mnt.inventory.values import SHORTEST_PREFIX
 
 # Bridges and virtual links of containers and virtual machines: they never connect two hosts.
 _VIRTUAL = re.compile(r"(docker|br-|veth|virbr|cni|flannel|cali|podman|lxc|lxd|tunl)")
@@ -89,6 +93,8 @@ class Addresses:
             for address in nic.addresses
         )
         self._nics = nics
+        # Each network as one number, because there may be millions in all.
+        self._networks = array("Q", sorted(map(_number, networks_of(nics))))
         self._values, self._numbers = [value for value, _ in own], [number for _, number in own]
 
     def has(self, network: ipaddress.IPv4Network) -> bool:
@@ -99,9 +105,19 @@ class Addresses:
         """The NICs with an address in the network, in their order."""
         return [self._nics[number] for number in sorted({self._numbers[at] for at in self._range(network)})]
 
+    def say(self, network: IPNetwork) -> bool:
+        """Whether one of them is in the network by its own prefix length."""
+        number = _number(network)
+        at = bisect_left(self._networks, number)
+        return self._networks[at : at + 1] == array("Q", [number])
+
     def _range(self, network: ipaddress.IPv4Network) -> range:
         first, last = int(network.network_address), int(network.broadcast_address)
         return range(bisect_left(self._values, first), bisect_right(self._values, last))
+
+
+def _number(network: IPNetwork) -> int:
+    return int(network.network_address) << 6 | network.prefixlen
 
 
 def choose(
@@ -121,14 +137,28 @@ def choose(
     could = reachable(interfaces)
     usable = {host.name: _not_excluded(host, could[host.name]) for host in known}
     own = {name: Addresses(nics) for name, nics in usable.items()}
+    configured = {host.name: _configured(inventory, host, interfaces[host.name]) for host in known}
     found: dict[str, NicChoice | NicProblem] = {}
     while known:
-        found |= _choose(inventory, known, interfaces, usable, own)
+        found |= _choose(known, configured, usable, own)
         first = found[known[0].name]
         if isinstance(first, NicChoice) or first.ambiguous or len(known) < 3:
             break
         known = known[1:]
     return found
+
+
+def networks_of(nics: Iterable[Interface]) -> Collection[ipaddress.IPv4Network]:
+    """The networks of the IPv4 addresses of a host, each once."""
+    return dict.fromkeys(ipaddress.IPv4Network(cidr, strict=False) for nic in nics for cidr in nic.ipv4)
+
+
+def agreed(network: IPNetwork, count: int, hosts: int) -> bool:
+    """Whether a network may lead hosts and open firewalls: `count` of all hosts say that they are in it.
+
+    They must name it with one prefix length: with a short one, a host would name half of the internet.
+    """
+    return 2 * count > hosts and network.prefixlen >= SHORTEST_PREFIX
 
 
 def reachable(interfaces: Mapping[str, Sequence[Interface]]) -> dict[str, list[Interface]]:
@@ -138,29 +168,49 @@ def reachable(interfaces: Mapping[str, Sequence[Interface]]) -> dict[str, list[I
 
 
 def _choose(
-    inventory: Inventory,
     known: Sequence[Host],
-    interfaces: Mapping[str, Sequence[Interface]],
+    configured: Mapping[str, NicChoice | NicProblem | None],
     usable: Mapping[str, Sequence[Interface]],
     own: Mapping[str, Addresses],
 ) -> dict[str, NicChoice | NicProblem]:
     """The choices if the first host of `known` is the master.
 
     Args:
+        configured: the choice by the inventory's settings, by host name; None if it has none.
         usable: by host name, as `reachable`.
         own: their addresses.
     """
     master, *workers = known
+
+    def says(host: Host, network: IPNetwork) -> bool:
+        choice = configured[host.name]
+        named = isinstance(choice, NicChoice) and choice.network == network
+        return named or own[host.name].say(network)
+
+    @cache
+    def leads(network: IPNetwork) -> bool:
+        return agreed(network, sum(says(host, network) for host in known), len(known))
+
     chosen: dict[str, NicChoice | NicProblem] = {}
     for host in known:
-        configured = _configured(inventory, host, interfaces[host.name])
-        if configured is not None:
-            chosen[host.name] = configured
-        elif host == master:
-            chosen[host.name] = _master(master, [own[worker.name] for worker in workers], usable[host.name])
-        else:
-            chosen[host.name] = _worker(host, usable[host.name], master, chosen[master.name])
+        choice = configured[host.name]
+        if choice is None and host == master:
+            choice = _master(master, [own[worker.name] for worker in workers], usable[host.name], leads)
+        elif choice is None:
+            choice = _worker(host, usable[host.name], master, chosen[master.name], leads)
+        chosen[host.name] = _plausible(host, choice)
     return chosen
+
+
+def _plausible(host: Host, choice: NicChoice | NicProblem) -> NicChoice | NicProblem:
+    if isinstance(choice, NicProblem) or choice.network.prefixlen >= SHORTEST_PREFIX:
+        return choice
+    nic = choice.interface
+    return NicProblem(
+        f"NIC {nic.name} is in {choice.network}: no training network is larger than a /{SHORTEST_PREFIX}",
+        _listed([nic]),
+        f"give {shlex.quote(nic.name)} of {host.name} the prefix length of its network",
+    )
 
 
 def _not_excluded(host: Host, nics: Sequence[Interface]) -> list[Interface]:
@@ -192,8 +242,14 @@ def _named(
                     f"configure an address on {shlex.quote(nic.name)} of {host.name}, "
                     "or set `nic` to another NIC",
                 )
-            inside = addresses_in(nic, ipaddress.ip_network(subnet)) if subnet else []
-            return NicChoice(nic, (inside or nic.addresses)[0], reason)
+            inside = addresses_in(nic, ipaddress.ip_network(subnet)) if subnet else nic.addresses
+            if not inside:
+                return NicProblem(
+                    f"NIC {nic.name} has no address in network.subnet {subnet}",
+                    _listed(nics),
+                    f"set `nic` of {host.name} to a NIC that has one, or correct network.subnet",
+                )
+            return NicChoice(nic, inside[0], reason)
     return NicProblem(f"there is no NIC {name}", _listed(nics), _existing(host, nics, subnet))
 
 
@@ -259,15 +315,23 @@ def _usable(nics: Sequence[Interface], shared: set[str]) -> list[Interface]:
     ]
 
 
-def _master(master: Host, workers: Sequence[Addresses], nics: Sequence[Interface]) -> NicChoice | NicProblem:
+def _master(
+    master: Host,
+    workers: Sequence[Addresses],
+    nics: Sequence[Interface],
+    leads: Callable[[IPNetwork], bool],
+) -> NicChoice | NicProblem:
     if not workers:
         return _alone(master, nics)
-    reached = [
+    reaching = [
         (nic, network)
         for nic in nics
-        for network in dict.fromkeys(ipaddress.IPv4Network(cidr, strict=False) for cidr in nic.ipv4)
+        for network in networks_of([nic])
         if all(worker.has(network) for worker in workers)
     ]
+    reached = [(nic, network) for nic, network in reaching if leads(network)]
+    if reaching and not reached:
+        return _unlike(master, *reaching[0], _listed(nics))
     if len(reached) == 1:
         nic, network = reached[0]
         return NicChoice(nic, addresses_in(nic, network)[0], f"every worker has an address in {network}")
@@ -289,13 +353,28 @@ def _alone(host: Host, nics: Sequence[Interface]) -> NicChoice | NicProblem:
     )
 
 
+def _unlike(master: Host, nic: Interface, network: IPNetwork, listed: tuple[str, ...] = ()) -> NicProblem:
+    name = shlex.quote(nic.name)
+    return NicProblem(
+        f"{master.name}'s {nic.name} is in {network}, and no more than half of the hosts say that of theirs",
+        listed,
+        f"give {name} of {master.name} the prefix length that the others have there, or set network.subnet",
+    )
+
+
 def _worker(
-    worker: Host, nics: Sequence[Interface], master: Host, masters: NicChoice | NicProblem
+    worker: Host,
+    nics: Sequence[Interface],
+    master: Host,
+    masters: NicChoice | NicProblem,
+    leads: Callable[[IPNetwork], bool],
 ) -> NicChoice | NicProblem:
     """The choice for a worker, from `masters`, the choice for the master."""
     if isinstance(masters, NicProblem):
         message = f"not decided until the master {master.name} has a training NIC"
         return NicProblem(message, (), masters.fix, waits_for=master.name)
+    if not leads(masters.network):
+        return _unlike(master, masters.interface, masters.network)
     reason = f"in the subnet of {master.name}'s {masters.interface.name}"
     return _in_subnet(worker, nics, masters.network, reason)
 

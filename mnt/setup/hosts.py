@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import shlex
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from mnt.fleet.login.destination import Destination
 from mnt.fleet.wire.sshwords import login_words
 from mnt.fleet.wire.timeouts import Timeouts
 from mnt.inventory.model import Host, Inventory
-from mnt.network.nic import NicChoice
+from mnt.network.nic import IPNetwork, NicChoice, agreed
 
 _NOWHERE = ("-o", "ProxyCommand=false")  # options for ssh, which then ends as if no host answered
 
@@ -33,18 +34,20 @@ def ansible_inventory(
 
     Args:
         hosts: the selected ones, in rank order.
-        nics: the training NIC of each host that has one.
+        nics: the training NIC of each host of the command that has one.
         accounts: the user who logs in, by host, where it is known.
-        destinations: where and how `mnt` logs in to each host.
+        destinations: where and how `mnt` logs in to each host of the command, which may be more than `hosts`.
         refused: hosts to which it could not, or did not want to: for Ansible, too, they are unreachable.
     """
     master = inventory.hosts[0]
+    networks = _training_networks(inventory, nics, len(destinations))
+    addresses = _training_addresses(inventory, networks, nics, destinations)
     return {
         "all": {
             "hosts": {
                 host.name: _of_host(
                     host,
-                    nics.get(host.name),
+                    addresses.get(host.name),
                     accounts.get(host.name),
                     _words(host, destinations[host.name], timeouts, refused),
                 )
@@ -56,7 +59,7 @@ def ansible_inventory(
                 "mnt_host_count": len(inventory.hosts),
                 "mnt_master": master.name,  # of the inventory: a run may be for some hosts only
                 "mnt_master_port": inventory.network.master_port,
-                "mnt_training_subnet": _subnet(inventory, nics),
+                "mnt_training_subnet": ",".join(_sources(networks, addresses.values(), len(destinations))),
                 "mnt_storage": [_without_none(mount) for mount in inventory.storage],
                 "mnt_require": dict(inventory.require),
             },
@@ -78,7 +81,7 @@ def literal(value: Any) -> Any:
     return value
 
 
-def _of_host(host: Host, nic: NicChoice | None, account: str | None, words: Sequence[str]) -> dict[str, Any]:
+def _of_host(host: Host, training: str | None, account: str | None, words: Sequence[str]) -> dict[str, Any]:
     variables: dict[str, Any] = {
         "ansible_host": host.address,
         "ansible_ssh_common_args": shlex.join(words),
@@ -95,8 +98,8 @@ def _of_host(host: Host, nic: NicChoice | None, account: str | None, words: Sequ
         variables["ansible_port"] = host.ssh.port
     if account is not None:
         variables["mnt_user"] = account
-    if nic is not None:
-        variables["mnt_training_address"] = nic.address
+    if training is not None:
+        variables["mnt_training_address"] = training
     return variables
 
 
@@ -130,17 +133,48 @@ def _through(gateways: Sequence[Destination], timeouts: Timeouts) -> str:
     return f"{first} -W '[%h]:%p' -- {name}"
 
 
-def _subnet(inventory: Inventory, nics: Mapping[str, NicChoice]) -> str:
-    """The training network. If the inventory names none: with commas, the networks that more than half of the
-    hosts say they are in, and the addresses of the others: a single host could name all of the internet.
-    """
+def _training_networks(inventory: Inventory, nics: Mapping[str, NicChoice], hosts: int) -> list[IPNetwork]:
+    """`network.subnet`; if the inventory has none, what more than half of all hosts say exactly."""
     if inventory.network.subnet is not None:
-        return inventory.network.subnet
+        return [ipaddress.ip_network(inventory.network.subnet)]
     said = Counter(nic.network for nic in nics.values())
-    agreed = {network for network, count in said.items() if 2 * count > len(nics)}
-    return ",".join(
-        dict.fromkeys(str(nic.network) if nic.network in agreed else nic.address for nic in nics.values())
-    )
+    return [network for network, count in said.items() if agreed(network, count, hosts)]
+
+
+def _training_addresses(
+    inventory: Inventory,
+    networks: Sequence[IPNetwork],
+    nics: Mapping[str, NicChoice],
+    destinations: Mapping[str, Destination],
+) -> dict[str, str]:
+    """The training addresses by host: in one of the networks, or that by which SSH goes there.
+
+    Any other is the word of a single host, which could be an address of somebody else.
+    """
+    logins = {
+        host.name: {host.address, destinations[host.name].hostname}
+        for host in inventory.hosts
+        if host.name in destinations
+    }
+    return {
+        name: nic.address
+        for name, nic in nics.items()
+        if nic.address in logins.get(name, ()) or _inside(nic.address, networks)
+    }
+
+
+def _sources(networks: Sequence[IPNetwork], addresses: Collection[str], hosts: int) -> list[str]:
+    """The training network for a firewall: networks, and the addresses that are in none of them.
+
+    None, if there are only the addresses of half of the hosts or less: they would shut the others out.
+    """
+    if not networks and 2 * len(addresses) <= hosts:
+        return []
+    return [*map(str, networks), *(each for each in addresses if not _inside(each, networks))]
+
+
+def _inside(address: str, networks: Iterable[IPNetwork]) -> bool:
+    return any(ipaddress.ip_address(address) in network for network in networks)
 
 
 def _without_none(mount: Any) -> dict[str, Any]:

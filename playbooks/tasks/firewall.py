@@ -12,12 +12,17 @@ EXPECTED = "training_sources must be the training network, such as 10.0.0.0/24: 
 
 
 def main(sources, addresses):
+    if not sources:
+        return EXPECTED % (
+            "no network is one that more than half of the hosts say they are in; set network.subnet"
+        )
     try:
         networks = [ipaddress.IPv4Network(word) for word in sources.split(",")]
     except ValueError as error:
         return EXPECTED % error
-    if any(each.prefixlen == 0 for each in networks):
-        return EXPECTED % "0.0.0.0/0 is everybody"
+    for each in networks:
+        if each.prefixlen < 8:
+            return EXPECTED % ("%s is too large: at most a /8" % each)
     if not any(ipaddress.IPv4Address(own) in each for own in addresses.split(",") for each in networks):
         return "none of this host's addresses (%s) is in training_sources, %s" % (addresses, sources)
     print(*networks)

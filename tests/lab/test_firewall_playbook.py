@@ -249,7 +249,8 @@ def test_ufw_and_firewalld_let_the_training_network_through(hosts: Lab, play: Pl
     [
         ({"training_sources": ""}, "training_sources must be the training network"),
         ({"training_sources": "10.0.0.1/24"}, "has host bits set"),
-        ({"training_sources": "0.0.0.0/0"}, "0.0.0.0/0 is everybody"),
+        ({"training_sources": "0.0.0.0/0"}, "0.0.0.0/0 is too large: at most a /8"),
+        ({"training_sources": "10.0.0.0/24,0.0.0.0/1"}, "0.0.0.0/1 is too large: at most a /8"),
         ({"training_sources": "192.0.2.0/24"}, "is in training_sources, 192.0.2.0/24"),
         (
             {"training_sources": unjudged("192.0.2.0/24 }; flush ruleset")},

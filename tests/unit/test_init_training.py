@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from network_facts import DOCKER, LO, host, nic, roce, table
 
 from mnt.facts.host import Interface
@@ -113,6 +114,20 @@ def test_routed_networks() -> None:
     assert "no NIC of c leads to all others" in found.reason
     routes["c"]["10.0.2.1"] = None
     assert propose(facts, ssh, routes).nics == {}
+
+
+@pytest.mark.parametrize("lie", ["/1", "/0", "/8"])
+def test_a_single_host_does_not_say_how_large_the_network_is(lie: str) -> None:
+    facts = {
+        name: host(MGMT[at], fast("ens1", f"10.0.0.{at + 1}/24")) for at, name in enumerate(("a", "b", "c"))
+    }
+    assert propose(facts, SSH, {}).subnet == "10.0.0.0/24"
+    facts["c"] = host(fast("ens1", f"10.9.9.9{lie}"))
+    assert propose(facts, SSH, {}).subnet is None
+    facts["c"] = host(fast("ens1", f"10.0.0.3{lie}"))
+    assert propose(facts, SSH, {}).subnet == "10.0.0.0/24"
+    alike = {name: host(fast("ens1", f"10.0.0.{at}{lie}")) for at, name in enumerate("abc", 1)}
+    assert propose(alike, SSH, {}).subnet == ("10.0.0.0/8" if lie == "/8" else None)
 
 
 def test_a_single_host_needs_none() -> None:

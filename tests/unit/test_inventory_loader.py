@@ -358,6 +358,7 @@ ALIASES = "x0: &x0 [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]\n" + "".join(
         (HOSTS + "network: {mode: tpc}", 2, "expected auto, rdma or tcp, got 'tpc'; did you mean 'tcp'?"),
         (HOSTS + "network: {subnet: 10.0.0.1/24}", 2, "not a network; did you mean '10.0.0.0/24'?"),
         (HOSTS + "network: {subnet: 10.0.0.0}", 2, "'10.0.0.0' has no prefix length"),
+        (HOSTS + "network: {subnet: 0.0.0.0/1}", 2, "'0.0.0.0/1' is too large for a training network"),
         (HOSTS + "network: {subnet: eth0}", 2, "'eth0' is not a network like 10.11.8.0/24"),
         (HOSTS + "network: {master_port: 80}", 2, "expected a number from 1024 to 65535, got 80"),
         (HOSTS + "network: {rdma: {gid_index: atuo}}", 2, "got 'atuo'; did you mean 'auto'?"),

@@ -208,6 +208,19 @@ def test_a_name_that_no_inventory_can_have_is_the_problem_of_its_host(tmp_path: 
     assert [mount.path for mount in made.inventory.storage] == ["/shared"]
 
 
+@pytest.mark.parametrize("address", ["10.0.0.3/1", "10.9.9.9/1", "10.9.9.9/8"])
+def test_a_host_does_not_say_how_large_the_network_of_all_is(tmp_path: Path, address: str) -> None:
+    assert make(tmp_path, lambda answers: None).inventory.network.subnet == "10.0.0.0/24"
+
+    def lie(answers: Answers) -> None:
+        for interface in answers["probe.probe"]["interfaces"]:
+            if not interface["loopback"]:
+                interface["ipv4"] = [address]
+
+    subnet = make(tmp_path, lie).inventory.network.subnet
+    assert subnet == ("10.0.0.0/24" if address.startswith("10.0.0.3") else None)
+
+
 def test_two_mounts_at_one_place() -> None:
     with pytest.raises(HostError, match="two mounts at one place"):
         Survey.parse("liar", {"storage": [SHARED, {**SHARED, "type": "nfs"}]})

@@ -60,11 +60,68 @@ def test_named_without_an_address() -> None:
 
 def test_the_hosts_own_nic_beats_the_subnet_which_beats_the_clusters_nic() -> None:
     nics = {
-        "a": [nic("mgmt0", "192.168.0.1/24"), nic("eth0", "10.0.0.1/24"), nic("eth1", "10.1.0.1/24")],
-        "b": [nic("mgmt0", "192.168.0.2/24"), nic("eth0", "10.0.0.2/24"), nic("eth1", "10.1.0.2/24")],
+        "a": [nic("mgmt0", "192.168.0.1/24"), nic("eth0", "10.0.0.1/24"), nic("eth1", "10.0.1.1/24")],
+        "b": [nic("mgmt0", "192.168.0.2/24"), nic("eth0", "10.0.0.2/24")],
     }
-    got = pick(nics, named={"a": "eth1"}, subnet="10.0.0.0/24", nic="mgmt0")
-    assert got == {"a": "eth1 10.1.0.1", "b": "eth0 10.0.0.2"}
+    got = pick(nics, named={"a": "eth1"}, subnet="10.0.0.0/16", nic="mgmt0")
+    assert got == {"a": "eth1 10.0.1.1", "b": "eth0 10.0.0.2"}
+
+
+def test_a_nic_outside_the_subnet_is_not_taken_even_if_it_is_named() -> None:
+    """Its address is the word of its host alone, which firewalls and servers of others would believe."""
+    nics = {"a": [nic("eth0", "10.0.0.1/24")], "b": [nic("eth0", "198.51.100.66/24")]}
+    assert pick(nics, named={"a": "eth0", "b": "eth0"}, subnet="10.0.0.0/24") == {
+        "a": "eth0 10.0.0.1",
+        "b": "! NIC eth0 has no address in network.subnet 10.0.0.0/24 [eth0 198.51.100.66/24]",
+    }
+
+
+UNLIKE = "a's eth0 is in {}, and no more than half of the hosts say that of theirs"
+
+
+@pytest.mark.parametrize(("lie", "network"), [("/1", "0.0.0.0/1"), ("/8", "10.0.0.0/8")])
+@pytest.mark.parametrize("named", [{}, {"a": "eth0"}])
+def test_a_master_alone_does_not_say_how_large_the_network_is(
+    lie: str, network: str, named: dict[str, str]
+) -> None:
+    nics = {
+        "a": [nic("eth0", f"10.0.0.1{lie}")],
+        **{name: [nic("mgmt0", f"10.1.0.{at}/24"), nic("eth0", f"10.0.0.{at}/24")] for at, name in MORE},
+    }
+    found = pick(nics, named=named)
+    if not named:
+        assert found["a"] == f"! {UNLIKE.format(network)} [eth0 10.0.0.1{lie}]"
+        assert found["b"] == "! several NICs reach every worker [mgmt0 10.1.0.2/24, eth0 10.0.0.2/24]"
+    elif lie == "/1":
+        assert found["a"].startswith("! NIC eth0 is in 0.0.0.0/1: no training network is larger than a /8")
+    else:
+        assert found["b"] == f"! {UNLIKE.format(network)} []"
+    assert not any(found[name].startswith("eth0") for _, name in MORE)
+
+
+MORE = ((2, "b"), (3, "c"))
+
+
+def test_what_more_than_half_of_the_hosts_say_counts() -> None:
+    nics = {
+        "a": [nic("eth0", "10.0.0.1/24")],
+        "b": [nic("eth0", "10.0.0.2/16")],
+        "c": [nic("ens3", "10.0.0.3/24")],
+    }
+    assert pick(nics) == {"a": "eth0 10.0.0.1", "b": "eth0 10.0.0.2", "c": "ens3 10.0.0.3"}
+    del nics["c"]
+    assert pick(nics)["a"] == f"! {UNLIKE.format('10.0.0.0/24')} [eth0 10.0.0.1/24]"
+    # A NIC that only the inventory chooses counts too.
+    nics = {"a": [nic("br-train", "10.0.0.1/24")], "b": [nic("eth0", "10.0.0.2/24")]}
+    assert pick(nics, named={"a": "br-train"}) == {"a": "br-train 10.0.0.1", "b": "eth0 10.0.0.2"}
+
+
+@pytest.mark.parametrize("subnet", [None, "10.0.0.0/24"])
+def test_a_training_network_is_no_half_of_the_internet(subnet: str | None) -> None:
+    """Even if all hosts say so."""
+    nics = {"a": [nic("eth0", "10.0.0.1/1")], "b": [nic("eth0", "10.0.0.2/1")]}
+    network = {} if subnet is None else {"subnet": subnet}
+    assert {choice[0] for choice in pick(nics, **network).values()} == {"!"}
 
 
 def test_the_clusters_nic_where_nothing_else_is_said() -> None:

@@ -186,24 +186,53 @@ def test_a_host_that_mnt_has_refused_has_the_reason_and_the_fix_of_mnt() -> None
     assert found.hosts["node2"] == HostResult(ended=True)
 
 
-def test_without_a_subnet_the_addresses_of_hosts_in_different_networks() -> None:
-    nics = {
-        each.name: NicChoice(nic("e", f"10.{number}.0.1/24"), f"10.{number}.0.1", "")
-        for number, each in enumerate(HOSTS)
-    }
-    found = ansible_inventory(INVENTORY, HOSTS, nics, {}, ways(HOSTS), Timeouts())
-    assert found["all"]["vars"]["mnt_training_subnet"] == "10.0.0.1,10.1.0.1,10.2.0.1"
-    assert found["all"]["vars"]["mnt_master"] == "node1"
-
-
-def test_a_single_host_does_not_widen_the_training_network() -> None:
-    networks = ("10.0.0.1/24", "10.0.0.2/24", "10.0.0.3/1")
+def training_network(
+    inventory: Inventory, *said: str | None, hosts: Sequence[Host] = HOSTS
+) -> tuple[str, dict[str, str]]:
+    """The sources of the firewall, and the training addresses, if the hosts say this of their NICs."""
     nics = {
         each.name: NicChoice(nic("e", network), network.split("/")[0], "")
-        for each, network in zip(HOSTS, networks, strict=True)
+        for each, network in zip(HOSTS, said, strict=True)
+        if network is not None
     }
-    found = ansible_inventory(INVENTORY, HOSTS, nics, {}, ways(HOSTS), Timeouts())
-    assert found["all"]["vars"]["mnt_training_subnet"] == "10.0.0.0/24,10.0.0.3"
+    found = ansible_inventory(inventory, hosts, nics, {}, ways(HOSTS), Timeouts())["all"]
+    addresses = {name: each.get("mnt_training_address", "") for name, each in found["hosts"].items()}
+    return found["vars"]["mnt_training_subnet"], {name: each for name, each in addresses.items() if each}
+
+
+def test_without_a_subnet_the_addresses_of_hosts_in_different_networks() -> None:
+    """Those by which SSH goes there; others are the word of a single host."""
+    sources, addresses = training_network(INVENTORY, "10.0.0.1/31", "10.0.0.2/31", "10.1.0.3/31")
+    assert sources == "10.0.0.1,10.0.0.2"
+    assert addresses == {"node1": "10.0.0.1", "node2": "10.0.0.2"}
+
+
+@pytest.mark.parametrize(
+    ("said", "sources"),
+    [
+        (("10.0.0.1/24", "10.0.0.2/24", "10.0.0.3/24"), "10.0.0.0/24"),
+        (("10.0.0.1/24", "10.0.0.2/24", "10.0.0.3/1"), "10.0.0.0/24"),
+        (("10.0.0.1/1", None, None), ""),  # it made the others have several NICs
+        (("10.0.0.1/24", None, None), ""),
+        (("10.0.0.1/24", "10.0.0.2/24", None), "10.0.0.0/24"),
+        (("10.0.0.1/1", "10.0.0.2/1", "10.0.0.3/1"), "10.0.0.1,10.0.0.2,10.0.0.3"),
+        (("10.0.0.1/24", "10.0.0.2/24", "198.51.100.66/24"), "10.0.0.0/24"),
+    ],
+)
+def test_a_single_host_does_not_widen_the_training_network(
+    said: tuple[str | None, ...], sources: str
+) -> None:
+    assert training_network(INVENTORY, *said)[0] == sources
+    # A playbook for some of them believes no one more.
+    assert training_network(INVENTORY, *said, hosts=HOSTS[:1])[0] == sources
+
+
+def test_an_address_outside_the_training_network_is_none() -> None:
+    said = ("10.1.0.1/24", "10.1.0.2/24", "198.51.100.66/24")
+    inside = {"node1": "10.1.0.1", "node2": "10.1.0.2"}
+    assert training_network(INVENTORY, *said) == ("10.1.0.0/24", inside)
+    inventory = replace(INVENTORY, network=Network(subnet="10.1.0.0/24"))
+    assert training_network(inventory, *said) == ("10.1.0.0/24", inside)
 
 
 def heard(*events: dict[str, Any]) -> dict[str, HostResult]:

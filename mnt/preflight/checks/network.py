@@ -37,7 +37,8 @@ def nic(fleet: FleetFacts, network: NetworkDecision) -> Iterator[Problem]:
     The training NIC is the host's `nic`; else the NIC in `network.subnet`; else `network.nic`; else on a
     worker the NIC in the subnet of the master's training address, and on the master the NIC by which the
     workers reach it. Alternative names of a NIC are accepted. If there are several candidates, the check
-    fails and lists them.
+    fails and lists them. It also fails if the host's `nic` has no address in `network.subnet`, and if no
+    more than half of the hosts say that they are in the subnet by which the workers are to reach the master.
     """
     interfaces = fleet.interfaces()
     for name, node in network.nodes.items():
