@@ -13,6 +13,7 @@ _PATH = r"/[A-Za-z0-9._/+@-]*"
 _SOURCE = rf"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):({_PATH})"
 _WORD = r"[A-Za-z0-9._=:/+@%-]+"  # an option of mount(8) or exports(5), without quotes
 _CLIENT = r"[A-Za-z0-9][A-Za-z0-9.:_-]*"
+_SHORTEST_PREFIX = 8  # of the training network, as in mnt.inventory.values
 _SYSTEM = ("bin", "boot", "dev", "etc", "lib", "lib64", "proc", "root", "run", "sbin", "sys", "usr", "var")
 
 
@@ -72,7 +73,7 @@ def _mount(each, given, hosts):
     if match is None or ".." in source.split("/"):
         raise Wrong("%s: the source %r is not SERVER:/DIRECTORY" % (path, source))
     word, export = match[1].strip("[]"), match[2].rstrip("/") or "/"
-    server = given["server"] or next((name for name, words in hosts.items() if word in (name, *words)), None)
+    server = given["server"] or _server(word, given)
     if server and (export == "/" or (export.split("/")[1] in _SYSTEM and export.count("/") == 1)):
         raise Wrong(
             "%s is a directory of the system, and is not exported: choose one such as /srv/shared" % export
@@ -86,7 +87,7 @@ def _mount(each, given, hosts):
     inside = [
         subnet
         for subnet in filter(None, given["subnet"].split(","))
-        if address and _address(address) in _network("mnt_training_subnet", subnet)
+        if address and _address(address) in _training_network(subnet)
     ]
     # Elsewhere the hosts alone: a machine that may mount it can claim to act for any user.
     alone = dict.fromkeys(
@@ -98,6 +99,19 @@ def _mount(each, given, hosts):
         "export": export,
         "clients": given["clients"] or ",".join(inside or alone),
     }
+
+
+def _server(word, given):
+    """The host that a source names: as the inventory knows it, or else by the training address of only one.
+
+    That address is the host's own word: it takes the place of no other.
+    """
+    rows = list(zip(given["names"], given["addresses"], given["logins"], given["training"]))
+    for name, address, login, _ in rows:
+        if word in (name, address, login):
+            return name
+    named = [name for name, _, _, training in rows if word == training]
+    return named[0] if len(named) == 1 else None
 
 
 def _known_as(hosts, address):
@@ -124,6 +138,13 @@ def _network(name, text):
         return ipaddress.ip_network(text)
     except ValueError as error:
         raise Wrong("%s: %s; expected a network such as 10.0.0.0/24" % (name, error)) from None
+
+
+def _training_network(text):
+    found = _network("mnt_training_subnet", text)
+    if found.prefixlen < _SHORTEST_PREFIX:
+        raise Wrong("mnt_training_subnet: %s is too large: at most a /%d" % (found, _SHORTEST_PREFIX))
+    return found
 
 
 if __name__ == "__main__":

@@ -136,6 +136,15 @@ def test_beyond_the_training_network_only_the_hosts_may_mount() -> None:
     assert mount["clients"] == f"192.0.2.9,{HOSTS}"
 
 
+@pytest.mark.parametrize("word", ["192.0.2.2", "10.0.0.2"])
+def test_a_host_takes_no_others_place_as_the_server(word: str) -> None:
+    """By naming the address of another as its own."""
+    (mount,) = mounts(storage=shared(source=f"{word}:/x"))
+    assert mount["server"] == "node2"
+    (mount,) = mounts(storage=shared(source=f"{word}:/x"), training=[word, "10.0.0.2"])
+    assert mount["server"] == ("node2" if word == "192.0.2.2" else None)
+
+
 def test_by_hand() -> None:
     names = {"names": ["a"], "addresses": [""], "training": [""], "logins": [""], "storage": []}
     (mount,) = mounts(**names, source="a:/srv/x", path="/x", clients="10.0.0.0/8,192.0.2.7")
@@ -158,6 +167,10 @@ def test_by_hand() -> None:
         ({"storage": shared(options=["rw", "a b"])}, "/shared: 'a b' is no option"),
         ({"export_options": "rw,(x)"}, "nfs_export_options: '(x)' is no option"),
         ({"clients": "10.0.0.1/8"}, "nfs_clients: 10.0.0.1/8 has host bits set"),
+        (
+            {"subnet": "0.0.0.0/1", "storage": shared(source="10.0.0.1:/x")},
+            "mnt_training_subnet: 0.0.0.0/1 is too large: at most a /8",
+        ),
         ({"clients": "*"}, "expected a network such as 10.0.0.0/24"),
         (
             {"storage": shared(source=None), "master": "node9"},
