@@ -229,3 +229,21 @@ def test_a_host_decides_for_no_other_which_image_is_right(make_lab: Any, tmp_pat
     assert [played["hosts"][name]["problem"] for name in ("node2", "node3")] == [None, None]
     assert "this host has the image 000000000000, and not that of the" in problem(played, "node1")
     assert image[:12] in problem(played, "node1")
+
+
+@pytest.mark.parametrize("checksum", ["0" * 64, "{{ x }}", None])
+def test_a_host_decides_for_no_other_which_archive_is_right(make_lab: Any, checksum: str | None) -> None:
+    """The first one: it sees another file on the shared storage, or says so."""
+    lab = make_lab(count=3, python="/usr/bin/python3")
+    allow_sudo(lab)
+    for host in lab.hosts:
+        faults.write_file(host, "/usr/local/bin/ch-run", "#!/bin/sh\n")
+        output(host, "chmod", "755", "/usr/local/bin/ch-run")
+    pack = "mkdir -p /srv/image/bin; touch /srv/image/bin/x; tar -czf /shared/image.tar.gz -C /srv/image bin"
+    output(lab.hosts[0], "sh", "-ec", pack)
+    lie(lab.hosts[0], "modules[.]stat", stat={"exists": True, "checksum": checksum, "size": 1})
+    played = setup(lab, "container", ok=False, runtime="charliecloud", image="/shared/image.tar.gz")
+    assert [played["hosts"][name]["problem"] for name in ("node2", "node3")] == [None, None]
+    says = "another file here than on more than half" if checksum == "0" * 64 else "no file that can be read"
+    assert says in problem(played, "node1")
+    assert "x" in output(lab.hosts[1], "ls", "/opt/mnt/images/image/bin").split()
