@@ -4,10 +4,11 @@
 #   nfs.sh look     what is missing: client, server
 #   nfs.sh serve    MNT_EXPORTS: directories; MNT_CLIENTS: networks, addresses and names, with commas, to which those
 #                   come that are in the file already, unless MNT_ONLY=yes;
-#                   MNT_OPTIONS of exports(5); MNT_OWNER of a directory that is made
+#                   MNT_OPTIONS of exports(5), to which subtree_check or no_subtree_check comes if neither is there;
+#                   MNT_OWNER of a directory that is made
 #   nfs.sh mount    MNT_MOUNTS: PATH|SOURCE|TYPE|OPTIONS, with spaces between them
 #
-# MNT_CHECK=yes: change nothing. It prints `mnt-changed: ..` for each change, `mnt-error: ..` for the reason of a
+# MNT_JUDGE: the text of judge.sh, for serve and mount. MNT_CHECK=yes: change nothing. It prints `mnt-changed: ..` for each change, `mnt-error: ..` for the reason of a
 # failure, and `mnt-done` at the end.
 set -u
 umask 022
@@ -42,6 +43,40 @@ replace() {
         rm -f "$new"
         fail "$1 cannot be written: $(df -P "${1%/*}" | awk 'NR == 2 { print $4 " KiB are free" }')"
     fi
+}
+
+# Who could lead root elsewhere by a directory ($1) that it makes, exports or mounts on: `why`, and `code`: 0 nobody, 3
+# a level does not exist. The directory itself may be anybody's, but not where all may make files of their own (/tmp),
+# and so exchange it; and not if it is a link.
+judge() {
+    above=$(dirname "$1")
+    why=$(stranger "$above" 0)
+    code=$?
+    [ "$code" = 0 ] || return 0
+    if [ -L "$1" ] || common "$above"; then
+        why=$(stranger "$1" 0)
+        code=$?
+    elif [ ! -e "$1" ]; then
+        why="$1 does not exist" code=3
+    fi
+}
+
+# Whether others than the owner may make files in a directory.
+common() {
+    [ -n "$(find "$1/." -maxdepth 0 -perm /022)" ]
+}
+
+refuse() {
+    fail "another user of this host could exchange $1: $2: choose one in directories that only root can write to"
+}
+
+# Makes a directory, each level in one that was judged: so behind no link of another user.
+make() {
+    while [ "$code" = 3 ]; do
+        try mkdir "${why% does not exist}"
+        judge "$1"
+    done
+    [ "$code" = 0 ] || refuse "$1" "$why"
 }
 
 look() {
@@ -109,18 +144,39 @@ exported_elsewhere() {
     return 1
 }
 
+# Whether a directory ($1) is all of a file system. Where it is not, a client can make up the handle of any other file
+# there, which only subtree_check refuses.
+whole() {
+    real=$(cd "$1" 2>/dev/null && pwd -P) || return 1
+    awk -v path="$real" '$5 == path { root = $4 } END { exit root != "/" }' /proc/self/mountinfo
+}
+
+# The options with which a directory ($1) is exported.
+options_of() {
+    case ,$MNT_OPTIONS, in
+        *,subtree_check,* | *,no_subtree_check,*) echo "$MNT_OPTIONS" ;;
+        *) if whole "$1"; then echo "$MNT_OPTIONS,no_subtree_check"; else echo "$MNT_OPTIONS,subtree_check"; fi ;;
+    esac
+}
+
 serve() {
     clients=$(clients)
     [ -n "$clients" ] || fail "the names $MNT_CLIENTS have no address here: say who may mount what this host exports," \
         "such as -e nfs_clients=10.0.0.0/24"
     for path in $MNT_EXPORTS; do
-        [ -d "$path" ] || {
-            [ ! -e "$path" ] || fail "$path is no directory"
-            if change "$path is made, for $MNT_OWNER"; then
-                try mkdir -p "$path"
-                try chown "$MNT_OWNER:" "$path"
-            fi
-        }
+        judge "$path"
+        case $code in
+            0) [ -d "$path" ] || fail "$path is no directory" ;;
+            3)
+                above=$(dirname "$path")
+                if common "$above" 2>/dev/null; then refuse "$path" "others can write to $above"; fi
+                if change "$path is made, for $MNT_OWNER"; then
+                    make "$path"
+                    try chown -h "$MNT_OWNER:" "$path"
+                fi
+                ;;
+            *) refuse "$path" "$why" ;;
+        esac
     done
     wanted="# Written by playbooks/nfs.yml of mnt."
     # Other directories of earlier runs stay.
@@ -129,10 +185,11 @@ serve() {
 $others"
     for path in $MNT_EXPORTS; do
         exported_elsewhere "$path" && continue
+        options=$(options_of "$path")
         wanted="$wanted
 $path"
         for client in $({ earlier_clients "$path"; echo "$clients"; } | awk '!seen[$0]++'); do
-            wanted="$wanted $client($MNT_OPTIONS)"
+            wanted="$wanted $client($options)"
         done
     done
     first='' before=''
@@ -172,8 +229,10 @@ mount_one() {
     case $found in
         "nfs ${source%/}" | "nfs4 ${source%/}" | "nfs $source" | "nfs4 $source") ;;
         '')
+            judge "$path"
+            case $code in 0 | 3) ;; *) refuse "$path" "$why" ;; esac
             if change "$path is mounted"; then
-                [ -d "$path" ] || try mkdir -p "$path"
+                make "$path"
                 said=$(timeout 60 mount -t "$type" -o "$options,retry=0" "$source" "$path" 2>&1)
                 code=$?
                 way="the server must be among the hosts of this run, or export it already, to this host's address"
@@ -209,9 +268,16 @@ END
     done
 }
 
+owner='' group='' # of judge.sh: nobody besides root
 case $1 in
     look) look ;;
-    serve) serve ;;
-    mount) mount_all ;;
+    serve)
+        eval "$MNT_JUDGE"
+        serve
+        ;;
+    mount)
+        eval "$MNT_JUDGE"
+        mount_all
+        ;;
 esac
 echo mnt-done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ Mnt = Callable[..., subprocess.CompletedProcess[str]]
 Setup = Callable[..., dict[str, Any]]
 
 SOURCE, PATH = "node1:/srv/shared", "/shared"
+ESCAPE = Path(__file__).parent / "nfs" / "escape.py"
 EXPORTS = "/etc/exports.d/mnt.exports"
 
 
@@ -73,7 +75,7 @@ def test_a_server_and_its_clients(nfs_lab: NfsLab, inventory: Path, setup: Setup
     )
 
     setup()
-    exported = f"/srv/shared {network}(rw,sync,no_subtree_check,root_squash)\n"
+    exported = f"/srv/shared {network}(rw,sync,root_squash,subtree_check)\n"
     assert one.run(f"tail -n 1 {EXPORTS}") == exported
     options = "rw,hard,nosuid,nodev,_netdev,nofail"
     for guest in (one, two):
@@ -101,11 +103,27 @@ def test_root_of_the_server_is_not_root_of_its_clients(nfs_lab: NfsLab, setup: S
     one.run("cd /srv/shared; rm sh zero")
 
 
+def test_what_is_not_exported_is_not_given_away(nfs_lab: NfsLab, setup: Setup) -> None:
+    """By a handle that root of a client makes up, unless an option says so."""
+    one, two = (node.guest for node in nfs_lab.nodes.values())
+    one.run("mkdir -m 700 -p /srv/hers; echo precious >/srv/hers/key; chown -R 1234:1234 /srv/hers")
+    text = base64.b64encode(ESCAPE.read_bytes()).decode()
+    two.run(f"echo {text} | base64 -d >/tmp/escape.py")
+    escape = f"python3 /tmp/escape.py {nfs_lab.nodes['node1'].address} /srv/shared 1234 hers key"
+    setup("-e", "nfs_export_options=rw,sync,no_subtree_check,root_squash")
+    assert "precious" in two.run(escape)
+    changed = [host["changed"] for host in setup().values()]
+    assert changed[0] > 0
+    assert two.run(f"{escape} || true") == "read: 70\n"  # NFS4ERR_STALE
+    assert [host["changed"] for host in setup().values()] == [0, 0]
+    one.run("rm -r /srv/hers")
+
+
 def test_beyond_the_training_network_only_the_hosts_may_mount(nfs_lab: NfsLab, setup: Setup) -> None:
     one = nfs_lab.nodes["node1"].guest
     addresses = [node.address for node in nfs_lab.nodes.values()]
     elsewhere = ("-e", "mnt_training_subnet=203.0.113.0/24")
-    clients = [f"{address}(rw,sync,no_subtree_check,root_squash)" for address in addresses]
+    clients = [f"{address}(rw,sync,root_squash,subtree_check)" for address in addresses]
     for words in ((), ("-n", "node1")):  # a host that is not in the run stays
         setup(*elsewhere, *words)
         assert one.run(f"tail -n 1 {EXPORTS}").split() == ["/srv/shared", *clients]
