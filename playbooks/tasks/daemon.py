@@ -32,9 +32,9 @@ def starts(name, users):
         boot = time.time() - float(file.read().split()[0])
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            with open("/proc/%s/status" % pid, errors="replace") as file:
+            with open("/proc/%s/status" % pid, errors="replace", newline="\n") as file:
                 status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
-            with open("/proc/%s/stat" % pid, errors="replace") as file:
+            with open("/proc/%s/stat" % pid, errors="replace", newline="\n") as file:
                 fields = file.read().rpartition(") ")[2].split()
         except OSError:
             continue

@@ -103,7 +103,7 @@ def sshd(memlock, nofile, mode):
     limits = {KINDS["memlock"][0]: wanted(memlock, 1024), KINDS["nofile"][0]: wanted(nofile, 1)}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            with open("/proc/%s/status" % pid, errors="replace") as file:
+            with open("/proc/%s/status" % pid, errors="replace", newline="\n") as file:
                 status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
             # Anybody may give a process this name.
             if [status["Name"], status["PPid"], *status["Uid"].split("\t")] != ["sshd", "1"] + ["0"] * 4:

@@ -56,8 +56,6 @@ def test_they_have_the_style_of_production(tmp_path: Path) -> None:
 
 ROOT_RUNS = [file for file in FILES if file.stem != "ssh"]
 TASKS = sorted((ROOT / "playbooks" / "tasks").glob("*.yml"))
-# Their programs become files elsewhere; until then they only start in /.
-NOT_ISOLATED = {"daemon.yml", "firewall.yml", "tuning.yml"}
 
 
 @pytest.mark.parametrize("file", ROOT_RUNS, ids=lambda file: file.stem)
@@ -72,8 +70,7 @@ def test_what_root_runs_finds_nothing_in_a_home(file: Path) -> None:
 def test_programs_of_pythons_are_isolated(file: Path) -> None:
     lists = [list(map(str, words)) for words in lists_in(yaml.safe_load(file.read_text()))]
     programs = [words for words in lists if "python" in words[0] and {"-", "-c"}.intersection(words)]
-    if file.name not in NOT_ISOLATED:
-        assert all(words[1] == "-I" for words in programs)
+    assert all(words[1] == "-I" for words in programs)
     assert not re.findall(r"executable, (?!'-I')", file.read_text())
 
 
