@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
@@ -31,6 +32,7 @@ from mnt.launch.backends.api import Backend, Request, new_job_id
 from mnt.launch.backends.local import this_machine
 from mnt.launch.banner import WithoutBanner
 from mnt.launch.bars import Bars
+from mnt.launch.engines import accelerate, command
 from mnt.launch.env_files import is_file
 from mnt.launch.export import files_of, write_files
 from mnt.launch.origin import remarks
@@ -41,6 +43,7 @@ from mnt.launch.signals import HangUp
 from mnt.launch.stop import stop_document
 
 _GPUS = "CUDA_VISIBLE_DEVICES"
+_CONFIG = 1 << 20  # bytes of a config file that are looked at
 _STARTERS = ("python", "python3", "torchrun", "deepspeed", "accelerate", "mpirun", "srun")
 
 
@@ -61,6 +64,29 @@ _STARTERS = ("python", "python3", "torchrun", "deepspeed", "accelerate", "mpirun
     default=engines.DEFAULT.name,
     show_default=True,
     help="Decides the default SCRIPT, and how the processes of a node are started.",
+)
+@click.option(
+    "--rdzv",
+    type=click.Choice(["static", "c10d"]),
+    default="static",
+    show_default=True,
+    help="The rendezvous of torchrun; c10d numbers the nodes by their addresses.",
+)
+@click.option(
+    "--deepspeed-launcher",
+    is_flag=True,
+    help="With --engine deepspeed: DeepSpeed's own launcher starts the processes of a node.",
+)
+@click.option(
+    "--accelerate-config",
+    metavar="PATH",
+    help="With --engine accelerate: a file of accelerate config, in the pushed tree.",
+)
+@click.option(
+    "--rank-env",
+    type=click.Choice(command.NAMES),
+    multiple=True,
+    help="With --engine command: also set PET_.. or OMPI_COMM_WORLD_.. variables.",
 )
 @click.option("--python", metavar="PATH", help="Interpreter for --via local; default: the one that runs mnt.")
 @click.option("--nproc", type=click.IntRange(min=1), help="Processes per node; default: its GPUs, or 1.")
@@ -112,6 +138,10 @@ def launch(
     as_json: bool,
     via: str,
     engine: str,
+    rdzv: str,
+    deepspeed_launcher: bool,
+    accelerate_config: str | None,
+    rank_env: tuple[str, ...],
     python: str | None,
     nproc: int | None,
     master_port: int | None,
@@ -134,23 +164,34 @@ def launch(
 ) -> int:
     """Start a job on the hosts: the master (the first host), then the workers.
 
-    SCRIPT is a path in the pushed tree (default: the engine's script). ARGS are its arguments. Options of mnt
-    must come before SCRIPT. Without --detach, the output of every node is shown until the job ends, and
+    SCRIPT is a path in the pushed tree (default: the engine's script); with --engine command it is a program,
+    a path with a slash or a name on PATH. ARGS are its arguments. Options of mnt must come before SCRIPT.
+    Without --detach, the output of every node is shown until the job ends, and
     Ctrl-C stops the job on all nodes.
     """
     if as_module and script is None:
         raise click.UsageError("-m needs the name of a module")
     if script == "":  # an unset variable of the caller's shell, and not the wish for the default
         raise click.UsageError("SCRIPT is empty")
-    if not as_module and script in _STARTERS and not is_file(script):
+    if accelerate_config is not None and is_file(accelerate_config):
+        with contextlib.suppress(OSError), open(accelerate_config, "rb") as file:  # the hosts have their own
+            accelerate.check_config(accelerate_config, file.read(_CONFIG).decode("utf-8", "replace"))
+    way = engines.chosen_engine(
+        engine,
+        rdzv=rdzv,
+        deepspeed_launcher=deepspeed_launcher,
+        rank_env=rank_env,
+        accelerate_config=accelerate_config,
+    )
+    if not as_module and not way.executable and script in _STARTERS and not is_file(script):
         raise UsageError(
             f"{script} is no SCRIPT: mnt starts the interpreter and torchrun itself",
             fix=f"remove {script}, and what is meant for it: mnt launch SCRIPT [ARGS]..",
         )
-    if no_local_rank and not engines.ENGINES[engine].local_rank:
+    if no_local_rank and not way.local_rank:
         raise UsageError(f"--engine {engine} passes no --local_rank", fix="remove --no-local-rank")
     options = LaunchOptions(
-        engine=engines.ENGINES[engine],
+        engine=way,
         script=None if as_module else script,
         module=script if as_module else None,
         args=args,
@@ -161,9 +202,10 @@ def launch(
         grace=grace,
         start_timeout=start_timeout,
     )
-    if script is None and not is_file(options.program.name):
+    name = options.program.name
+    if script is None and not is_file(name):
         raise UsageError(
-            f"no SCRIPT is given, and there is no {options.program.name}, the default, in this directory",
+            f"no SCRIPT is given, and there is no {name}, the default, in this directory",
             fix="mnt launch SCRIPT, a path in the pushed tree",
         )
     backend = backends.backend_named(via)

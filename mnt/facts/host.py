@@ -267,10 +267,13 @@ class HostFacts:
     def binds_store(self) -> bool:
         """Whether its torchrun finds a rendezvous handler of mnt: torch 2.5 and newer, by PYTHONPATH."""
         torch = version_numbers(self.packages.get("torch", "")) or ()
+        return torch >= (2, 5) and self.reads_python_path
+
+    @property
+    def reads_python_path(self) -> bool:
+        """Whether its interpreter reads PYTHONPATH: not with the options `-E` and `-I`."""
         words = self.python.argv if self.python else ()
-        return torch >= (2, 5) and not any(
-            re.fullmatch("-[A-DF-HJ-Za-z]*[EI][A-Za-z]*", word) for word in words
-        )
+        return not any(re.fullmatch("-[A-DF-HJ-Za-z]*[EI][A-Za-z]*", word) for word in words)
 
     @property
     def trains_with(self) -> Interpreter | None:

@@ -164,8 +164,9 @@ def _settings(host: HostSpec) -> dict[str, Any]:
 
 
 def _without_gpus(cache: str) -> dict[str, str]:
-    """The variables with which DeepSpeed trains on CPUs, and finds its ops for CPUs compiled."""
-    return {"DS_ACCELERATOR": "cpu", "TORCH_EXTENSIONS_DIR": f"{cache}/torch_extensions"}
+    """The variables with which DeepSpeed and accelerate train on CPUs, the first with its ops compiled."""
+    extensions = f"{cache}/torch_extensions"
+    return {"ACCELERATE_USE_CPU": "true", "DS_ACCELERATOR": "cpu", "TORCH_EXTENSIONS_DIR": extensions}
 
 
 def _without_user(table: str) -> str:

@@ -54,16 +54,26 @@ def launch_facts(
     _require_answers(found, releases.errors())
     trees = {name: _tree(release) for name, release in releases.values_by_host().items()}
     nodes = {
-        host.name: NodeFacts(facts.home, trees[host.name], facts.clock_offset, binds_store=facts.binds_store)
+        host.name: NodeFacts(
+            facts.home,
+            trees[host.name],
+            facts.clock_offset,
+            binds_store=facts.binds_store,
+            reads_python_path=facts.reads_python_path,
+            packages=_packages(facts),
+        )
         for host, facts in found.answers()
     }
     return LaunchFacts(nodes, network, tuple(_unfit(found, network)) if preflight else ())
 
 
 def facts_here(
-    fleet: Fleet, inventory: Inventory, hosts: Sequence[Host], *, preflight: bool = True
+    fleet: Fleet, inventory: Inventory, hosts: Sequence[Host], *, preflight: bool = True, torch: bool = True
 ) -> LaunchFacts:
     """The same for a job on this machine only: the tree runs in place, and the cluster's checks do not apply.
+
+    Args:
+        torch: whether the job needs torch.
 
     Raises NeverStarted: no Python answered.
     """
@@ -76,21 +86,28 @@ def facts_here(
             facts.clock_offset,
             gpus=len(facts.gpus.usable) if facts.gpus else None,
             binds_store=facts.binds_store,
+            reads_python_path=facts.reads_python_path,
+            packages=_packages(facts),
         )
         for host, facts in found.answers()
     }
-    refusals = [_unfit_here(host, facts) for host, facts in found.answers()] if preflight else []
+    refusals = [_unfit_here(host, facts, torch=torch) for host, facts in found.answers()] if preflight else []
     return LaunchFacts(nodes, network, tuple(refusal for refusal in refusals if refusal is not None))
 
 
-def _unfit_here(host: Host, facts: HostFacts) -> NeverStarted | None:
+def _packages(facts: HostFacts) -> dict[str, str] | None:
+    """The packages of the interpreter that trains; None: it does not run, so they are unknown."""
+    return dict(facts.packages) if facts.trains_with else None
+
+
+def _unfit_here(host: Host, facts: HostFacts, *, torch: bool) -> NeverStarted | None:
     python = " ".join(host.python)
     if facts.trains_with is None:
         why = f": {facts.python.problem}" if facts.python and facts.python.problem else ""
         return NeverStarted(
             f"{host.name}: {python} does not run{why}", fix="name another interpreter: --python PATH"
         )
-    if "torch" not in facts.packages:
+    if torch and "torch" not in facts.packages:
         return NeverStarted(
             f"{host.name}: {python} has no torch",
             fix=f"{pasteable(host.python)} -m pip install torch, "

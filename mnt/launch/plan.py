@@ -10,6 +10,7 @@ from typing import Any
 
 from mnt.errors import NeverStarted, UsageError
 from mnt.inventory.hints import unexpanded
+from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host, Inventory, SecretSource
 from mnt.inventory.values import is_variable_name
 from mnt.launch.engines import DEFAULT
@@ -22,6 +23,7 @@ from mnt.remote.job.files import JobFiles
 from mnt.tasks.push import Pushed
 
 _COMMAND = 300  # characters of a command that are noted
+DEVICES = "CUDA_VISIBLE_DEVICES"
 PROMISED = "MNT_GPUS"  # the variable with the number of GPUs that the processes of a node were promised
 
 
@@ -45,9 +47,20 @@ class LaunchOptions:
 
     @property
     def program(self) -> Program:
+        """What every rank runs. Raises UsageError if there is no such program."""
         name = self.module or self.script or self.engine.script
-        local_rank = self.engine.local_rank and self.local_rank
-        return Program(name, self.args, module=self.module is not None, local_rank=local_rank)
+        if name is None or (self.module and self.engine.executable):
+            what = "has no default program" if name is None else "runs programs, and no modules (-m)"
+            raise UsageError(
+                f"--engine {self.engine.name} {what}", fix="name the program: mnt launch .. PROGRAM"
+            )
+        return Program(
+            name,
+            self.args,
+            module=self.module is not None,
+            local_rank=self.engine.local_rank and self.local_rank,
+            executable=self.engine.executable,
+        )
 
 
 @dataclass(frozen=True)
@@ -69,6 +82,8 @@ class NodeFacts:
     clock_offset: float = 0.0  # seconds that the host's clock is ahead of the head's
     gpus: int | None = None  # counted on the host; None: use the inventory's number
     binds_store: bool = True  # see HostFacts
+    reads_python_path: bool = True  # see HostFacts
+    packages: Mapping[str, str] | None = None  # versions by name, of those looked up; None: not looked up
 
 
 @dataclass(frozen=True)
@@ -107,6 +122,9 @@ class LaunchPlan:
     grace: float
     start_timeout: float
     command: str | None = None  # the program and its arguments, for people
+    executable: str | None = None  # a program that each node must have; None: the interpreter runs it
+    files: tuple[str, ...] = ()  # further ones of the tree that must exist
+    listens: bool = True  # see Engine
     unread: str | None = None  # see LaunchOptions
     warnings: tuple[str, ...] = ()
     secrets: Mapping[str, Secret] = field(default_factory=dict)  # further variables, on every node
@@ -184,40 +202,44 @@ def plan_launch(
     options: LaunchOptions,
     record: JobRecord,
 ) -> LaunchPlan:
-    """Plan a job on `hosts`, in rank order; the first is the master.
+    """Plan a job on `hosts`, in rank order; the first is the master. An engine may need another order.
 
     Raises:
         NeverStarted: a host has no usable NIC or, in mode rdma, no usable RDMA port; or the hosts do not
-            all have the same release.
+            all have the same release; or one lacks what the engine needs; or the engine cannot start such a
+            job.
+        UsageError: the options name no program.
     """
+    engine, program = options.engine, options.program
     trees = _one_tree(hosts, facts)
     networks = {host.name: _fit(host, network) for host in hosts}
+    _require_packages(engine, hosts, facts)
+    asked = tuple(hosts)
+    if engine.by_address:
+        hosts = sorted(hosts, key=lambda host: networks[host.name][0].address)
     master_addr = networks[hosts[0].name][0].address
     master_port = inventory.network.master_port
     secrets, sources = _secrets(inventory, options)
     warnings = list(options.notes)
+    if tuple(hosts) != asked:
+        order = ", ".join(host.name for host in hosts)
+        warnings.append(f"torch numbers the nodes by their addresses, and so does mnt: {order}")
+    if engine.open_store:
+        warnings.append(
+            f"{hosts[0].name}: the store of this job listens on every address of the host; "
+            "playbooks/firewall.yml closes the port"
+        )
+    members = tuple(
+        Member(host.name, rank, _slots(host, facts[host.name], options)) for rank, host in enumerate(hosts)
+    )
     nodes: list[NodePlan] = []
     for rank, host in enumerate(hosts):
-        home, gpus = facts[host.name].home, facts[host.name].gpus
-        nproc = options.nproc or (host if gpus is None else replace(host, gpus=gpus)).slots
+        home, nproc = facts[host.name].home, members[rank].nproc
         nic, variables = networks[host.name]
         python = (expand_home(host.python[0], home), *host.python[1:])
         directory = posixpath.dirname(python[0])
         jobs_dir = expand_home(host.jobs_dir, home)
         promised = min(host.gpus, nproc)
-        computed = {
-            "MASTER_ADDR": master_addr,
-            "MASTER_PORT": str(master_port),
-            **variables,
-            **({PROMISED: str(promised)} if promised else {}),
-            "PYTHONUNBUFFERED": "1",
-            "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[rank${rank}] ",
-        }
-        env, overridden = merge_env(computed, host.env, options.env, {*secrets, *sources})
-        warnings += [f"{host.name}: {text}" for text in overridden]
-        root = trees[host.name].path
-        if ":" in root:
-            warnings.append(f"{host.name}: PYTHONPATH cannot name {root}, which contains ':'")
         role = NodeRole(
             python=python,
             nodes=len(hosts),
@@ -227,9 +249,34 @@ def plan_launch(
             master_port=master_port,
             local_addr=nic.address,
             ranks=JobFiles(jobs_dir, record.job, host.name).ranks,
-            program=options.program,
+            program=program,
             binds_store=facts[host.name].binds_store and not options.portable,
+            job=record.job,
+            members=members,
+            devices={**host.env, **options.env}.get(DEVICES),
+            reads_python_path=facts[host.name].reads_python_path,
+            grace=options.grace,
         )
+        computed = {
+            "MASTER_ADDR": master_addr,
+            "MASTER_PORT": str(master_port),
+            **variables,
+            **({PROMISED: str(promised)} if promised else {}),
+            "PYTHONUNBUFFERED": "1",
+            "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[rank${rank}] ",
+            **engine.variables(role),
+        }
+        env, overridden = merge_env(computed, host.env, options.env, {*secrets, *sources})
+        warnings += [f"{host.name}: {text}" for text in overridden]
+        cpu = engine.cpu_variable
+        if cpu and not promised and cpu not in env and cpu not in {*secrets, *sources}:
+            warnings.append(
+                f"{host.name}: `gpus` is 0 in the inventory; on a host without GPUs, {engine.name} needs "
+                f"{cpu}=true (--env, or `env` in the inventory), else each rank trains alone"
+            )
+        root = trees[host.name].path
+        if ":" in root:
+            warnings.append(f"{host.name}: PYTHONPATH cannot name {root}, which contains ':'")
         nodes.append(
             NodePlan(
                 host=host.name,
@@ -237,9 +284,9 @@ def plan_launch(
                 nproc=nproc,
                 cwd=root,
                 env=env,
-                argv=tuple(options.engine.argv(role)),
+                argv=_argv(engine, role, host),
                 python=python,
-                gpus=promised,
+                gpus=promised if engine.torch else 0,
                 path_prepend=(directory,) if directory else (),
                 python_path=() if ":" in root else (root,),
                 jobs_dir=jobs_dir,
@@ -249,17 +296,20 @@ def plan_launch(
     warnings += unexpanded((host.name, {**host.env, **options.env}) for host in hosts)
     return LaunchPlan(
         record=record,
-        engine=options.engine.name,
-        remains=options.engine.remains,
-        python_files=options.engine.python_files,
+        engine=engine.name,
+        remains=engine.remains,
+        python_files=engine.python_files,
         release=trees[hosts[0].name].release,
         master_host=hosts[0].name,
         master_addr=master_addr,
         master_port=master_port,
         nodes=tuple(nodes),
         unread=options.unread,
-        script=options.program.script,
-        command=_command(options.program),
+        script=program.script,
+        command=_command(program),
+        executable=program.name if program.executable else None,
+        files=engine.files,
+        listens=engine.listens,
         grace=options.grace,
         start_timeout=options.start_timeout,
         warnings=tuple(warnings),
@@ -267,6 +317,33 @@ def plan_launch(
         secret_sources=sources,
         inventory_file=inventory.file,
     )
+
+
+def _slots(host: Host, facts: NodeFacts, options: LaunchOptions) -> int:
+    """The number of processes on a host."""
+    return options.nproc or (host if facts.gpus is None else replace(host, gpus=facts.gpus)).slots
+
+
+def _require_packages(engine: Engine, hosts: Sequence[Host], facts: Mapping[str, NodeFacts]) -> None:
+    """Raises NeverStarted, with the hosts' names, if their interpreters lack a package of the engine."""
+    for name in engine.packages:
+        found = {host.name: facts[host.name].packages for host in hosts}
+        without = [host for host, packages in found.items() if packages is not None and name not in packages]
+        if without:
+            python = shlex.join(next(host.python for host in hosts if host.name == without[0]))
+            raise NeverStarted(
+                f"{fold(without)}: {python} has no {name}, which --engine {engine.name} needs",
+                fix=f"{python} -m pip install {name}, or set `python` in the inventory",
+                host=without[0],
+            )
+
+
+def _argv(engine: Engine, role: NodeRole, host: Host) -> tuple[str, ...]:
+    """The command of a node. Raises NeverStarted, with the host's name."""
+    try:
+        return tuple(engine.argv(role))
+    except NeverStarted as error:
+        raise NeverStarted(f"{host.name}: {error.message}", fix=error.fix, host=host.name) from None
 
 
 def _command(program: Program) -> str:

@@ -112,7 +112,7 @@ def draft(
     try:
         if not hosts:
             raise NeverStarted("the job has no hosts", fix="name at least one")
-        look = facts_here if backend.here else launch_facts
+        look = partial(facts_here, torch=options.engine.torch) if backend.here else launch_facts
         facts = look(fleet, inventory, hosts, preflight=preflight)
         unfit = facts.refusals
         plan = plan_launch(inventory, hosts, facts.network, facts.nodes, options, record)

@@ -51,13 +51,16 @@ def _start_nodes(fleet: Fleet, plan: LaunchPlan, tell: Tell, outside: Outside | 
     master = plan.master_host
     at_master = {master: staged.pop(master)}
     where = f"{plan.master_addr}:{plan.master_port}"
-    tell(f"{master}: starting{by}, rendezvous at {where}")
+    tell(f"{master}: starting{by}, {'rendezvous at' if plan.listens else 'MASTER_ADDR:MASTER_PORT'} {where}")
     peer = all_of(fleet.run_each(first, at_master))[master]["peer"]
     if staged:
-        tell(f"{fold([*staged])}: starting{by}, to connect as soon as {master} listens")
+        then = f", to connect as soon as {master} listens" if plan.listens else ""
+        tell(f"{fold([*staged])}: starting{by}{then}")
         if peer is not None:  # node 0 chooses the port, but not the address to which the others connect
             peer = {"addr": plan.master_addr, "port": peer["port"]}
         all_of(fleet.run_each(partial(other, peer=peer), staged))
+    if not plan.listens:
+        return
     found = all_of(fleet.run_each(partial(await_port, timeout=plan.start_timeout), at_master))[master]
     if found["node"]["state"] not in ACTIVE:
         _require_ranks(found["node"], master, plan.job)  # it has ended already, and its own entry shows why

@@ -93,6 +93,9 @@ class NodeSpec(TypedDict):
     workdir_group: str | None  # the Unix group that shares the release; default: none
     unread: str | None  # a file of the tree with variables that were not read: refused if it is there
     script: str | None  # a file relative to cwd that must exist; None: there is none (`-m MODULE`)
+    executable: str | None  # a program that must exist: a path relative to cwd, or one of PATH; default none
+    files: list[str]  # further files relative to cwd that must exist; default none
+    listens: bool  # whether the job has started only when node 0 LISTENs on the master port; default yes
     grace: float  # seconds between TERM and KILL; default 10
     peer: SocketAddress | None  # the `peer` of node 0's `Started`; None on node 0 itself
     secret: str  # random on node 0; on another node its `node_secret`: the supervisors authenticate with it

@@ -10,7 +10,7 @@ from fleets import PYTHON, findings, make_fleet, only_finding, python, texts
 
 from mnt.facts.host import Interpreter, OsRelease
 from mnt.facts.system import Artifacts, Exposed, GpuRow, Gpus, Ofed, Release
-from mnt.preflight.checks.versions import packages_to_look_up
+from mnt.preflight.checks.versions import LOOKED_UP, OWN_CHECK, packages_to_look_up
 from mnt.preflight.findings import Severity
 from mnt.preflight.parity import satisfies
 from mnt.remote.common.forms import EXPOSED
@@ -318,7 +318,7 @@ def test_specifiers(version: str, specifier: str, answer: bool) -> None:
 
 def test_what_the_probe_has_to_look_up() -> None:
     require = {"Torch": ">=2", "driver": ">=550", "python": ">=3.10", "Flash_Attn": ">=2"}
-    assert packages_to_look_up(require) == ["torch", "deepspeed", "transformers", "flash-attn"]
+    assert packages_to_look_up(require) == [*OWN_CHECK, *LOOKED_UP, "flash-attn"]
 
 
 # --- drivers ---------------------------------------------------------------------------------------------

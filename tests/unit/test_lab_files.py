@@ -135,6 +135,7 @@ def test_the_inventory_is_one_that_mnt_loads(tmp_path: Path) -> None:
         "OMP_NUM_THREADS": "1",
         "DS_ACCELERATOR": "cpu",
         "TORCH_EXTENSIONS_DIR": "/var/cache/mnt/torch_extensions",
+        "ACCELERATE_USE_CPU": "true",
     }
     assert (loaded.network.mode, loaded.network.subnet) == ("tcp", "10.213.2.0/23")
     assert [(mount.path, mount.type, mount.source) for mount in loaded.storage] == [

@@ -40,6 +40,7 @@ class TwoNodes:
         directory = new_directory()
         self.hosts = [JobHost(directory, name) for name in ("node1", "node2")]
         self.job = ""
+        self.spec: dict[str, Any] = {}  # further values of both specs
 
     def start(self, *programs: tuple[str, str], **options: Any) -> list[int]:
         """Start (source, argument) on each node. Returns the supervisors' pids."""
@@ -56,6 +57,7 @@ class TwoNodes:
                 script=script,
                 argv=[host.python, script, argument],
                 **({"job": self.job} if self.job else {}),
+                **self.spec,
             )
             self.job = spec["job"]
             answer = host.start(spec, **options)
@@ -156,11 +158,22 @@ def test_a_job_goes_on_without_the_link(two: TwoNodes) -> None:
     assert second.entry(spec["job"])["state"] == "running"
 
 
-@pytest.mark.parametrize("answers", [True, False])
+def test_a_node_0_that_awaits_no_port_and_fails_at_once_still_ends_the_rest(two: TwoNodes) -> None:
+    """All nodes are started then, whatever happens on node 0: it waits for those that come late."""
+    two.spec = {"listens": False}
+    two.start(("raise SystemExit(3)", ""), (SLEEPER, ""))
+    state = two.hosts[1].ended(two.job)
+    assert (state["state"], state["reason"]["failure"]["exit_code"]) == ("stopped", 3)
+
+
+@pytest.mark.parametrize(("answers", "listens"), [(True, True), (False, True), (False, False)])
 def test_without_the_link_a_job_goes_on_as_long_as_the_rendezvous_answers(
-    two: TwoNodes, answers: bool
+    two: TwoNodes, answers: bool, listens: bool
 ) -> None:
-    """The master's host died before the first contact, or a firewall closes the link only."""
+    """The master's host died before the first contact, or a firewall closes the link only.
+
+    If nobody has to listen there, nothing can be known from it.
+    """
     second = two.hosts[1]
     second.script(SLEEPER)
     nodes = [{"host": host.name, "node_rank": rank, "nproc": 1} for rank, host in enumerate(two.hosts)]
@@ -169,10 +182,10 @@ def test_without_the_link_a_job_goes_on_as_long_as_the_rendezvous_answers(
         if not answers:
             server.close()
         link = {"addr": "127.0.0.1", "port": free_port()}
-        spec = second.spec(nodes=nodes, node_rank=1, peer=link, master=rendezvous)
+        spec = second.spec(nodes=nodes, node_rank=1, peer=link, master=rendezvous, listens=listens)
         quicker = {"FIRST_CONTACT = 30.0": "FIRST_CONTACT = 1.0", "EVERY = 5.0": "EVERY = 0.2"}
         second.start(spec, changes={**IMPATIENT, **quicker})
-        if answers:
+        if answers or not listens:
             wait_for(lambda: second.entry(spec["job"])["peer"].startswith("unreachable"))
             time.sleep(3)  # longer than IMPATIENT's patience
             assert second.entry(spec["job"])["state"] == "running"

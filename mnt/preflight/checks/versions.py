@@ -24,6 +24,7 @@ from mnt.preflight.registry import Needs, check
 NOT_PACKAGES = frozenset({"python", "os-release", "kernel", "cuda", "nccl", "driver"})
 # Packages that have their own check.
 OWN_CHECK = ("torch", "deepspeed", "transformers")
+LOOKED_UP = ("accelerate",)  # which a launch may need, and no check compares unless the inventory pins it
 
 _OWN = "an interpreter that only this user and root can exchange"
 
@@ -37,7 +38,7 @@ _OF_TORCH = ("torch", "torchvision", "torchaudio")  # that have such builds
 def packages_to_look_up(require: Mapping[str, str]) -> list[str]:
     """The distributions that the probe must look for, by canonical name."""
     pins = (canonicalize_name(key) for key in require)
-    return list(dict.fromkeys([*OWN_CHECK, *(name for name in pins if name not in NOT_PACKAGES)]))
+    return list(dict.fromkeys([*OWN_CHECK, *LOOKED_UP, *(name for name in pins if name not in NOT_PACKAGES)]))
 
 
 @check("os-release")
@@ -310,7 +311,7 @@ def transformers_version(fleet: FleetFacts) -> Iterator[Problem]:
 def package_version(fleet: FleetFacts) -> Iterator[Problem]:
     """Every host has the other packages that the inventory requires: `require: {peft: ">=0.10"}`."""
     for name in packages_to_look_up(fleet.inventory.require):
-        if name not in OWN_CHECK:
+        if name not in OWN_CHECK and (name not in LOOKED_UP or pinned(fleet, name)):
             yield from _same_package(fleet, name)
 
 

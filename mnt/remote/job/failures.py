@@ -138,6 +138,20 @@ def last_exception(stderr: str) -> tuple[str, str] | None:
     return None
 
 
+def how_it_ended(rank: int, code: int, stderr: str) -> str:
+    """How a rank has ended that has shown no exception, with its last line if that says why.
+
+    Args:
+        code: as Python's subprocess has it, -N for a signal.
+        stderr: the end of its output.
+    """
+    name = signal_of(code)
+    how = f"exited with code {code}" if name is None else f"was killed by {name}"
+    # Other signals come from outside: the process's output does not explain them.
+    words = last_words(stderr) if name in (None, "SIGABRT") else ""
+    return f"rank {rank} {how}: {words}" if words else f"rank {rank} {how}"
+
+
 def exit_code_of(code: int) -> int:
     """The exit code as in a shell, 128+N for signal N, from that of Python's subprocess."""
     return min(code if code >= 0 else 128 - code, 255)

@@ -3,7 +3,7 @@
 Node 0 is the hub; the other nodes are spokes that connect to it over the training network. Both sides send a
 beat every `BEAT` seconds. A node that is silent for `LOST_AFTER` seconds after it was heard is lost, which
 also ends the job. A spoke that never reaches the hub may be behind a firewall: then the job goes on as long
-as the rendezvous on node 0 can be reached; without it, no job can.
+as the rendezvous on node 0 can be reached; without it, no job can. A job without a rendezvous goes on.
 
     hub    {"mnt": 1, "nonce": N1}                       the only line without a signature
     spoke  {"host": H, "nonce": N2}
@@ -223,7 +223,7 @@ class Spoke:
         selector: selectors.BaseSelector,
         hub_host: str,
         endpoint: dict[str, Any],
-        rendezvous: dict[str, Any],
+        rendezvous: dict[str, Any] | None,
         job: str,
         secret: str,
         host: str,
@@ -234,14 +234,14 @@ class Spoke:
         """Connect to the hub, which is node 0, at `endpoint`.
 
         Args:
-            rendezvous: the job's master address and port.
+            rendezvous: the job's master address and port; None: nobody needs to listen there.
             secret: the `node_secret` of `host`, which is this node.
             others: the hosts of all other nodes of which the hub may pass on the end.
         """
         self._selector, self._hub_host, self._endpoint = selector, hub_host, endpoint
         self._job, self._secret, self._host, self._on_event = job, secret, host, on_event
         self._hosts = {hub_host, host, *others}
-        self._knock = Knock(selector, rendezvous, now)
+        self._knock = None if rendezvous is None else Knock(selector, rendezvous, now)
         self._channel: Channel | None = None
         self._welcome = False  # the hub is authenticated
         self._started = self._attempt = self._retry_at = now
@@ -282,11 +282,14 @@ class Spoke:
         if self._welcome and now >= self._next_beat:
             self._next_beat = now + BEAT
             self._send({"beat": True}, now)
-        if self._contact is None:
+        heard = self._contact
+        if self._knock is None:
+            heard = now if heard is None else heard
+        elif heard is None:
             self._knock.tick(now)
+            heard = self._knock.heard
         else:
             self._knock.close()
-        heard = self._knock.heard if self._contact is None else self._contact
         if not self._over and now - heard > LOST_AFTER:
             self._over = True
             self._on_event(
@@ -294,7 +297,8 @@ class Spoke:
             )
 
     def close(self) -> None:
-        self._knock.close()
+        if self._knock is not None:
+            self._knock.close()
         self._hang_up()
 
     def _hang_up(self) -> None:

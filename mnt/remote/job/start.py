@@ -6,6 +6,7 @@ import contextlib
 import os
 import pwd
 import select
+import shlex
 import shutil
 import subprocess
 import sys
@@ -138,6 +139,9 @@ def _check(spec: Mapping[str, Any], environment: Mapping[str, str]) -> None:
     if script is not None and not os.path.isfile(os.path.join(cwd, script)):
         push = "" if spec["release"] is None else ", or push the tree that has it: mnt push"
         raise Refused(f"script missing: {script} (in {cwd})", f"check its path, relative to {cwd}{push}")
+    for name in spec.get("files", ()):
+        if not os.path.isfile(os.path.join(cwd, name)):
+            raise Refused(f"file missing: {name} (in {cwd})", f"check its path, relative to {cwd}")
     unread = spec.get("unread")
     if unread is not None and os.path.exists(os.path.join(cwd, unread)):
         raise Refused(
@@ -148,9 +152,29 @@ def _check(spec: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         if shutil.which(name, path=environment.get("PATH", os.defpath)) is None:
             raise Refused(f"{name} is not installed", f"apt install {package}, or its like; or --via ssh")
     path = [*spec.get("path_prepend", ()), spec["env"].get("PATH", environment.get("PATH", os.defpath))]
-    named = os.path.join(cwd, program) if "/" in program else program
-    if shutil.which(named, path=os.pathsep.join(path)) is None:
+
+    def missing(name: str) -> bool:
+        named = os.path.join(cwd, name) if "/" in name else name
+        return shutil.which(named, path=os.pathsep.join(path)) is None
+
+    if missing(program):
         raise Refused(f"interpreter missing: {program}", "set `python` of this host in the inventory")
+    executable = spec.get("executable")
+    if executable is not None and missing(executable):
+        raise _without_program(executable, cwd)
+
+
+def _without_program(name: str, cwd: str) -> Refused:
+    """Why a program cannot be run that is not there, or not executable."""
+    if "/" in name:
+        return Refused(f"{name} is not executable (in {cwd})", f"chmod +x {shlex.quote(name)}, and mnt push")
+    in_tree = os.path.isfile(os.path.join(cwd, name))
+    return Refused(
+        f"program missing: {name} (not on PATH)",
+        f"./{name} names the one in the tree"
+        if in_tree
+        else "install it, or name its path, relative to the tree",
+    )
 
 
 def _check_port(port: int, jobs_dir: str) -> None:

@@ -170,8 +170,10 @@ class Supervisor:
             return False
         if self._link is None or self._stopping or self._link.settled(now):
             return True
-        # Then no other node was started.
-        failed_at_once = self._state["state"] == "failed" and not self._state["listening"]
+        # Then no other node was started; but without a port to wait for, all are.
+        failed_at_once = (
+            self._awaits_port and self._state["state"] == "failed" and not self._state["listening"]
+        )
         return failed_at_once and isinstance(self._link, Hub) and not self._link.heard
 
     def _leave(self) -> None:
@@ -184,7 +186,7 @@ class Supervisor:
 
     @property
     def _awaits_port(self) -> bool:
-        return int(self._spec["node_rank"]) == 0
+        return int(self._spec["node_rank"]) == 0 and self._spec.get("listens", True)
 
     def _reap(self, now: float) -> None:
         self._reap_all()
@@ -346,8 +348,9 @@ class Supervisor:
                 return None
             hub_host = next(node["host"] for node in spec["nodes"] if node["node_rank"] == 0)
             job, secret, host = spec["job"], spec["secret"], spec["host"]
+            rendezvous = spec["master"] if spec.get("listens", True) else None
             return Spoke(
-                self._selector, hub_host, peer, spec["master"], job, secret, host, self._hear, now, others
+                self._selector, hub_host, peer, rendezvous, job, secret, host, self._hear, now, others
             )
         address = spec["master"]["addr"]
         try:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job.failures import Failure
+from mnt.remote.job.remains.slots import LauncherRemains, SlotsRemains
 from mnt.remote.job.remains.torchrun import TorchrunRemains
 
 
@@ -40,7 +41,11 @@ class Remains(Protocol):
         """The file with a rank's `stdout` or `stderr`; None while it does not exist."""
 
 
-READERS: dict[str, Remains] = {"torchrun": TorchrunRemains()}
+READERS: dict[str, Remains] = {
+    "torchrun": TorchrunRemains(),
+    "slots": SlotsRemains(),
+    "deepspeed": LauncherRemains(),
+}
 
 
 def remains_of(spec: Mapping[str, Any]) -> Remains:

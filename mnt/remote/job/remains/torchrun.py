@@ -18,10 +18,9 @@ from mnt.remote.common.unlinked import open_regular_without_links
 from mnt.remote.job.failures import (
     Failure,
     failure_of_program,
+    how_it_ended,
     last_exception,
-    last_words,
     make_failure,
-    signal_of,
     tail,
 )
 from mnt.remote.torchrun.rendezvous import ALONE
@@ -130,7 +129,7 @@ def _of_rank(
         source = error if recorded else stderr
         when = source.time if source else None
     else:
-        message, traceback = _last_words(rank, code, output), None
+        message, traceback = how_it_ended(rank, code, output), None
         when = report.time if report else None
     return make_failure(
         message,
@@ -141,14 +140,6 @@ def _of_rank(
         local_rank=local_rank,
         time=when,
     )
-
-
-def _last_words(rank: int, code: int, stderr: str) -> str:
-    name = signal_of(code)
-    how = f"exited with code {code}" if name is None else f"was killed by {name}"
-    # Other signals come from outside: the process's output does not explain them.
-    words = last_words(stderr) if name in (None, "SIGABRT") else ""
-    return f"rank {rank} {how}: {words}" if words else f"rank {rank} {how}"
 
 
 def _until(file: Written | None, before: float | None) -> Written | None:
