@@ -220,7 +220,12 @@ def launch(
     hosts = inventory.hosts if backend.here else selection.hosts
     if export is not None and backend.here:
         raise UsageError("--export is for hosts of an inventory", fix="remove --via local")
-    if via == "slurm" and (export is not None or dry_run):
+    if export is not None and not options.engine.by_hand:
+        raise UsageError(
+            f"--export: --engine {engine} needs programs of mnt on the nodes",
+            fix="--engine fsdp or deepspeed",
+        )
+    if via == "slurm" and (export is not None or (dry_run and options.engine.by_hand)):
         files = _slurm_files(inventory, hosts, options, count, submit)
         return _show_files(files, as_json) if dry_run else _export(export or "", files)
     if export is not None:
@@ -229,7 +234,8 @@ def launch(
         _warn(draft)
         if draft.error is not None:
             raise draft.error
-        plan = draft.launch().plan
+        assert draft.planned is not None  # noqa: S101 - narrows the type
+        plan = draft.planned.plan
         directory = os.path.abspath(export)
         files = files_of(plan, backend.outside(plan), directory)
         return _show_files(files, as_json) if dry_run else _export(directory, files)

@@ -84,4 +84,5 @@ class Engine:
     listens: bool = True  # whether the job has started only when node 0 LISTENs on the master port
     by_address: bool = False  # node ranks follow the training addresses as text, not the user's order
     cpu_variable: str | None = None  # which must be `true` on a host without GPUs
+    by_hand: bool = False  # its command needs nothing of mnt's on the node, unless `binds_store`
     open_store: bool = False  # its store listens on every address of the master

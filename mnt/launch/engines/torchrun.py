@@ -34,6 +34,7 @@ def torchrun_engine(
         script=script,
         argv=torchrun,
         remains=REMAINS,
+        by_hand=True,
         local_rank=local_rank,
         env_file=env_file,
         python_files=rendezvous_files(),
