@@ -70,7 +70,8 @@ install_lab_packages() {
 }
 
 # Further packages for the tests: a browser for the pages, other login shells, a tool that changes a clock.
-TEST_PACKAGES="busybox chromium fish ksh libfaketime munge openmpi-bin pdsh slurm-client slurmctld slurmd sudo tcsh zsh"
+TEST_PACKAGES="busybox chromium environment-modules fish ksh libfaketime munge openmpi-bin pdsh slurm-client"
+TEST_PACKAGES="$TEST_PACKAGES slurmctld slurmd sudo tcsh zsh"
 
 # Packages for the tests on real NFS: scripts/nfs-packages.sh unpacks them without installing them.
 NFS_PACKAGES="user-mode-linux nfs-kernel-server nfs-common rpcbind kmod"

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import click
 
@@ -20,6 +21,7 @@ from mnt.cli.options import (
     json_option,
     mode_option,
     selection_options,
+    slots_option,
     slurm_options,
 )
 from mnt.cli.stop import show_stopped
@@ -36,19 +38,33 @@ from mnt.launch.engines import accelerate, command
 from mnt.launch.env_files import is_file
 from mnt.launch.export import files_of, write_files
 from mnt.launch.origin import remarks
-from mnt.launch.plan import LaunchOptions, LaunchPlan, parse_env
+from mnt.launch.plan import GPU, NUMA, VISIBLE, LaunchOptions, LaunchPlan, parse_env
 from mnt.launch.run import Draft, Launch
 from mnt.launch.secret import Secret, check_private, read_env_file
 from mnt.launch.signals import HangUp
 from mnt.launch.stop import stop_document
 
-_GPUS = "CUDA_VISIBLE_DEVICES"
 _CONFIG = 1 << 20  # bytes of a config file that are looked at
 _STARTERS = ("python", "python3", "torchrun", "deepspeed", "accelerate", "mpirun", "srun")
 
 
+class Processes(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """A number from 1, or `gpu`."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        if value == GPU:
+            return GPU
+        try:
+            return click.IntRange(min=1).convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{value!r} is neither a number from 1 nor {GPU!r}", param, ctx)
+
+
 @click.command(context_settings={"allow_interspersed_args": False})
 @selection_options
+@slots_option
 @mode_option
 @json_option
 @click.option(
@@ -89,11 +105,16 @@ _STARTERS = ("python", "python3", "torchrun", "deepspeed", "accelerate", "mpirun
     help="With --engine command: also set PET_.. or OMPI_COMM_WORLD_.. variables.",
 )
 @click.option("--python", metavar="PATH", help="Interpreter for --via local; default: the one that runs mnt.")
-@click.option("--nproc", type=click.IntRange(min=1), help="Processes per node; default: its GPUs, or 1.")
+@click.option(
+    "--nproc",
+    type=Processes(),
+    metavar="N|gpu",
+    help="Processes per node; gpu: as many as GPUs are found there.",
+)
 @click.option(
     "--master-port",
     type=click.IntRange(1024, 65535),
-    help="Port of the rendezvous; default: the inventory's.",
+    help="Port of the rendezvous; default: the inventory's, or the next free one if a job has that.",
 )
 @click.option(
     "--env",
@@ -114,6 +135,12 @@ _STARTERS = ("python", "python3", "torchrun", "deepspeed", "accelerate", "mpirun
 @click.option(
     "--no-local-rank", is_flag=True, help="With --engine deepspeed: pass no --local_rank=N to SCRIPT."
 )
+@click.option(
+    "--numa",
+    type=click.Choice(NUMA),
+    help="Bind each process to the CPUs near its GPU, by torchrun's --numa-binding.",
+)
+@click.option("--share-gpus", is_flag=True, help="Start the job even if another job has the same GPUs.")
 @click.option("--push", "push_first", is_flag=True, help="Push this directory first, as mnt push does.")
 @click.option("--detach", is_flag=True, help="Start the job and return; see mnt status, logs and stop.")
 @click.option("--dry-run", is_flag=True, help="Print each node's command and environment; start nothing.")
@@ -143,7 +170,7 @@ def launch(
     accelerate_config: str | None,
     rank_env: tuple[str, ...],
     python: str | None,
-    nproc: int | None,
+    nproc: int | str | None,
     master_port: int | None,
     assignments: tuple[str, ...],
     env_files: tuple[str, ...],
@@ -152,6 +179,8 @@ def launch(
     array: int | None,
     as_module: bool,
     no_local_rank: bool,
+    numa: str | None,
+    share_gpus: bool,
     push_first: bool,
     detach: bool,
     dry_run: bool,
@@ -197,6 +226,8 @@ def launch(
         args=args,
         local_rank=not no_local_rank,
         nproc=nproc,
+        share_gpus=share_gpus,
+        numa=numa,
         env=parse_env(assignments, os.environ),
         secrets=_read_env_files(env_files),
         grace=grace,
@@ -289,9 +320,9 @@ def _read_env_files(files: tuple[str, ...]) -> dict[str, Secret]:
 
 def _left_out(options: LaunchOptions) -> list[str]:
     """A note if the GPUs that the caller's shell allows are not those of the job."""
-    if _GPUS not in os.environ or _GPUS in options.env or _GPUS in options.secrets:
+    if VISIBLE not in os.environ or VISIBLE in options.env or VISIBLE in options.secrets:
         return []
-    return [f"{_GPUS} of this shell is not in the environment of the job; --env {_GPUS} passes it on"]
+    return [f"{VISIBLE} of this shell is not in the environment of the job; --env {VISIBLE} passes it on"]
 
 
 def _inventory(
@@ -306,7 +337,8 @@ def _inventory(
     inventory = this_machine(python=python) if backend.here else selection.inventory
     if master_port is None:
         return inventory
-    return replace(inventory, network=replace(inventory.network, master_port=master_port))
+    network = replace(inventory.network, master_port=master_port, port_by_option=True)
+    return replace(inventory, network=network)
 
 
 def _run(fleet: Fleet, launch: Launch, detach: bool, as_json: bool) -> int:
@@ -463,6 +495,10 @@ def _show_plan(plan: LaunchPlan) -> None:
         ui.plain("")
         ui.plain(f"{node.host}: node rank {node.node_rank}, processes: {node.nproc}")
         ui.plain(f"  cd {shlex.quote(node.cwd)}")
+        for name, limit in node.ulimit.items():
+            ui.plain(f"  # ulimit {name}: {'unlimited' if limit < 0 else limit}")
+        for line in node.activate:
+            ui.plain(f"  {line}")
         for directory in node.path_prepend:
             ui.plain(f"  export PATH={shlex.quote(directory)}:$PATH")
         for name, value in plan.shown_env(node).items():

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import click
 
 from mnt.cli import completing
-from mnt.inventory import find, hostlist, loader
+from mnt.errors import UsageError
+from mnt.inventory import find, hostlist, loader, slots
 from mnt.inventory.model import Host, Inventory
 from mnt.run import failed
 
@@ -27,11 +28,14 @@ class Selection:
     def __init__(self, inventory: str | None, nodes: str | None, exclude: str | None) -> None:
         self._name, self._nodes, self._exclude = inventory, nodes, exclude
         self.mode: str | None = None  # `--mode`, of commands that have `mode_option`
+        self.takes_slots = False  # whether -n and -x may name GPUs: commands that have `slots_option`
+        self.include: str | None = None  # `--include` of these
 
     @property
     def options(self) -> list[str]:
-        """The given options: some of -i, -n, -x and --mode."""
-        given = {"-i": self._name, "-n": self._nodes, "-x": self._exclude, "--mode": self.mode}
+        """The given options: some of -i, -n, -x, --include and --mode."""
+        given = {"-i": self._name, "-n": self._nodes, "-x": self._exclude}
+        given |= {"--include": self.include, "--mode": self.mode}
         return [option for option, value in given.items() if value is not None]
 
     @cached_property
@@ -44,11 +48,16 @@ class Selection:
     @cached_property
     def hosts(self) -> tuple[Host, ...]:
         loaded = self.inventory
+        nodes, exclude, include = self._nodes, self._exclude, self.include
+        if self.takes_slots and (include is not None or slots.has_slots(nodes) or slots.has_slots(exclude)):
+            if include is not None and nodes is not None:
+                raise UsageError("--include and -n both select hosts", fix="remove one of them")
+            groups = hostlist.groups_for(
+                loaded, f"{nodes},{include},{exclude}", lambda: failed.recall(loaded.file)
+            )
+            return slots.select(loaded, nodes=nodes, exclude=exclude, include=include, groups=groups)
         return hostlist.select(
-            loaded,
-            nodes=self._nodes,
-            exclude=self._exclude,
-            last_failed=lambda: failed.recall(loaded.file),
+            loaded, nodes=nodes, exclude=exclude, last_failed=lambda: failed.recall(loaded.file)
         )
 
 
@@ -81,6 +90,22 @@ def selection_options(command: F) -> F:
         *args: Any, inventory: str | None, nodes: str | None, exclude: str | None, **kwargs: Any
     ) -> Any:
         return command(*args, selection=Selection(inventory, nodes, exclude), **kwargs)
+
+    return wrapper  # type: ignore[return-value]
+
+
+def slots_option(command: F) -> F:
+    """Add --include to a command with `selection_options` above it; its -n and -x may name GPUs too."""
+
+    @click.option(
+        "--include",
+        metavar="NODE[:GPU,..][@..]",
+        help="As -n, in DeepSpeed's form; -x takes this form too. With -n: node1:0,1,node2.",
+    )
+    @functools.wraps(command)
+    def wrapper(*args: Any, selection: Selection, include: str | None, **kwargs: Any) -> Any:
+        selection.include, selection.takes_slots = include, True
+        return command(*args, selection=selection, **kwargs)
 
     return wrapper  # type: ignore[return-value]
 

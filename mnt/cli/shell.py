@@ -86,4 +86,4 @@ def _command(selection: Selection, target: Host) -> str:
         ui.warn(f"the shell is in your home: {found.error}")
     trusted = not isinstance(draft.error, Untrusted)  # else what is typed could be another user's
     directory = posixpath.dirname(target.python[0]) if trusted else ""
-    return shell_without_plan(found.value, target.env, [directory] if directory else [])
+    return shell_without_plan(found.value, target.env, [directory] if directory else [], target.activate)

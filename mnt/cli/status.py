@@ -67,7 +67,7 @@ def _show_jobs(jobs: list[Job], limit: int, where: str) -> None:
             job.job,
             ui.Cell(job.state, _COLOURS[job.state]),
             job.record.backend,
-            brief([node.host for node in job.nodes]),
+            _nodes(job),
             _moment(job),
             duration(job.seconds(time.time())),
             _cut(job.command or ""),
@@ -83,6 +83,13 @@ def _show_jobs(jobs: list[Job], limit: int, where: str) -> None:
 def _moment(job: Job) -> str:
     """When it was started; empty: unknown."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.created)) if job.created else ""
+
+
+def _nodes(job: Job) -> str:
+    """The hosts of a job, with the GPUs of those of which it has only some."""
+    if not any(node.subset for node in job.nodes):
+        return brief([node.host for node in job.nodes])
+    return _cut(",".join(f"{node.host}:{node.subset}" if node.subset else node.host for node in job.nodes))
 
 
 def _cut(command: str) -> str:
@@ -104,17 +111,19 @@ def _show_job(job: Job) -> None:
     ui.plain(", ".join(filter(None, about)))
     if job.command:
         ui.plain(f"script: {job.command}")
+    some = any(node.subset for node in job.nodes)
     rows: list[list[str | ui.Cell]] = [
         [
             node.host,
             str(node.node_rank),
             ui.Cell(node.state, _COLOURS[node.state]),
             "" if node.exit_code is None else str(node.exit_code),
+            *([node.subset or "all"] if some else []),
             (node.entry["peer"] or "") if node.entry else "",
         ]
         for node in job.nodes
     ]
-    ui.table(["HOST", "NODE RANK", "STATE", "EXIT CODE", "PEER LINK"], rows)
+    ui.table(["HOST", "NODE RANK", "STATE", "EXIT CODE", *(["GPUS"] if some else []), "PEER LINK"], rows)
     if job.culprit:
         ui.plain(f"culprit: {job.culprit.sentence()}")
     for warning in job.warnings:

@@ -14,11 +14,16 @@ from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import HostFacts
 from mnt.fleet import Fleet, HostConnection, Outcome
 from mnt.inventory.model import Host, Inventory
+from mnt.tasks.bundle import script_source
 from mnt.tasks.probe import probe
 from mnt.tasks.program import NoPython
 from mnt.tasks.shape import wrong_answer
 
 Progress = Callable[[str], None]
+
+_TO_TRAIN = (
+    45.0  # seconds for `activate`, and for an interpreter in a container, both with limits of their own
+)
 
 
 def gather_facts(
@@ -75,12 +80,30 @@ def _probe_arguments(
         "workdir_group": host.workdir_group,
         "jobs_dir": host.jobs_dir,
         **({"extensions": extensions} if extensions else {}),
+        "ulimit": host.ulimit.numbers,
+        **_training(host),
     }
+
+
+def _training(host: Host) -> dict[str, Any]:
+    """How the interpreter is found that trains, if it is not the one that runs the probe."""
+    if not (host.activate or host.trains_elsewhere):
+        return {}
+    request = {
+        "elsewhere": host.trains_elsewhere,
+        "python": list(host.python),
+        "activate": list(host.activate),
+        "env": dict(host.env),
+        "program": script_source("probe.interpreter"),
+        "group": host.workdir_group,
+    }
+    return {"training": request}
 
 
 def _probe(connection: HostConnection, arguments: dict[str, Any]) -> HostFacts:
     """The typed facts; the answer itself is not kept. Raises HostError, also if no interpreter is in it."""
-    facts = HostFacts.parse(connection.target.name, probe(connection, arguments))
+    timeout = 45.0 + (_TO_TRAIN if "training" in arguments else 0)
+    facts = HostFacts.parse(connection.target.name, probe(connection, arguments, timeout=timeout))
     if facts.python is None:
         raise wrong_answer(connection.target.name, "the probe does not say which Python runs it")
     return facts

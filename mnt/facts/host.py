@@ -32,6 +32,7 @@ from mnt.tasks.shape import (
     JobName,
     PathText,
     Pid,
+    Port,
     Short,
     UserName,
     parsed,
@@ -219,6 +220,7 @@ class HostFacts:
     python: Interpreter | None = None
     packages: Mapping[Short, Short] = field(default_factory=dict)  # canonical name (PEP 503) -> version
     torch_cuda: Short | None = None  # "13.0"; "none": a CPU build
+    numa_binding: bool | None = None  # whether its torchrun has --numa-binding; None: it has no torch
     nccl_library: Short | None = None  # version of the library file that torch loads
     # Including `lo`; empty: a sandbox hides them.
     interfaces: Annotated[tuple[Interface, ...], Meta(max_length=NICS)] = ()
@@ -227,7 +229,8 @@ class HostFacts:
     mounts: Mapping[str, MountPoint] = field(default_factory=dict)
     writes: tuple[WriteTest, ...] = ()  # none where another user could interfere
     gpus: Gpus | None = None
-    listeners: tuple[Listener, ...] | None = None  # on the master port
+    listeners: tuple[Listener, ...] | None = None  # on the master port, and the jobs that will
+    free_port: Port | None = None  # the next one after the master port
     noise: str = ""  # the end of what the shell's start-up files printed to standard output
     session: Session | None = None
     logind: Logind | None = None

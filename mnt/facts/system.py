@@ -121,8 +121,19 @@ class Neighbours:
 
 
 @dataclass(frozen=True)
+class TooLow:
+    """Why a job cannot have a limit, as the host says it."""
+
+    message: Short
+    fix: Short | None = None
+
+
+@dataclass(frozen=True)
 class Session:
-    """The kind of session in which jobs are started. None: unknown; for the limits: unlimited."""
+    """The kind of session in which jobs are started. None: unknown; for the two limits: unlimited.
+
+    The limits are those of jobs, which `ulimit` in the inventory may raise.
+    """
 
     umask: Annotated[int, Meta(ge=0, le=0o777)]
     path: str  # $PATH
@@ -130,6 +141,7 @@ class Session:
     memlock: Count | None  # bytes that it may lock in memory
     nofile_most: Count | None = None  # what even root of the host cannot raise it above, as in a container
     memlock_most: Count | None = None
+    ulimit: tuple[TooLow, ...] = ()  # of the inventory, what a job cannot have
     scope: str | None = None  # logind's unit for the session, `session-5.scope`
     shell_seconds: Duration | None = None  # from the start of the login shell to the start of Python
     python_seconds: Duration | None = None  # from the start of Python to the first line of the probe

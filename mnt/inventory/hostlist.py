@@ -29,6 +29,7 @@ _MOST_NUMBERS = 8  # in a name
 _MANY = 1_000_000
 
 _SYNTAX = "hostlists look like node[1-4], node[01-16,20], rack[1-2]n[1-4], a,b or @group"
+_COLON = "; GPUs are selected for mnt launch only, and ports and IPv6 addresses belong in address:"
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"([0-9]{1,250})(?:-([0-9]{1,250})(?:/([0-9]{1,250}))?)?")
 _LARGEST = 10**100  # number; as in ClusterShell
@@ -57,7 +58,7 @@ def names(text: str, *, groups: Groups | None = None) -> list[str]:
     if not text.strip():
         raise UsageError("the hostlist is empty", fix=_SYNTAX)
     found: list[str] = []
-    for part in _split(text):
+    for part in split(text):
         found += _expand_part(part.strip(), text, groups)
         _check_size(text, len(found))
     return found
@@ -139,10 +140,7 @@ def select(
     """
     by_name = {host.name: host for host in inventory.hosts}
     known = list(by_name)
-    groups: Groups = inventory.groups
-    if FAILED not in groups and f"@{FAILED}" in f"{nodes},{exclude}":
-        # Without hosts that have been removed from the inventory since then.
-        groups = {**groups, FAILED: [name for name in last_failed() if name in by_name]}
+    groups = groups_for(inventory, f"{nodes},{exclude}", last_failed)
     chosen = known if nodes is None else expand(nodes, known=by_name, groups=groups)
     left_out = set() if exclude is None else set(expand(exclude, known=by_name, groups=groups))
     hosts = tuple(by_name[name] for name in chosen if name not in left_out)
@@ -155,12 +153,21 @@ def select(
     return hosts
 
 
+def groups_for(inventory: Inventory, text: str, last_failed: Callable[[], Sequence[str]]) -> Groups:
+    """The groups that a hostlist may name: those of the inventory, and `@failed` if it is there."""
+    groups: Groups = inventory.groups
+    if FAILED in groups or f"@{FAILED}" not in text:
+        return groups
+    known = set(inventory.names())  # without hosts that have been removed from the inventory since then
+    return {**groups, FAILED: [name for name in last_failed() if name in known]}
+
+
 def _bad(text: str, problem: str) -> UsageError:
     return UsageError(f"hostlist {text!r}: {problem}", fix=_SYNTAX)
 
 
-def _split(text: str) -> list[str]:
-    """The parts between commas; commas inside brackets do not count."""
+def split(text: str) -> list[str]:
+    """The parts between commas; commas inside brackets do not count. Raises UsageError."""
     parts, start, inside = [], 0, False
     for mark in re.finditer(r"[\[\],]", text):
         if mark[0] == ",":
@@ -234,7 +241,7 @@ def _check_name(name: str, text: str) -> None:
     if "@" in name:
         raise _bad(text, f"{name!r} is not a host name; the user belongs in ssh: {{user: ..}}")
     if ":" in name:
-        raise _bad(text, f"{name!r} is not a host name; ports and IPv6 addresses belong in address:")
+        raise _bad(text, f"{name!r} is not a host name{_COLON}")
     raise _bad(text, f"{name!r} is not a host name")
 
 

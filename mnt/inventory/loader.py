@@ -14,7 +14,7 @@ from mnt.inventory.document import Document
 from mnt.inventory.model import Inventory
 from mnt.inventory.schema import GroupSettings, InventoryFile, NodeNetworkSection
 from mnt.inventory.spelling import did_you_mean
-from mnt.inventory.values import Address, is_host_name, is_variable_name
+from mnt.inventory.values import Address, ShellLines, is_host_name, is_variable_name
 from mnt.typed import Location, Misfit, dotted
 
 Groups = Mapping[str, tuple[str, ...]]
@@ -232,6 +232,9 @@ def _host(source: Document, beside: Path, name: str, layers: list[Plain], places
     settings |= {key: network[key] for key in _PER_HOST if key in network}
     if isinstance(settings.get("python"), str):
         settings["python"] = [settings["python"]]
+    if "activate" in settings:
+        settings["activate"] = ShellLines(settings["activate"])
+    settings["own_slots"] = settings.pop("slots", None)
     ssh = settings.get("ssh", {})
     paths = {
         key: os.path.join(beside, ssh[key])

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from mnt.inventory.values import AbsolutePath, HostPath, RdmaDevice, Text
+from mnt.remote.common.containers import kind_of
 
 
 class Section(Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,6 +74,27 @@ class Tuning(Section, frozen=True):
     ib_qps_per_connection: Annotated[int, Meta(ge=1, le=128)] | None = None
 
 
+Limit = Literal["unlimited"] | Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class Ulimit(Section, frozen=True):
+    """Soft limits of a job's processes, as setrlimit(2) has them: bytes, or a number. None: the session's."""
+
+    memlock: Limit | None = None
+    nofile: Limit | None = None
+    stack: Limit | None = None
+    nproc: Limit | None = None
+    core: Limit | None = None
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """Those that are set, by name; -1 for unlimited."""
+        set_ = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {
+            name: -1 if value == "unlimited" else value for name, value in set_.items() if value is not None
+        }
+
+
 ANYBODY = "*"  # in place of a user; no inventory can say it
 
 
@@ -84,22 +106,41 @@ class Host:
     address: str  # for SSH; the name, unless the inventory has another
     ssh: Ssh = field(default_factory=Ssh)
     python: tuple[str, ...] = ("python3",)  # argv prefix of the interpreter that trains
+    activate: tuple[str, ...] = ()  # lines for bash that make the environment of jobs
     python_owner: str | None = None  # the user of the host who may have made it; ANYBODY: all may
     workdir: str = "~/mnt"
     workdir_group: str | None = None  # the Unix group that shares the workdir
     jobs_dir: str = "~/.mnt/jobs"
     gpus: int = 0
+    own_slots: int | None = None  # `slots` of the inventory; None: one per GPU
+    chosen: tuple[int, ...] | None = None  # the numbers of the selected slots (`node1:0,1`); None: all
     nic: str | None = None  # training NIC; None: chosen by mnt.network.nic
     env: Mapping[str, str] = field(default_factory=dict)  # cluster < group < host, merged
     keep: tuple[str, ...] = ("outputs",)  # directories of `shared/` that are linked into every release
     rdma: Rdma = field(default_factory=Rdma)
     tuning: Tuning = field(default_factory=Tuning)
+    ulimit: Ulimit = field(default_factory=Ulimit)
     exclude: tuple[str, ...] = ()  # patterns of NICs and RDMA devices that are used only if named
 
     @property
     def slots(self) -> int:
         """Processes to start here by default: one per GPU; one if there is none."""
-        return max(1, self.gpus)
+        return (self.own_slots or max(1, self.gpus)) if self.chosen is None else len(self.chosen)
+
+    @property
+    def trains_elsewhere(self) -> bool:
+        """Whether the interpreter that trains cannot run the programs of `mnt` as it is."""
+        return self.in_container or (bool(self.activate) and "/" not in self.python[0])
+
+    @property
+    def in_container(self) -> bool:
+        """Whether `python` starts a container."""
+        return len(self.python) > 1 and kind_of(self.python) is not None
+
+    @property
+    def all_slots(self) -> range:
+        """The numbers of the slots that can be selected: those of its GPUs, if it has any."""
+        return range(self.gpus or self.own_slots or 1)
 
 
 @dataclass(frozen=True)
@@ -110,6 +151,7 @@ class Network:
     subnet: str | None = None  # CIDR of the training network
     nic: str | None = None
     master_port: int = 29500
+    port_by_option: bool = False  # whether `--master-port` has set the port
     mode_by_option: bool = False  # whether `--mode` on the command line has set it
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
-from mnt.inventory.model import Mount, Rdma, RequiredPath, Section, Tuning
+from mnt.inventory.model import Mount, Rdma, RequiredPath, Section, Tuning, Ulimit
 from mnt.inventory.values import (
     Address,
     AsWritten,
@@ -22,6 +22,7 @@ from mnt.inventory.values import (
     Interface,
     Interpreter,
     PackageName,
+    ShellLines,
     Subnet,
     Text,
     UserName,
@@ -62,7 +63,10 @@ class Settings(Section, frozen=True):
     workdir_group: Text | None = None
     jobs_dir: HostPath = ""
     gpus: Annotated[int, Meta(ge=0, le=1024)] = 0
+    slots: Annotated[int, Meta(ge=1, le=1024)] | None = None
+    activate: ShellLines = ShellLines([])
     nic: Interface | None = None
+    ulimit: Ulimit = Ulimit()
     env: Env = field(default_factory=dict)
     keep: tuple[Directory, ...] = ()
     network: NodeNetworkSection = NodeNetworkSection()

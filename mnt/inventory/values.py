@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from mnt.inventory.document import describe, written
+from mnt.remote.common import containers
 from mnt.remote.common.forms import HOST_NAME
 
 _CONTROL = r"\x00-\x1f\x7f-\x9f"
@@ -118,7 +119,22 @@ class Interpreter(tuple[str, ...]):
             raise ValueError(f"the program {program!r} begins with '-'")
         if "/" in program and not program.startswith(("/", "~")):
             raise ValueError(f"{program!r} must be a name, an absolute path, or begin with '~/'")
+        problem = containers.problem_of((program, *arguments)) if arguments else None
+        if problem is not None:
+            raise ValueError(problem)
         return super().__new__(cls, (program, *arguments))
+
+
+class ShellLines(tuple[str, ...]):
+    """Lines for a shell: a list of them, or a text with one or several lines."""
+
+    def __new__(cls, value: Any) -> ShellLines:
+        items = value.splitlines() if isinstance(value, str) else value
+        if not isinstance(items, list):
+            raise ValueError(f"expected a line for bash, or a list of lines, got {describe(value)}")
+        return super().__new__(
+            cls, [text(item) for item in items if not isinstance(item, str) or item.strip()]
+        )
 
 
 class Address(str):

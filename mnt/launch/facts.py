@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mnt.errors import HostError, NeverStarted
@@ -33,6 +33,8 @@ _REFUSED_ANYWAY = ("file-owner",)  # by the hosts themselves, whatever the check
 class LaunchFacts:
     nodes: dict[str, NodeFacts]
     network: NetworkDecision
+    inventory: Inventory  # with the master port that the job uses
+    notes: tuple[str, ...]  # what people should know of the job
     refusals: tuple[NeverStarted, ...]  # why the checks that need no more than the probe would refuse the job
 
 
@@ -50,6 +52,7 @@ def launch_facts(
     """
     found, network = first_look(fleet, inventory, hosts)
     _require_trust(found)
+    found, notes = _with_free_port(found)
     releases = fleet.run(find_release)
     _require_answers(found, releases.errors())
     trees = {name: _tree(release) for name, release in releases.values_by_host().items()}
@@ -58,13 +61,17 @@ def launch_facts(
             facts.home,
             trees[host.name],
             facts.clock_offset,
+            counted=_counted(facts),
             binds_store=facts.binds_store,
             reads_python_path=facts.reads_python_path,
             packages=_packages(facts),
+            uid=facts.login.uid if facts.login else None,
+            numa_binding=facts.numa_binding,
         )
         for host, facts in found.answers()
     }
-    return LaunchFacts(nodes, network, tuple(_unfit(found, network)) if preflight else ())
+    refusals = tuple(_unfit(found, network)) if preflight else ()
+    return LaunchFacts(nodes, network, found.inventory, notes, refusals)
 
 
 def facts_here(
@@ -79,20 +86,52 @@ def facts_here(
     """
     found, network = first_look(fleet, inventory, hosts)
     _require_answers(found, {})
+    found, notes = _with_free_port(found)
     nodes = {
         host.name: NodeFacts(
             facts.home,
             CodeTree(os.path.abspath(host.workdir)),
             facts.clock_offset,
-            gpus=len(facts.gpus.usable) if facts.gpus else None,
+            gpus=_counted(facts),
+            counted=_counted(facts),
             binds_store=facts.binds_store,
             reads_python_path=facts.reads_python_path,
             packages=_packages(facts),
+            uid=facts.login.uid if facts.login else None,
+            numa_binding=facts.numa_binding,
         )
         for host, facts in found.answers()
     }
     refusals = [_unfit_here(host, facts, torch=torch) for host, facts in found.answers()] if preflight else []
-    return LaunchFacts(nodes, network, tuple(refusal for refusal in refusals if refusal is not None))
+    unfit = tuple(refusal for refusal in refusals if refusal is not None)
+    return LaunchFacts(nodes, network, found.inventory, notes, unfit)
+
+
+def _with_free_port(found: FleetFacts) -> tuple[FleetFacts, tuple[str, ...]]:
+    """The facts with the master port of a job, and a note if it is not the inventory's: pure.
+
+    It is the next free one if a job of this user's holds that on the master, and nobody has asked for it by
+    name. What else listens there is left to `port-free` and to the host.
+    """
+    network, master = found.inventory.network, found.facts.get(found.master.name)
+    listeners = master.listeners if master is not None else None
+    if network.port_by_option or master is None or not listeners or master.free_port is None:
+        return found, ()
+    jobs = [listener.job for listener in listeners if listener.job is not None]
+    if len(jobs) < len(listeners):
+        return found, ()
+    note = (
+        f"{found.master.name}: job {jobs[0]} has the master port {network.master_port}:"
+        f" this one gets {master.free_port}"
+    )
+    moved = replace(found.inventory, network=replace(network, master_port=master.free_port))
+    facts = {name: replace(each, listeners=None) for name, each in found.facts.items()}
+    return replace(found, inventory=moved, facts=facts), (note,)
+
+
+def _counted(facts: HostFacts) -> int | None:
+    """The GPUs of a host that answer; None: it does not say."""
+    return len(facts.gpus.usable) if facts.gpus else None
 
 
 def _packages(facts: HostFacts) -> dict[str, str] | None:

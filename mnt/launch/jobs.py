@@ -175,6 +175,7 @@ class Job:
                     "node_rank": node.node_rank,
                     "state": node.state,
                     "exit_code": node.exit_code,
+                    "gpus": node.subset,
                 }
                 for node in self.nodes
             ],

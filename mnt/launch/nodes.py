@@ -27,6 +27,11 @@ class Node:
         return None if self.entry is None else self.entry["exit_code"]
 
     @property
+    def subset(self) -> str | None:
+        """The selected GPUs or slots of the host: `0,1`; None: all, or not known."""
+        return self.entry.get("subset") if self.entry else None
+
+    @property
     def rebooted(self) -> bool:
         """Whether it is lost because its host has been booted since the job was started."""
         return self.state == "lost" and bool(self.entry and self.entry.get("rebooted"))

@@ -19,11 +19,14 @@ from mnt.launch.jobs import Description, JobRecord, Member
 from mnt.launch.secret import HIDDEN, Secret
 from mnt.network.decision import NetworkDecision
 from mnt.network.nic import NicChoice
+from mnt.remote.common import containers
 from mnt.remote.job.files import JobFiles
 from mnt.tasks.push import Pushed
 
 _COMMAND = 300  # characters of a command that are noted
-DEVICES = "CUDA_VISIBLE_DEVICES"
+NUMA = ("node", "socket", "exclusive", "core-complex")  # as torchrun's --numa-binding (torch 2.13)
+GPU = "gpu"  # as `nproc`, for a count on each host
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 PROMISED = "MNT_GPUS"  # the variable with the number of GPUs that the processes of a node were promised
 
 
@@ -36,7 +39,9 @@ class LaunchOptions:
     module: str | None = None  # instead of a script, as in `python -m`
     args: tuple[str, ...] = ()  # of the script, byte for byte (surrogate escapes)
     local_rank: bool = True  # False: no `--local_rank=N` for scripts of an engine that passes it
-    nproc: int | None = None  # processes per node; None: the host's slots
+    nproc: int | str | None = None  # processes per node; GPU: as many as there are GPUs; None: its slots
+    share_gpus: bool = False  # with other jobs
+    numa: str | None = None  # one of NUMA; None: processes run on all CPUs
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, Secret] = field(default_factory=dict)  # variables whose values are not shown
     notes: tuple[str, ...] = ()  # shown with the plan's warnings
@@ -81,9 +86,12 @@ class NodeFacts:
     tree: CodeTree | None  # None: nothing was ever pushed there
     clock_offset: float = 0.0  # seconds that the host's clock is ahead of the head's
     gpus: int | None = None  # counted on the host; None: use the inventory's number
+    counted: int | None = None  # its GPUs, as counted there, whatever the inventory says; None: unknown
     binds_store: bool = True  # see HostFacts
     reads_python_path: bool = True  # see HostFacts
     packages: Mapping[str, str] | None = None  # versions by name, of those looked up; None: not looked up
+    numa_binding: bool | None = None  # see HostFacts
+    uid: int | None = None  # of the login user; None: unknown
 
 
 @dataclass(frozen=True)
@@ -97,9 +105,18 @@ class NodePlan:
     path_prepend: tuple[str, ...]  # directories put first on the session's own PATH
     jobs_dir: str
     workdir_group: str | None  # the Unix group that shares the release
+    activate: tuple[str, ...] = ()  # lines for bash, which are run before the job
+    ulimit: Mapping[str, int] = field(default_factory=dict)  # soft limits by name; -1: unlimited
+    unset: tuple[str, ...] = ()  # variables that the first program does not get
+    container: Mapping[str, str] | None = None  # how it is ended, see `mnt.remote.common.containers.document`
+    paths: tuple[str, ...] = ()  # that a container must have
+    elsewhere: bool = False  # whether the interpreter is found only by these, or in a container
     python_path: tuple[str, ...] = ()  # directories put first on PYTHONPATH: the root of the code tree
     python: tuple[str, ...] = ()  # the words that start the interpreter
-    gpus: int = 0  # promised by the inventory to the processes of this node, at most one each
+    gpus: int = 0  # promised to the processes of this node, at most one each
+    devices: tuple[str, ...] = ()  # those, as CUDA_VISIBLE_DEVICES names them
+    all_gpus: int = 0  # of the host, by the inventory
+    subset: str | None = None  # the selected GPUs or slots of the host, for people; None: all
 
     def with_python_path(self, env: Mapping[str, str]) -> dict[str, str]:
         """The environment with the whole PYTHONPATH, as a host makes it (`job_environment`)."""
@@ -125,6 +142,8 @@ class LaunchPlan:
     executable: str | None = None  # a program that each node must have; None: the interpreter runs it
     files: tuple[str, ...] = ()  # further ones of the tree that must exist
     listens: bool = True  # see Engine
+    share_gpus: bool = False
+    programs: Mapping[str, str] = field(default_factory=dict)  # that each host must have: name -> package
     unread: str | None = None  # see LaunchOptions
     warnings: tuple[str, ...] = ()
     secrets: Mapping[str, Secret] = field(default_factory=dict)  # further variables, on every node
@@ -229,17 +248,18 @@ def plan_launch(
             f"{hosts[0].name}: the store of this job listens on every address of the host; "
             "playbooks/firewall.yml closes the port"
         )
-    members = tuple(
-        Member(host.name, rank, _slots(host, facts[host.name], options)) for rank, host in enumerate(hosts)
-    )
+    processes = {host.name: _processes(host, facts[host.name], options) for host in hosts}
+    members = tuple(Member(host.name, rank, processes[host.name][0]) for rank, host in enumerate(hosts))
     nodes: list[NodePlan] = []
     for rank, host in enumerate(hosts):
-        home, nproc = facts[host.name].home, members[rank].nproc
+        home, (nproc, promised) = facts[host.name].home, processes[host.name]
         nic, variables = networks[host.name]
         python = (expand_home(host.python[0], home), *host.python[1:])
         directory = posixpath.dirname(python[0])
         jobs_dir = expand_home(host.jobs_dir, home)
-        promised = min(host.gpus, nproc)
+        root = trees[host.name].path
+        own_env = {name: value for name, value in host.env.items() if name != VISIBLE or not host.chosen}
+        chosen = _chosen_gpus(host, options)
         role = NodeRole(
             python=python,
             nodes=len(hosts),
@@ -250,10 +270,11 @@ def plan_launch(
             local_addr=nic.address,
             ranks=JobFiles(jobs_dir, record.job, host.name).ranks,
             program=program,
+            numa=_numa(host, options, nproc, promised, facts[host.name]),
             binds_store=facts[host.name].binds_store and not options.portable,
             job=record.job,
             members=members,
-            devices={**host.env, **options.env}.get(DEVICES),
+            devices={**chosen, **own_env, **options.env}.get(VISIBLE),
             reads_python_path=facts[host.name].reads_python_path,
             grace=options.grace,
         )
@@ -262,11 +283,12 @@ def plan_launch(
             "MASTER_PORT": str(master_port),
             **variables,
             **({PROMISED: str(promised)} if promised else {}),
+            **chosen,
             "PYTHONUNBUFFERED": "1",
             "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[rank${rank}] ",
             **engine.variables(role),
         }
-        env, overridden = merge_env(computed, host.env, options.env, {*secrets, *sources})
+        env, overridden = merge_env(computed, own_env, options.env, {*secrets, *sources})
         warnings += [f"{host.name}: {text}" for text in overridden]
         cpu = engine.cpu_variable
         if cpu and not promised and cpu not in env and cpu not in {*secrets, *sources}:
@@ -274,9 +296,27 @@ def plan_launch(
                 f"{host.name}: `gpus` is 0 in the inventory; on a host without GPUs, {engine.name} needs "
                 f"{cpu}=true (--env, or `env` in the inventory), else each rank trains alone"
             )
-        root = trees[host.name].path
         if ":" in root:
             warnings.append(f"{host.name}: PYTHONPATH cannot name {root}, which contains ':'")
+        container = None
+        if host.in_container:
+            name = f"mnt-{record.job}-{host.name}"
+            container = containers.document(python, name)
+            python = tuple(
+                containers.for_a_job(
+                    python,
+                    name=name,
+                    names=[*env, *sorted({*secrets, *sources}), *containers.OF_A_JOB],
+                    places=_places(
+                        root, trees[host.name], expand_home(host.workdir, home), jobs_dir, facts[host.name]
+                    ),
+                    cwd=root,
+                    user=facts[host.name].uid,
+                    limits=host.ulimit.numbers,
+                    temporary=env.get("TMPDIR") or _temporary(facts[host.name].uid),
+                )
+            )
+            role = replace(role, python=python)
         nodes.append(
             NodePlan(
                 host=host.name,
@@ -287,8 +327,17 @@ def plan_launch(
                 argv=_argv(engine, role, host),
                 python=python,
                 gpus=promised if engine.torch else 0,
+                devices=_devices(env.get(VISIBLE), promised),
+                all_gpus=host.gpus,
+                subset=None if host.chosen is None else ",".join(map(str, host.chosen)),
                 path_prepend=(directory,) if directory else (),
                 python_path=() if ":" in root else (root,),
+                activate=host.activate,
+                ulimit=host.ulimit.numbers,
+                elsewhere=host.trains_elsewhere,
+                container=container,
+                unset=tuple(containers.unset_for(host.python)) if host.in_container else (),
+                paths=tuple(required.path for required in inventory.paths) if host.in_container else (),
                 jobs_dir=jobs_dir,
                 workdir_group=host.workdir_group,
             )
@@ -305,6 +354,8 @@ def plan_launch(
         master_port=master_port,
         nodes=tuple(nodes),
         unread=options.unread,
+        share_gpus=options.share_gpus,
+        programs={"numactl": "numactl"} if options.numa else {},
         script=program.script,
         command=_command(program),
         executable=program.name if program.executable else None,
@@ -317,11 +368,6 @@ def plan_launch(
         secret_sources=sources,
         inventory_file=inventory.file,
     )
-
-
-def _slots(host: Host, facts: NodeFacts, options: LaunchOptions) -> int:
-    """The number of processes on a host."""
-    return options.nproc or (host if facts.gpus is None else replace(host, gpus=facts.gpus)).slots
 
 
 def _require_packages(engine: Engine, hosts: Sequence[Host], facts: Mapping[str, NodeFacts]) -> None:
@@ -344,6 +390,106 @@ def _argv(engine: Engine, role: NodeRole, host: Host) -> tuple[str, ...]:
         return tuple(engine.argv(role))
     except NeverStarted as error:
         raise NeverStarted(f"{host.name}: {error.message}", fix=error.fix, host=host.name) from None
+
+
+def _places(root: str, tree: CodeTree, workdir: str, jobs_dir: str, facts: NodeFacts) -> list[str]:
+    """The directories that a job in a container needs: the code and what it links to, and the job's files."""
+    temporary = _temporary(facts.uid)
+    local = [] if temporary is None else [f"/tmp/mnt-{facts.uid}", temporary]  # noqa: S108
+    return [root if tree.release is None else workdir, jobs_dir, *local]
+
+
+def _temporary(uid: int | None) -> str | None:
+    """The TMPDIR of jobs, as `mnt.remote.job.files` has it on the host."""
+    return None if uid is None else f"/tmp/mnt-tmp-{uid}"  # noqa: S108
+
+
+def _processes(host: Host, facts: NodeFacts, options: LaunchOptions) -> tuple[int, int]:
+    """The number of processes of a node, and of the GPUs that they are promised, at most one each.
+
+    Raises NeverStarted: the GPUs are to be counted, and there is none.
+    """
+    host = host if facts.gpus is None else replace(host, gpus=facts.gpus)
+    counted = facts.counted
+    if options.nproc != GPU:
+        nproc = host.slots if options.nproc is None else int(options.nproc)
+        return nproc, min(host.gpus if host.chosen is None or not host.gpus else len(host.chosen), nproc)
+    named = {**host.env, **options.env}.get(VISIBLE)
+    count: int | None
+    if host.chosen is not None and host.gpus:
+        count = len(host.chosen)
+    else:
+        count = counted if named is None or counted is None else min(counted, len(_listed(named) or ()))
+    if not count:
+        raise NeverStarted(
+            f"{host.name}: --nproc {GPU}: there is no GPU that nvidia-smi lists"
+            + ("" if named is None else f" and {VISIBLE}={named} shows"),
+            fix="mnt preflight --only gpu-count; or --nproc N",
+            host=host.name,
+        )
+    return count, count
+
+
+def _numa(host: Host, options: LaunchOptions, nproc: int, promised: int, facts: NodeFacts) -> str | None:
+    """How torchrun binds the processes; it finds the CPUs by each one's GPU, and starts numactl.
+
+    Raises NeverStarted: it cannot.
+    """
+    if options.numa is None:
+        return None
+    if promised < nproc:
+        raise NeverStarted(
+            f"{host.name}: --numa binds a process to the CPUs near its GPU, but {nproc - promised} of"
+            f" {nproc} have none",
+            fix="remove --numa, or set `gpus` of the host in the inventory",
+            host=host.name,
+        )
+    if facts.numa_binding is False:
+        raise NeverStarted(
+            f"{host.name}: its torchrun has no --numa-binding",
+            fix="remove --numa, or install a newer torch (2.13 has it)",
+            host=host.name,
+        )
+    return options.numa
+
+
+def _chosen_gpus(host: Host, options: LaunchOptions) -> dict[str, str]:
+    """The variables that show a job only the selected GPUs of a host; none if all are, or it has none.
+
+    The numbers count the entries of CUDA_VISIBLE_DEVICES in the inventory, if it is there; else they are
+    those of nvidia-smi, by CUDA_DEVICE_ORDER (CUDA C++ Programming Guide 13, CUDA Environment Variables).
+
+    Raises NeverStarted: the GPUs are named twice, or there is no such entry.
+    """
+    if host.chosen is None or not host.gpus:
+        return {}
+    if VISIBLE in options.env or VISIBLE in options.secrets:
+        raise NeverStarted(
+            f"{host.name}: both the hostlist and {VISIBLE} of the command line select GPUs",
+            fix="remove one of them",
+            host=host.name,
+        )
+    listed = _listed(host.env.get(VISIBLE))
+    if listed is None:
+        return {VISIBLE: ",".join(map(str, host.chosen)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    if max(host.chosen) >= len(listed):
+        raise NeverStarted(
+            f"{host.name}: {VISIBLE} of the inventory has {len(listed)} entries: no GPU {max(host.chosen)}",
+            fix=f"name others, or correct {VISIBLE} in the inventory",
+            host=host.name,
+        )
+    return {VISIBLE: ",".join(listed[number] for number in host.chosen)}
+
+
+def _listed(devices: str | None) -> tuple[str, ...] | None:
+    """The entries of CUDA_VISIBLE_DEVICES; None: it is not set."""
+    return None if devices is None else tuple(word.strip() for word in devices.split(",") if word.strip())
+
+
+def _devices(visible: str | None, promised: int) -> tuple[str, ...]:
+    """The GPUs that are promised: local rank N gets the Nth that the job sees."""
+    listed = _listed(visible)
+    return tuple(map(str, range(promised))) if listed is None else listed[:promised]
 
 
 def _command(program: Program) -> str:

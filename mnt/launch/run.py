@@ -115,7 +115,8 @@ def draft(
         look = partial(facts_here, torch=options.engine.torch) if backend.here else launch_facts
         facts = look(fleet, inventory, hosts, preflight=preflight)
         unfit = facts.refusals
-        plan = plan_launch(inventory, hosts, facts.network, facts.nodes, options, record)
+        options = replace(options, notes=(*options.notes, *facts.notes))
+        plan = plan_launch(facts.inventory, hosts, facts.network, facts.nodes, options, record)
     except NeverStarted as error:
         return Draft(None, (*unfit, error), _not_fit(backend, unfit) or error)
     offsets = {name: node.clock_offset for name, node in facts.nodes.items()}

@@ -17,7 +17,9 @@ from msgspec import Meta
 
 from mnt.errors import HostError
 from mnt.fleet import HostConnection
+from mnt.remote.common.activation import PATIENCE
 from mnt.remote.job.entry import MOST_NODES
+from mnt.remote.job.inside import PATIENCE as IN_CONTAINER
 from mnt.remote.job.list import answer_of
 from mnt.tasks.bounds import MOST, bound_of, list_share
 from mnt.tasks.bundle import script_source
@@ -85,8 +87,18 @@ class NodeSpec(TypedDict):
     programs: dict[str, str]  # what PATH of the login must have: name -> Debian package; default none
     join_within: float  # seconds that a supervisor from outside waits for `join_node`
     remains: str  # the reader of its processes' remains (mnt/remote/job/remains); default torchrun
+    activate: list[str]  # lines for bash that make the environment of the job; default none
+    ulimit: dict[str, int]  # soft limits by name (mnt/remote/job/limits.py), -1: unlimited; default none
+    unset: list[str]  # variables that the first program does not get; default none
+    container: dict[str, str] | None  # "program" and "name", to end it; default: it ends by itself
+    paths: list[str]  # that must be in the container; default none
+    elsewhere: bool  # whether the program of `python` is judged here, because it did not run this; default no
     python: list[str]  # the words that start the interpreter; needed with `gpus`
     gpus: int  # that torch must see before anything starts; default 0
+    devices: list[str]  # those, as CUDA_VISIBLE_DEVICES names them; default: not known
+    all_gpus: int  # of the host, by the inventory; default 0
+    share_gpus: bool  # whether other jobs may have them too; default no
+    subset: str | None  # the selected GPUs or slots of the host, for people; default: all
     path_prepend: list[str]  # directories put first on PATH
     python_path: list[str]  # directories put first on PYTHONPATH, after that of python_files; default none
     python_files: dict[str, str]  # path -> text, in a directory put first on PYTHONPATH; default none
@@ -131,6 +143,7 @@ class _Remarks(TypedDict, total=False):
     """What a person should know; what does not apply is missing."""
 
     command: Short | None  # what each rank runs, for people; an older mnt does not note it
+    subset: Short | None  # the selected GPUs or slots of the host; an older mnt has none
     alone: bool  # node 0, finished: none of the job's ranks has joined a process group
     rankless: bool  # it has ended, and none of its ranks was ever started
     rebooted: bool  # of a node that is lost: the host has been booted since it was started
@@ -222,7 +235,7 @@ class _DataFrame(TypedDict):
 
 def check_node(connection: HostConnection, spec: NodeSpec) -> None:
     """Raise the HostError with which `stage_node` would refuse, unless it is about the files to write."""
-    _ask(connection, {"action": "check", "spec": spec}, timeout=60.0)
+    _ask(connection, {"action": "check", "spec": spec}, timeout=_to_stage(spec))
 
 
 def stage_node(connection: HostConnection, spec: NodeSpec, secrets: Mapping[str, str] = _NONE) -> Staged:
@@ -242,8 +255,13 @@ def stage_node(connection: HostConnection, spec: NodeSpec, secrets: Mapping[str,
         "secrets": dict(secrets),
         "supervisor": script_source("job.supervisor"),
     }
-    answer = _ask(connection, args, timeout=60.0)
+    answer = _ask(connection, args, timeout=_to_stage(spec))
     return shaped(connection.target.name, answer, Staged)
+
+
+def _to_stage(spec: NodeSpec) -> float:
+    """Seconds for a host to check a node."""
+    return 60.0 + (PATIENCE if spec["activate"] else 0) + (IN_CONTAINER if spec["elsewhere"] else 0)
 
 
 def spawn_node(

@@ -84,7 +84,7 @@ def run_program(
             `channel`: the connection was lost; or a phase of the login.
     """
     target, patience = connection.target, connection.timeouts.interpreter
-    host, python = target.name, target.python
+    host, python = target.name, () if target.trains_elsewhere else target.python
     deadline = None if timeout is None else time.monotonic() + timeout
     most = bound or bound_of(name)
 

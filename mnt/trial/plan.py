@@ -18,6 +18,11 @@ _GRACE = 5.0  # seconds between TERM and KILL
 _ENVIRONMENT = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
 
 
+def _uid(facts: FleetFacts, host: Host) -> int | None:
+    login = facts.facts[host.name].login
+    return login.uid if login else None
+
+
 def able_hosts(facts: FleetFacts, network: NetworkDecision) -> list[Host]:
     """The hosts that can take part: their training NIC works, and the configured interpreter runs."""
     nics = network.working()
@@ -48,9 +53,10 @@ def plan_trial(
             facts.facts[host.name].home,
             CodeTree(directories[host.name]),
             binds_store=facts.facts[host.name].binds_store,
+            uid=_uid(facts, host),
         )
         for host in hosts
     }
     hosts = [replace(host, jobs_dir=f"{directories[host.name]}/jobs") for host in hosts]
-    options = LaunchOptions(_ENGINE, args=(prefix,), env=_ENVIRONMENT, grace=_GRACE)
+    options = LaunchOptions(_ENGINE, args=(prefix,), env=_ENVIRONMENT, grace=_GRACE, share_gpus=True)
     return plan_launch(inventory, hosts, network, nodes, options, JobRecord(job))

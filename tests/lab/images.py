@@ -24,12 +24,12 @@ def root_file_system(path: Path, words: str = WORDS) -> Path:
             entry.type, entry.mode = tarfile.DIRTYPE, 0o755
             archive.addfile(entry)
         for name in ("/bin/busybox", LOADER, *re.findall(r"=> (/lib\S+)", libraries)):
-            _add(archive, name.lstrip("/"), Path(name).read_bytes())
+            add(archive, name.lstrip("/"), Path(name).read_bytes())
         for name in ("sh", "cat", "ls"):
             entry = tarfile.TarInfo(f"bin/{name}")
             entry.type, entry.linkname = tarfile.SYMTYPE, "busybox"
             archive.addfile(entry)
-        _add(archive, "etc/which", words.encode())
+        add(archive, "etc/which", words.encode())
     return path
 
 
@@ -46,13 +46,13 @@ def docker_archive(path: Path, layer: Path, name: str = "localhost/tiny:1") -> s
     image = hashlib.sha256(text).hexdigest()
     manifest = [{"Config": f"{image}.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
     with tarfile.open(path, "w") as archive:
-        _add(archive, f"{image}.json", text)
-        _add(archive, "layer.tar", content)
-        _add(archive, "manifest.json", json.dumps(manifest).encode())
+        add(archive, f"{image}.json", text)
+        add(archive, "layer.tar", content)
+        add(archive, "manifest.json", json.dumps(manifest).encode())
     return image
 
 
-def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+def add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode = len(content), 0o755
     archive.addfile(entry, io.BytesIO(content))

@@ -303,7 +303,8 @@ def test_a_master_that_ends_at_once_is_the_culprit_not_the_node_that_never_start
 def test_two_launches_on_one_port_the_second_names_the_port(
     pushed: Mnt, lab: Lab, how: tuple[str, ...]
 ) -> None:
-    launches = [start_attached(lab, "-n", "node[1-2]", "--no-preflight", *how, "count.py") for _ in range(2)]
+    words = ("-n", "node[1-2]", "--no-preflight", "--master-port", "29500", *how, "count.py")
+    launches = [start_attached(lab, *words) for _ in range(2)]
     said = [launch.communicate(timeout=PATIENCE)[0] for launch in launches]
     assert sorted(launch.returncode for launch in launches) == [0, 125], said
     pushed("stop", "--all", "--grace", "1")

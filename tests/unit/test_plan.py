@@ -373,3 +373,98 @@ def test_the_network_of_every_node_is_decided_by_what_all_of_them_have() -> None
     assert {node.env.get("NCCL_IB_DISABLE") for node in plan(probed=mixed, network=auto).nodes} == {"1"}
     with pytest.raises(NeverStarted, match="node2: RDMA: there is no RDMA device"):
         plan(probed=mixed, network=Network(mode="rdma"))
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ({"chosen": (0, 1)}, (2, 2, "0,1", "PCI_BUS_ID", ("0", "1"))),
+        ({"chosen": (3,)}, (1, 1, "3", "PCI_BUS_ID", ("3",))),
+        # The numbers count what the inventory shows.
+        ({"chosen": (1,), "env": {"CUDA_VISIBLE_DEVICES": "GPU-a, 6"}}, (1, 1, "6", None, ("6",))),
+        ({"env": {"CUDA_VISIBLE_DEVICES": "6,7"}, "gpus": 2}, (2, 2, "6,7", None, ("6", "7"))),
+        ({}, (8, 8, None, None, ("0", "1", "2", "3", "4", "5", "6", "7"))),
+        ({"gpus": 0, "own_slots": 4, "chosen": (1, 2)}, (2, 0, None, None, ())),
+    ],
+)
+def test_the_selected_gpus_are_those_that_a_node_sees(host: dict[str, Any], expected: Any) -> None:
+    node = plan(hosts=(replace(NODE1, **host), NODE2)).nodes[0]
+    env = node.env
+    assert expected == (
+        node.nproc,
+        node.gpus,
+        env.get("CUDA_VISIBLE_DEVICES"),
+        env.get("CUDA_DEVICE_ORDER"),
+        node.devices,
+    )
+
+
+def test_nodes_of_unequal_size_have_ranks_in_their_order() -> None:
+    got = plan(hosts=(replace(NODE2, chosen=(2,)), replace(NODE1, chosen=(0, 1, 5))))
+    assert [(node.host, node.nproc, node.subset) for node in got.nodes] == [
+        ("node2", 1, "2"),
+        ("node1", 3, "0,1,5"),
+    ]
+    specs = node_specs(got, None, secret="", created=0.0)
+    assert {host: first_rank(spec) for host, spec in specs.items()} == {"node2": 0, "node1": 1}
+    assert got.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("host", "options", "message"),
+    [
+        ({}, {"env": {"CUDA_VISIBLE_DEVICES": "1"}}, "node1: both the hostlist and CUDA_VISIBLE_DEVICES"),
+        ({}, {"secrets": {"CUDA_VISIBLE_DEVICES": Secret("1")}}, "node1: both the hostlist and"),
+        ({"env": {"CUDA_VISIBLE_DEVICES": "4"}}, {}, "of the inventory has 1 entries: no GPU 1"),
+    ],
+)
+def test_a_selection_that_says_two_things(host: dict[str, Any], options: Any, message: str) -> None:
+    with pytest.raises(NeverStarted, match=message):
+        plan(hosts=(replace(NODE1, chosen=(0, 1), **host), NODE2), **options)
+
+
+@pytest.mark.parametrize(
+    ("counted", "host", "expected"),
+    [
+        (3, {}, (3, 3)),
+        (3, {"gpus": 0}, (3, 3)),
+        (3, {"env": {"CUDA_VISIBLE_DEVICES": "1,2"}}, (2, 2)),
+        (8, {"chosen": (4, 5)}, (2, 2)),
+        (0, {}, "node1: --nproc gpu: there is no GPU that nvidia-smi lists"),
+        (None, {}, "node1: --nproc gpu: there is no GPU"),
+        (2, {"env": {"CUDA_VISIBLE_DEVICES": ""}}, "and CUDA_VISIBLE_DEVICES= shows"),
+    ],
+)
+def test_as_many_processes_as_gpus_are_counted(
+    counted: int | None, host: dict[str, Any], expected: Any
+) -> None:
+    facts = {**FACTS, "node1": replace(FACTS["node1"], counted=counted)}
+    hosts = (replace(NODE1, **host),)
+    if isinstance(expected, str):
+        with pytest.raises(NeverStarted, match=expected):
+            plan(hosts=hosts, facts=facts, nproc="gpu")
+    else:
+        node = plan(hosts=hosts, facts=facts, nproc="gpu").nodes[0]
+        assert (node.nproc, node.gpus) == expected
+
+
+def test_torchrun_binds_each_process_to_the_cpus_near_its_gpu() -> None:
+    got = plan(numa="node")
+    assert all("--numa-binding=node" in node.argv for node in got.nodes)
+    assert node_specs(got, None, secret="", created=0.0)["node2"]["programs"] == {"numactl": "numactl"}
+    assert "--numa-binding" not in " ".join(plan().nodes[0].argv)
+
+
+@pytest.mark.parametrize(
+    ("host", "facts", "message"),
+    [
+        ({"gpus": 0}, {}, "node1: --numa binds a process to the CPUs near its GPU, but 1 of 1 have none"),
+        ({}, {"numa_binding": False}, "node1: its torchrun has no --numa-binding"),
+    ],
+)
+def test_a_host_where_nothing_can_be_bound_is_named(
+    host: dict[str, Any], facts: dict[str, Any], message: str
+) -> None:
+    known = {**FACTS, "node1": replace(FACTS["node1"], **facts)}
+    with pytest.raises(NeverStarted, match=message):
+        plan(hosts=(replace(NODE1, **host), NODE2), facts=known, numa="node")

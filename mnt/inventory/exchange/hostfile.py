@@ -18,9 +18,14 @@ def render(hosts: Iterable[Host], slots: int | None = None) -> str:
 
     Args:
         hosts: in rank order.
-        slots: processes per host; None: each host's own `slots`.
+        slots: processes per host; None: each host's own.
     """
-    return "".join(f"{host.name} slots={host.slots if slots is None else slots}\n" for host in hosts)
+    return "".join(f"{host.name} slots={_slots(host) if slots is None else slots}\n" for host in hosts)
+
+
+def _slots(host: Host) -> int:
+    """All slots of a host of which some are selected: DeepSpeed looks up the numbers of `--include` there."""
+    return host.slots if host.chosen is None else len(host.all_slots)
 
 
 def write(file: str, text: str) -> None:

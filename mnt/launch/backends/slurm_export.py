@@ -11,7 +11,7 @@ from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host, Inventory
 from mnt.launch.engines.api import NodeRole
 from mnt.launch.export import exports
-from mnt.launch.plan import LaunchOptions
+from mnt.launch.plan import GPU, LaunchOptions
 
 FILE = "job.sbatch"
 
@@ -59,7 +59,7 @@ def batch_file(
         python=("@python@",),
         nodes=size,
         node_rank=_NODE_RANK,
-        nproc=options.nproc or _NPROC,
+        nproc=_NPROC,
         master_addr=_MASTER,
         master_port=inventory.network.master_port,
         local_addr=_LOCAL,
@@ -76,7 +76,7 @@ def batch_file(
     directives = [f"--nodes={size}", "--ntasks-per-node=1", "--no-requeue", *chosen, *words]
     cases = [
         f"{shlex.quote(host.name)}) nic={shlex.quote(host.nic or inventory.network.nic or '')} "
-        f"nproc={options.nproc or host.slots} ;;"
+        f"nproc={host.slots if options.nproc in (None, GPU) else options.nproc} ;;"
         for host in hosts
     ]
     env: Mapping[str, str] = {**first.env, **options.env}

@@ -42,6 +42,7 @@ class NodeRole:
     local_addr: str  # of this node, on the training network
     ranks: str  # the directory for the ranks' own logs
     program: Program
+    numa: str | None = None  # how torchrun binds each process to the CPUs near its GPU
     binds_store: bool = True  # whether the torchrun of every node can use `python_files` of the engine
     job: str = ""
     members: tuple[Member, ...] = ()  # all nodes of the job, in rank order

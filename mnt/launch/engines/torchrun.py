@@ -102,6 +102,7 @@ def _command(node: NodeRole, *master: str, rendezvous: tuple[str, ...]) -> list[
         *master,
         f"--local-addr={node.local_addr}",
         *rendezvous,
+        *([f"--numa-binding={node.numa}"] if node.numa else []),
         "--max-restarts=0",
         "--tee=3",
         f"--log-dir={node.ranks}",

@@ -195,6 +195,21 @@ def nofile(fleet: FleetFacts) -> Iterator[Problem]:
         )
 
 
+@host_check("ulimit", playbook="tuning")
+def ulimit(host: Host, facts: HostFacts) -> Iterator[Problem]:
+    """The hard limits allow jobs what `ulimit` in the inventory says.
+
+    A supervisor raises the soft limits of a job as far as the hard limits of the login allow it.
+    """
+    for found in facts.session.ulimit if facts.session else ():
+        yield Problem(
+            message=found.message,
+            found=found.message,
+            expected=f"{host.ulimit.numbers} (inventory: ulimit; -1 is unlimited)",
+            fix=found.fix or "mnt setup tuning",
+        )
+
+
 @host_check("session-linger", severity=Severity.WARN, playbook="tuning")
 def session_linger(host: Host, facts: HostFacts) -> Iterator[Problem]:
     """A detached job survives the session that started it, and keeps its shared memory.

@@ -19,6 +19,7 @@ from mnt.inventory.model import Host
 from mnt.preflight.findings import Problem, Severity
 from mnt.preflight.parity import Subject, by_majority, parity, pinned
 from mnt.preflight.registry import Needs, check
+from mnt.remote.common.activation import SAYS
 
 # Keys of `require` that are not Python packages.
 NOT_PACKAGES = frozenset({"python", "os-release", "kernel", "cuda", "nccl", "driver"})
@@ -188,8 +189,16 @@ def _no_interpreter(host: Host, facts: HostFacts) -> Problem:
         fix = "install Python, or set `python` of the host in the inventory to its interpreter"
     else:
         found = f"{configured} does not run" + (f" ({facts.python.problem})" if facts.python.problem else "")
+        if (facts.python.problem or "").startswith(SAYS):
+            fix = "correct `activate` of the host in the inventory; to try it: mnt shell"
+            found = facts.python.problem or ""
+            return Problem(
+                f"the environment of jobs: {found}", found, "lines that end with 0", fix, hosts=(host.name,)
+            )
         existing = f"{shlex.quote(facts.python.executable)} ({shlex.quote(facts.python.version)})"
         fix = f"create {configured}, or set `python` of the host in the inventory, for example to {existing}"
+        if host.in_container:
+            fix = "see that the image is on the host, and correct `python` of the host in the inventory"
     return Problem(
         hosts=(host.name,),
         message=f"the interpreter of the inventory is not available: {found}",

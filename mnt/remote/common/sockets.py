@@ -33,6 +33,12 @@ def listeners(port: int) -> list[dict[str, object]]:
     return answer
 
 
+def all_listening() -> set[int]:
+    """The ports on which anybody listens."""
+    rows = [line.split() for table in ("tcp", "tcp6") for line in unix_lines(read("/proc/net/" + table))[1:]]
+    return {int(fields[1].partition(":")[2], 16) for fields in rows if fields[3] == LISTEN}
+
+
 def parse_sockets(text: str, port: int) -> list[tuple[str, int, str]]:
     """(address, uid, inode) of the sockets of a /proc/net/tcp or tcp6 that LISTEN on `port`."""
     found = []

@@ -46,7 +46,7 @@ _ABOUT = {
     "host": _HOST,
     "node_rank": _COUNT,
     "nodes": [{"host": _HOST, "node_rank": _COUNT, "nproc": _COUNT}],
-    **dict.fromkeys(("engine", "release", "backend", "outside_id", "command"), _TEXT),
+    **dict.fromkeys(("engine", "release", "backend", "outside_id", "command", "subset"), _TEXT),
     "master": ({"addr": re.compile(ADDRESS), "port": _PORT}, None),
     "created": _TIME,
 }
@@ -104,10 +104,12 @@ def describe(paths: JobPaths, *, local: bool = True) -> dict[str, Any] | None:
     supervised = state.pop("supervisor")
     rebooted = state["state"] == "lost" and bool(supervised) and supervised["boot_id"] != boot_id()
     remarks = {"rebooted": rebooted, **{name: state.pop(name) for name in ("alone", "rankless")}}
+    subset = about.pop("subset")
     return {
         **about,
         **state,
         "listening": bool(state["listening"]),
+        **({"subset": subset} if subset else {}),
         **{name: True for name, applies in remarks.items() if applies},
     }
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from mnt.remote.common.files import encode, parse_json
 from mnt.remote.common.refusal import Refused
+from mnt.remote.job.inside import remove_container, without_job
 from mnt.remote.job.spec import job_environment
 
 PATIENCE = 45.0  # seconds for an interpreter to import torch; less than a caller waits for `stage_node`
@@ -82,11 +84,12 @@ def _look(spec: Mapping[str, Any], environment: Mapping[bytes, bytes]) -> Seen |
         done = subprocess.run(
             [*map(encode, spec["python"]), "-c", _LOOK],
             cwd=encode(spec["cwd"]),
-            env=environment,
+            env=without_job(environment, spec),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=PATIENCE,
         )
     except (OSError, subprocess.SubprocessError):
+        remove_container(spec, {os.fsdecode(name): os.fsdecode(each) for name, each in environment.items()})
         return None
     return parse(done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pwd
 import socket
 import struct
 from collections.abc import Mapping
@@ -16,6 +17,13 @@ _SIOCGIFFLAGS = 0x8913  # netdevice(7)
 _IFF_RUNNING = 0x40  # it is up, and has a link
 
 SESSION_VARIABLES = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG")
+
+
+def session_environment() -> dict[str, str]:
+    """The part of this login's environment that a supervisor, and then its job, gets."""
+    user = pwd.getpwuid(os.getuid())
+    fallback = {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name, "SHELL": user.pw_shell}
+    return {**fallback, **{name: os.environ[name] for name in SESSION_VARIABLES if name in os.environ}}
 
 
 def job_variables(job: str, host: str) -> dict[str, str]:
@@ -45,13 +53,14 @@ def job_of(pid: int) -> tuple[str, str] | None:
 def job_environment(
     spec: Mapping[str, Any], session: Mapping[str, str], secrets: Mapping[str, str]
 ) -> dict[bytes, bytes]:
-    """The job's environment: SESSION_VARIABLES and what its starter passes, `temporary_variables`, the
-    spec's, `secrets`, and `job_variables`; no others, and later ones win.
+    """The job's environment: SESSION_VARIABLES, or what `activate` has made of them, and what its starter
+    passes, `temporary_variables`, the spec's, `secrets`, and `job_variables`; no others, and later ones win.
 
     PYTHONPATH is the directory of `python_files`, then the spec's `python_path`, then the user's own value.
     """
-    passed = (*SESSION_VARIABLES, *spec.get("passes", ()))
-    environment = {name: session[name] for name in passed if name in session}
+    activated = spec.get("activated")
+    passed = (*(SESSION_VARIABLES if activated is None else ()), *spec.get("passes", ()))
+    environment = {**(activated or {}), **{name: session[name] for name in passed if name in session}}
     environment.update(temporary_variables())
     environment.update(spec["env"])
     environment.update(secrets)
@@ -64,6 +73,8 @@ def job_environment(
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, python))
     environment["MNT_NODE_RANK"] = str(spec["node_rank"])
     environment.update(job_variables(spec["job"], spec["host"]))
+    for name in spec.get("unset", ()):
+        environment.pop(name, None)
     return {encode(name): encode(value) for name, value in environment.items()}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import select
 import shlex
 import shutil
@@ -14,15 +13,19 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from mnt.remote.common.activation import activated
+from mnt.remote.common.containers import kind_of
 from mnt.remote.common.files import make_directories, parse_json, replace_file, strerror
 from mnt.remote.common.forms import EXPOSED
 from mnt.remote.common.owners import check_owners, find_group, shared_group
+from mnt.remote.common.programs import judged
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job.entry import about, is_staged, living_supervisor, require
 from mnt.remote.job.files import (
     FINAL_STATES,
     JobPaths,
     log_end,
+    make_temporary_directory,
     open_log,
     read_about,
     read_spec,
@@ -32,11 +35,14 @@ from mnt.remote.job.files import (
 )
 from mnt.remote.job.gpus import check_gpus
 from mnt.remote.job.hold import end_without_head
+from mnt.remote.job.inside import look_inside
 from mnt.remote.job.join import put_start
+from mnt.remote.job.limits import check_limits
+from mnt.remote.job.others import check_devices, jobs_here, master_port
 from mnt.remote.job.ports import holders
 from mnt.remote.job.remains.readers import remains_of
 from mnt.remote.job.secret import put_secrets
-from mnt.remote.job.spec import SESSION_VARIABLES, job_variables, rank_count
+from mnt.remote.job.spec import job_variables, rank_count, session_environment
 from mnt.remote.job.stop import stop_node
 
 HANDSHAKE = 30.0  # seconds: enough for a slow disk; the job itself may start slowly
@@ -45,25 +51,39 @@ LOOK_EVERY = 0.05
 
 def check_node(args: dict[str, Any]) -> dict[str, Any]:
     """See `mnt.tasks.job.check_node`. Raises Refused."""
+    _checked(args)
+    return {}
+
+
+def _checked(args: dict[str, Any]) -> dict[str, Any]:
+    """The spec, with the environment that its `activate` makes. Raises Refused."""
     spec = args["spec"]
     why = args.get("_boot", {}).get("why", "")
     if why.startswith(EXPOSED):
         raise Refused(f"{spec['argv'][0]}: {why}", "set `python` of this host in the inventory")
-    session, secrets = _session_environment(), args.get("secrets", {})
-    _check(spec, {**session, **secrets})
+    session, secrets = session_environment(), args.get("secrets", {})
+    if spec.get("activate"):
+        spec = {**spec, "activated": activated(spec["activate"], session)}
+    _check(spec, {**(spec.get("activated") or session), **secrets})
     check_owners(temporary_directory(), private=1)  # the supervisor makes it
-    if spec["node_rank"] == 0:
-        _check_port(int(spec["master"]["port"]), spec["jobs_dir"])
-    check_gpus(spec, session, secrets)
-    return {}
+    check_limits(spec.get("ulimit") or {})
+    _check_others(spec)
+    if not kind_of(spec.get("python") or [""]):  # else when it can have its files
+        check_gpus(spec, session, secrets)
+    return dict(spec)
 
 
 def stage_node(args: dict[str, Any]) -> dict[str, Any]:
     """See `mnt.tasks.job.stage_node`. Raises Refused, and then leaves no file."""
-    check_node(args)
-    spec = args["spec"]
+    spec = _checked(args)
     paths = JobPaths.of(spec)
     _write_files(paths, spec, args["supervisor"], args.get("secrets", {}))
+    with _nothing_left(paths):
+        _check_others(spec, earlier=True)  # one may have been staged since
+        if kind_of(spec.get("python") or [""]):
+            make_temporary_directory()
+            look_inside(spec, session_environment(), args.get("secrets", {}))
+            check_gpus(spec, session_environment(), args.get("secrets", {}))
     return {"spec": paths.spec, "program": paths.program}
 
 
@@ -75,7 +95,7 @@ def spawn_node(args: dict[str, Any]) -> dict[str, Any]:
     spec = {**read_spec(paths), "peer": args["peer"]}
     with _nothing_left(paths):
         paths.write(paths.spec, spec)
-        return _spawn(paths, args["jobs_dir"], _session_environment())
+        return _spawn(paths, args["jobs_dir"], session_environment())
 
 
 def await_port(args: dict[str, Any]) -> dict[str, Any]:
@@ -114,13 +134,6 @@ def await_ranks(args: dict[str, Any]) -> dict[str, Any]:
 # --- checks ------------------------------------------------------------------------------------------------
 
 
-def _session_environment() -> dict[str, str]:
-    """The part of this login's environment that a supervisor, and then its job, gets."""
-    user = pwd.getpwuid(os.getuid())
-    fallback = {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name, "SHELL": user.pw_shell}
-    return {**fallback, **{name: os.environ[name] for name in SESSION_VARIABLES if name in os.environ}}
-
-
 def _check(spec: Mapping[str, Any], environment: Mapping[str, str]) -> None:
     """Raises Refused, naming what is missing, if the job cannot start."""
     cwd, program = spec["cwd"], spec["argv"][0]
@@ -148,9 +161,12 @@ def _check(spec: Mapping[str, Any], environment: Mapping[str, str]) -> None:
             f"{unread} in {cwd} has variables, and was not read: mnt launch was started elsewhere",
             f"start it in the directory that was pushed, which has {unread}",
         )
+    other = "; or --via ssh" if spec.get("starter") else ""
     for name, package in spec.get("programs", {}).items():
         if shutil.which(name, path=environment.get("PATH", os.defpath)) is None:
-            raise Refused(f"{name} is not installed", f"apt install {package}, or its like; or --via ssh")
+            raise Refused(f"{name} is not installed", f"apt install {package}, or its like{other}")
+    if spec.get("elsewhere"):
+        judged(spec["python"], {**environment, **spec["env"]}, spec.get("workdir_group"))
     path = [*spec.get("path_prepend", ()), spec["env"].get("PATH", environment.get("PATH", os.defpath))]
 
     def missing(name: str) -> bool:
@@ -177,9 +193,26 @@ def _without_program(name: str, cwd: str) -> Refused:
     )
 
 
-def _check_port(port: int, jobs_dir: str) -> None:
-    """Raises Refused, naming the process, if anything LISTENs on the port."""
-    found = holders(port, jobs_dir)
+def _check_others(spec: Mapping[str, Any], *, earlier: bool = False) -> None:
+    """Raises Refused, naming the job or process, if another one has the master port or GPUs of the spec.
+
+    Args:
+        earlier: only jobs count that were made earlier: of two that look at each other, one starts.
+    """
+    own = (spec["job"], spec["host"])
+    others = list(jobs_here(own))
+    if earlier:
+        mine = (spec.get("created") or 0.0, spec["job"])
+        others = [each for each in others if (each[0].get("created") or 0.0, each[0]["job"]) < mine]
+    port = master_port(spec)
+    if port is not None and (not earlier or any(master_port(other) == port for other, _ in others)):
+        _check_port(port, spec["jobs_dir"], own)
+    check_devices(spec, others)
+
+
+def _check_port(port: int, jobs_dir: str, own: tuple[str, str]) -> None:
+    """Raises Refused, naming the process, if anything LISTENs on the port, or another job will."""
+    found = holders(port, jobs_dir, own)
     if found:
         described = "; ".join(dict.fromkeys(map(_describe_holder, found)))
         jobs = [holder["job"] for holder in found if holder["job"]]
@@ -193,6 +226,8 @@ def _check_port(port: int, jobs_dir: str) -> None:
 def _describe_holder(holder: Mapping[str, Any]) -> str:
     user = holder["user"] or f"uid {holder['uid']}"
     if holder["pid"] is None:
+        if holder["job"]:
+            return f"job {holder['job']}, which is {holder['job_state']}"
         return f"a process of user {user}"
     of_job = f", of job {holder['job']}" if holder["job"] else ""
     return f"pid {holder['pid']} of user {user}{of_job}: {holder['command']}"
@@ -221,7 +256,7 @@ def _write_files(paths: JobPaths, spec: Mapping[str, Any], program: str, secrets
         replace_file(paths.program, program)
         put_secrets(paths, secrets)
         if spec.get("starter"):
-            put_start(paths, spec, _session_environment())
+            put_start(paths, spec, session_environment())
         _put_python_files(paths, spec.get("python_files", {}))
 
 

@@ -20,6 +20,7 @@ from mnt.remote.job.files import (
     read_state,
     remove_files,
 )
+from mnt.remote.job.inside import remove_container
 from mnt.remote.job.procs import (
     SWEEP,
     Ending,
@@ -35,7 +36,7 @@ from mnt.remote.job.procs import (
     read_processes,
     send_signal,
 )
-from mnt.remote.job.spec import job_variables
+from mnt.remote.job.spec import job_variables, session_environment
 from mnt.remote.job.verdict import verdict
 
 SUPERVISOR_EXTRA = 5.0  # seconds that a supervisor gets to end, in addition to its own deadlines
@@ -62,6 +63,9 @@ def stop_node(args: dict[str, Any]) -> dict[str, Any]:
         recorded += [identify(process) for process in members(read_processes(), root=supervisor.pid)]
         by_supervisor = _ask(paths, supervisor, {"grace": grace, "why": args.get("why")})
     ending = _end_rest(args["job"], args["host"], recorded, grace)
+    spec = paths.read(paths.spec)
+    if spec is not None and not waits:
+        remove_container(spec, session_environment())
     port = _master_port(about, record)
     state = read_state(paths) or {}
     unsaved = os.path.exists(paths.unsaved_state)

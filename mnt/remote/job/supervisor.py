@@ -34,6 +34,8 @@ from mnt.remote.job.files import (
     open_log,
     temporary_directory,
 )
+from mnt.remote.job.inside import remove_container
+from mnt.remote.job.limits import check_limits, raise_limits
 from mnt.remote.job.outside import Answer, await_join, why_from_outside, why_from_slurm
 from mnt.remote.job.peers import Hub, Spoke
 from mnt.remote.job.procs import (
@@ -101,6 +103,8 @@ class Supervisor:
         self._state.save()
         self._link = self._make_link()
         spec = self._spec
+        limits = spec.get("ulimit") or {}
+        check_limits(limits)  # those of this session: from outside, they may be lower
         secrets = take_secrets(self._paths, spec)
         make_temporary_directory()
         try:
@@ -116,7 +120,7 @@ class Supervisor:
                 stdout=self._output,
                 stderr=self._output,
                 start_new_session=True,
-                preexec_fn=_as_child,
+                preexec_fn=functools.partial(_as_child, limits),
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise Refused(f"cannot run {spec['argv'][0]}: {error}") from error
@@ -284,6 +288,9 @@ class Supervisor:
         """Write how the process tree has ended."""
         assert self._ending is not None  # noqa: S101 - narrows the type
         self._reap_all()
+        problem = remove_container(self._spec, os.environ)
+        if problem is not None:
+            log(f"cannot remove the container: {problem}")
         code = 0 if self._code is None else self._code
         if self._reason is not None:
             self._failure = self._examine(before=self._reason_time)
@@ -372,8 +379,13 @@ class Supervisor:
             signal.signal(signum, lambda signum, frame: None)
 
 
-def _as_child() -> None:
-    """In the child, before it becomes the job: end with the supervisor, and reset its signal handlers."""
+def _as_child(limits: Mapping[str, int]) -> None:
+    """In the child, before it becomes the job: end with the supervisor, and reset its signal handlers.
+
+    Args:
+        limits: see `raise_limits`.
+    """
+    raise_limits(limits)
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(signum, signal.SIG_DFL)

@@ -62,6 +62,12 @@ def torch_cuda(search: Iterable[str]) -> str | None:
     return (match.group(1) or "none") if match else None
 
 
+def numa_binding(search: Iterable[str]) -> bool | None:
+    """Whether torchrun has the option --numa-binding (torch 2.13 has it); None: there is no torch."""
+    text = _first(search, "torch/distributed/run.py", 131072)
+    return "--numa-binding" in text if text else None
+
+
 def nccl_library(search: Iterable[str]) -> str | None:
     """The version of the NCCL library that torch loads, from the header next to it; None if there is none.
 

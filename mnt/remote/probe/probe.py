@@ -9,11 +9,14 @@ Arguments, all optional:
     mounts: [path, ..]     mount points to describe
     write: [path, ..]      those of them in which to create a file, and remove it
     paths: [path, ..]      paths to describe; `~` is the home of the user who logged in
-    port: int              the master port, to find the processes that listen on it
+    port: int              the master port, to find its listeners, and the next free one
     workdir: path          the directory of the releases; `~` as above, also in the next
     keep: [name, ..]       directories of its shared/ that are linked into releases
     workdir_group: name    the Unix group that shares it; none: it is this user's alone
+    ulimit: mapping        limits of jobs, by name: see `mnt.remote.job.limits`
     jobs_dir: path         the directory of the jobs
+    training: mapping      `activate`, and the interpreter if it is not the one that runs this ("elsewhere"):
+                           see `mnt.remote.probe.training.look`
     extensions: path       where torch builds its extensions
     clock: bool            send the time, in a frame, as soon as standard input ends
     deadline: float        seconds for the paths, and all else that may hang there, together; default 5
@@ -35,13 +38,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, BinaryIO
 
+from mnt.remote.common.activation import activated
 from mnt.remote.common.files import read, strerror
 from mnt.remote.common.forms import ADDRESSES
 from mnt.remote.common.owners import check_owners, find_group
 from mnt.remote.common.refusal import Refused
-from mnt.remote.job.ports import holders
+from mnt.remote.job.ports import free_port, holders
+from mnt.remote.job.spec import session_environment
 from mnt.remote.probe import rdma
-from mnt.remote.probe.distributions import nccl_library, packages, torch_cuda
+from mnt.remote.probe.distributions import nccl_library, numa_binding, packages, torch_cuda
 from mnt.remote.probe.filesystems import describe_mounts, look_at, parse_mounts
 from mnt.remote.probe.interfaces import interfaces
 from mnt.remote.probe.leftovers import artifacts, own_processes
@@ -50,6 +55,7 @@ from mnt.remote.probe.neighbours import neighbours
 from mnt.remote.probe.nvidia import gpus
 from mnt.remote.probe.session import session
 from mnt.remote.probe.settings import conf_files, logind
+from mnt.remote.probe.training import look
 from mnt.remote.probe.writes import collect, trials
 
 EXTENSIONS = "~/.cache/torch_extensions"  # torch's default
@@ -57,7 +63,7 @@ EXTENSIONS = "~/.cache/torch_extensions"  # torch's default
 
 def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: BinaryIO) -> dict[str, object]:
     """The facts of this host. `emit` and `stdin` are used to compare the clocks."""
-    own_session = session()  # first, because it measures the time until here
+    own_session = session(args.get("ulimit", {}))  # first, because it measures the time until here
     if args.get("clock"):
         stdin.read()
         emit({"time": time.time()})
@@ -73,6 +79,7 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
     }
     if "port" in args:
         slow["listeners"] = partial(holders, args["port"], jobs_dir)
+        slow["free_port"] = partial(free_port, args["port"])
     # First, because it triggers automounts, which are then among the mounts.
     looked_at, answers = look_at([*paths, *mounts], deadline, args.get("write", []), slow)
     user = login()
@@ -84,10 +91,7 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
         "login": user,
         "session": own_session,
         "logind": logind(user["user"]),
-        "python": interpreter(args.get("_boot", {}), args.get("workdir_group")),
-        "packages": packages(args.get("packages", []), sys.path),
-        "torch_cuda": torch_cuda(sys.path),
-        "nccl_library": nccl_library(sys.path),
+        **trains_with(args),
         "interfaces": interfaces(),
         "neighbours": neighbours(),
         "paths": looked_at,
@@ -98,6 +102,7 @@ def main(args: dict[str, Any], emit: Callable[[dict[str, Any]], None], stdin: Bi
         # NCCL, too, asks the user database for the home, not $HOME.
         "nccl_conf": conf_files(user["home"] if user["user"] else None),
         "listeners": answers.get("listeners"),
+        "free_port": answers.get("free_port"),
         "memory": memory(),
         "processes": own_processes(),
         "artifacts": answers["artifacts"],
@@ -145,6 +150,26 @@ def resolve(name: str) -> dict[str, object]:
     except OSError as error:
         return {"addresses": [], "error": strerror(error)}
     return {"addresses": list(dict.fromkeys(entry[4][0] for entry in found))[:ADDRESSES], "error": None}
+
+
+def trains_with(args: dict[str, Any]) -> dict[str, object]:
+    """The interpreter of the inventory, and its packages: the one that runs this, or one to be looked at."""
+    request, names = args.get("training"), args.get("packages", [])
+    if request and request["elsewhere"]:
+        return look(request, session_environment(), names)
+    boot = args.get("_boot", {})
+    if request and not boot.get("why"):  # only whether `activate` works
+        try:
+            activated(request["activate"], session_environment())
+        except Refused as refusal:
+            boot = {**boot, "configured": False, "why": refusal.message}
+    return {
+        "python": interpreter(boot, args.get("workdir_group")),
+        "packages": packages(names, sys.path),
+        "torch_cuda": torch_cuda(sys.path),
+        "nccl_library": nccl_library(sys.path),
+        "numa_binding": numa_binding(sys.path),
+    }
 
 
 def interpreter(boot: dict[str, Any], group: str | None) -> dict[str, object]:

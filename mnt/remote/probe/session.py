@@ -6,20 +6,28 @@ import os
 import re
 import resource
 import time
+from collections.abc import Mapping
 
 from mnt.remote.common.capabilities import CAP_IPC_LOCK, CAP_SYS_RESOURCE, may, root_may
 from mnt.remote.common.files import read, stat_fields
+from mnt.remote.common.refusal import Refused
+from mnt.remote.job.limits import UNLIMITED, check_limits, of_jobs
 
 
-def session() -> dict[str, object]:
-    """As `mnt.facts.system.Session`."""
+def session(ulimit: Mapping[str, int]) -> dict[str, object]:
+    """As `mnt.facts.system.Session`.
+
+    Args:
+        ulimit: limits that jobs get, see `mnt.remote.job.limits`.
+    """
     scope = re.search(r"/(session-[^/\n]+\.scope)$", read("/proc/self/cgroup"), re.MULTILINE)
     return {
         "umask": _umask(),
         "path": os.environ.get("PATH", ""),
-        "nofile": _soft_limit(resource.RLIMIT_NOFILE),
+        "nofile": _told(of_jobs("nofile", ulimit)),
         # The capability allows locking any amount of memory.
-        "memlock": None if may(CAP_IPC_LOCK) else _soft_limit(resource.RLIMIT_MEMLOCK),
+        "memlock": None if may(CAP_IPC_LOCK) else _told(of_jobs("memlock", ulimit)),
+        "ulimit": _too_low(ulimit),
         **_most(),
         "scope": scope.group(1) if scope else None,
         **_beginnings(),
@@ -32,9 +40,19 @@ def _umask() -> int:
     return mask
 
 
-def _soft_limit(kind: int) -> int | None:
-    soft, _ = resource.getrlimit(kind)
-    return None if soft == resource.RLIM_INFINITY else soft
+def _told(limit: int) -> int | None:
+    return None if limit == UNLIMITED else limit
+
+
+def _too_low(ulimit: Mapping[str, int]) -> list[dict[str, str | None]]:
+    """Why a job does not get its limits, as a launch would say it."""
+    found = []
+    for name, value in ulimit.items():
+        try:
+            check_limits({name: value})
+        except Refused as refusal:
+            found.append(refusal.document())
+    return found
 
 
 def _most() -> dict[str, int | None]:
