@@ -38,10 +38,11 @@ from mnt.launch.engines import accelerate, command
 from mnt.launch.env_files import is_file
 from mnt.launch.export import files_of, write_files
 from mnt.launch.origin import remarks
-from mnt.launch.plan import GPU, NUMA, VISIBLE, LaunchOptions, LaunchPlan, parse_env
+from mnt.launch.plan import LaunchOptions, LaunchPlan, parse_env
 from mnt.launch.run import Draft, Launch
 from mnt.launch.secret import Secret, check_private, read_env_file
 from mnt.launch.signals import HangUp
+from mnt.launch.slots import GPU, NUMA, VISIBLE
 from mnt.launch.stop import stop_document
 
 _CONFIG = 1 << 20  # bytes of a config file that are looked at

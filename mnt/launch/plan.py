@@ -13,10 +13,12 @@ from mnt.inventory.hints import unexpanded
 from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host, Inventory, SecretSource
 from mnt.inventory.values import is_variable_name
+from mnt.launch import slots
 from mnt.launch.engines import DEFAULT
 from mnt.launch.engines.api import Engine, NodeRole, Program
 from mnt.launch.jobs import Description, JobRecord, Member
 from mnt.launch.secret import HIDDEN, Secret
+from mnt.launch.slots import VISIBLE
 from mnt.network.decision import NetworkDecision
 from mnt.network.nic import NicChoice
 from mnt.remote.common import containers
@@ -24,9 +26,6 @@ from mnt.remote.job.files import JobFiles
 from mnt.tasks.push import Pushed
 
 _COMMAND = 300  # characters of a command that are noted
-NUMA = ("node", "socket", "exclusive", "core-complex")  # as torchrun's --numa-binding (torch 2.13)
-GPU = "gpu"  # as `nproc`, for a count on each host
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 PROMISED = "MNT_GPUS"  # the variable with the number of GPUs that the processes of a node were promised
 
 
@@ -259,7 +258,9 @@ def plan_launch(
         jobs_dir = expand_home(host.jobs_dir, home)
         root = trees[host.name].path
         own_env = {name: value for name, value in host.env.items() if name != VISIBLE or not host.chosen}
-        chosen = _chosen_gpus(host, options)
+        chosen = slots.chosen_gpus(host, {*options.env, *options.secrets})
+        if options.numa is not None:
+            slots.require_numa(host, nproc, promised, binds=facts[host.name].numa_binding)
         role = NodeRole(
             python=python,
             nodes=len(hosts),
@@ -270,7 +271,7 @@ def plan_launch(
             local_addr=nic.address,
             ranks=JobFiles(jobs_dir, record.job, host.name).ranks,
             program=program,
-            numa=_numa(host, options, nproc, promised, facts[host.name]),
+            numa=options.numa,
             binds_store=facts[host.name].binds_store and not options.portable,
             job=record.job,
             members=members,
@@ -327,7 +328,7 @@ def plan_launch(
                 argv=_argv(engine, role, host),
                 python=python,
                 gpus=promised if engine.torch else 0,
-                devices=_devices(env.get(VISIBLE), promised),
+                devices=slots.devices(env.get(VISIBLE), promised),
                 all_gpus=host.gpus,
                 subset=None if host.chosen is None else ",".join(map(str, host.chosen)),
                 path_prepend=(directory,) if directory else (),
@@ -370,6 +371,12 @@ def plan_launch(
     )
 
 
+def _processes(host: Host, facts: NodeFacts, options: LaunchOptions) -> tuple[int, int]:
+    """See `slots.processes`."""
+    found = host if facts.gpus is None else replace(host, gpus=facts.gpus)
+    return slots.processes(found, options.nproc, options.env, counted=facts.counted)
+
+
 def _require_packages(engine: Engine, hosts: Sequence[Host], facts: Mapping[str, NodeFacts]) -> None:
     """Raises NeverStarted, with the hosts' names, if their interpreters lack a package of the engine."""
     for name in engine.packages:
@@ -402,94 +409,6 @@ def _places(root: str, tree: CodeTree, workdir: str, jobs_dir: str, facts: NodeF
 def _temporary(uid: int | None) -> str | None:
     """The TMPDIR of jobs, as `mnt.remote.job.files` has it on the host."""
     return None if uid is None else f"/tmp/mnt-tmp-{uid}"  # noqa: S108
-
-
-def _processes(host: Host, facts: NodeFacts, options: LaunchOptions) -> tuple[int, int]:
-    """The number of processes of a node, and of the GPUs that they are promised, at most one each.
-
-    Raises NeverStarted: the GPUs are to be counted, and there is none.
-    """
-    host = host if facts.gpus is None else replace(host, gpus=facts.gpus)
-    counted = facts.counted
-    if options.nproc != GPU:
-        nproc = host.slots if options.nproc is None else int(options.nproc)
-        return nproc, min(host.gpus if host.chosen is None or not host.gpus else len(host.chosen), nproc)
-    named = {**host.env, **options.env}.get(VISIBLE)
-    count: int | None
-    if host.chosen is not None and host.gpus:
-        count = len(host.chosen)
-    else:
-        count = counted if named is None or counted is None else min(counted, len(_listed(named) or ()))
-    if not count:
-        raise NeverStarted(
-            f"{host.name}: --nproc {GPU}: there is no GPU that nvidia-smi lists"
-            + ("" if named is None else f" and {VISIBLE}={named} shows"),
-            fix="mnt preflight --only gpu-count; or --nproc N",
-            host=host.name,
-        )
-    return count, count
-
-
-def _numa(host: Host, options: LaunchOptions, nproc: int, promised: int, facts: NodeFacts) -> str | None:
-    """How torchrun binds the processes; it finds the CPUs by each one's GPU, and starts numactl.
-
-    Raises NeverStarted: it cannot.
-    """
-    if options.numa is None:
-        return None
-    if promised < nproc:
-        raise NeverStarted(
-            f"{host.name}: --numa binds a process to the CPUs near its GPU, but {nproc - promised} of"
-            f" {nproc} have none",
-            fix="remove --numa, or set `gpus` of the host in the inventory",
-            host=host.name,
-        )
-    if facts.numa_binding is False:
-        raise NeverStarted(
-            f"{host.name}: its torchrun has no --numa-binding",
-            fix="remove --numa, or install a newer torch (2.13 has it)",
-            host=host.name,
-        )
-    return options.numa
-
-
-def _chosen_gpus(host: Host, options: LaunchOptions) -> dict[str, str]:
-    """The variables that show a job only the selected GPUs of a host; none if all are, or it has none.
-
-    The numbers count the entries of CUDA_VISIBLE_DEVICES in the inventory, if it is there; else they are
-    those of nvidia-smi, by CUDA_DEVICE_ORDER (CUDA C++ Programming Guide 13, CUDA Environment Variables).
-
-    Raises NeverStarted: the GPUs are named twice, or there is no such entry.
-    """
-    if host.chosen is None or not host.gpus:
-        return {}
-    if VISIBLE in options.env or VISIBLE in options.secrets:
-        raise NeverStarted(
-            f"{host.name}: both the hostlist and {VISIBLE} of the command line select GPUs",
-            fix="remove one of them",
-            host=host.name,
-        )
-    listed = _listed(host.env.get(VISIBLE))
-    if listed is None:
-        return {VISIBLE: ",".join(map(str, host.chosen)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    if max(host.chosen) >= len(listed):
-        raise NeverStarted(
-            f"{host.name}: {VISIBLE} of the inventory has {len(listed)} entries: no GPU {max(host.chosen)}",
-            fix=f"name others, or correct {VISIBLE} in the inventory",
-            host=host.name,
-        )
-    return {VISIBLE: ",".join(listed[number] for number in host.chosen)}
-
-
-def _listed(devices: str | None) -> tuple[str, ...] | None:
-    """The entries of CUDA_VISIBLE_DEVICES; None: it is not set."""
-    return None if devices is None else tuple(word.strip() for word in devices.split(",") if word.strip())
-
-
-def _devices(visible: str | None, promised: int) -> tuple[str, ...]:
-    """The GPUs that are promised: local rank N gets the Nth that the job sees."""
-    listed = _listed(visible)
-    return tuple(map(str, range(promised))) if listed is None else listed[:promised]
 
 
 def _command(program: Program) -> str:

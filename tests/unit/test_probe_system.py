@@ -264,7 +264,7 @@ def test_a_line_of_the_real_kernel_log() -> None:
 def test_the_limits_of_this_session() -> None:
     mask = os.umask(0o027)
     try:
-        found = session.session()
+        found = session.session({})
     finally:
         os.umask(mask)
     assert found["umask"] == 0o027

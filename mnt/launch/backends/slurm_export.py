@@ -11,7 +11,8 @@ from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host, Inventory
 from mnt.launch.engines.api import NodeRole
 from mnt.launch.export import exports
-from mnt.launch.plan import GPU, LaunchOptions
+from mnt.launch.plan import LaunchOptions
+from mnt.launch.slots import GPU
 
 FILE = "job.sbatch"
 
