@@ -68,7 +68,7 @@ def logs(
                 if "data" in frame:
                     feed(host.name, frame["data"])
                 elif "skipped" in frame:
-                    ui.note(skipped(host.name, wanted.job, frame["skipped"]))
+                    ui.note(skipped(host.name, wanted.job, frame))
 
             if not follow:
                 return read_logs(

@@ -15,6 +15,7 @@ from mnt.preflight.findings import Severity
 from mnt.preflight.look import first_look
 from mnt.preflight.registry import FURTHER_TRIPS, select
 from mnt.preflight.report import run_checks
+from mnt.remote.job.files import user_directory
 from mnt.tasks.push import find_release
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def launch_facts(
     nodes = {
         host.name: NodeFacts(
             facts.home,
+            _local(facts),
             trees[host.name],
             facts.clock_offset,
             counted=_counted(facts),
@@ -90,6 +92,7 @@ def facts_here(
     nodes = {
         host.name: NodeFacts(
             facts.home,
+            _local(facts),
             CodeTree(os.path.abspath(host.workdir)),
             facts.clock_offset,
             gpus=_counted(facts),
@@ -137,6 +140,12 @@ def _counted(facts: HostFacts) -> int | None:
 def _packages(facts: HostFacts) -> dict[str, str] | None:
     """The packages of the interpreter that trains; None: it does not run, so they are unknown."""
     return dict(facts.packages) if facts.trains_with else None
+
+
+def _local(facts: HostFacts) -> str:
+    """The directory of the user's jobs that is on this host only."""
+    assert facts.login is not None  # noqa: S101 - `_require_answers` has looked
+    return user_directory(facts.login.uid)
 
 
 def _unfit_here(host: Host, facts: HostFacts, *, torch: bool) -> NeverStarted | None:

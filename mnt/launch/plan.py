@@ -82,6 +82,7 @@ class NodeFacts:
     """What the plan needs to know about a host, in addition to the inventory and the network."""
 
     home: str  # absolute path of the login user's home directory
+    local: str  # directory of the jobs' files that are on this host only
     tree: CodeTree | None  # None: nothing was ever pushed there
     clock_offset: float = 0.0  # seconds that the host's clock is ahead of the head's
     gpus: int | None = None  # counted on the host; None: use the inventory's number
@@ -269,7 +270,9 @@ def plan_launch(
             master_addr=master_addr,
             master_port=master_port,
             local_addr=nic.address,
-            ranks=JobFiles(jobs_dir, record.job, host.name).ranks,
+            ranks=JobFiles(
+                jobs_dir if options.portable else facts[host.name].local, record.job, host.name
+            ).ranks,
             program=program,
             numa=options.numa,
             binds_store=facts[host.name].binds_store and not options.portable,

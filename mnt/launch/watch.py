@@ -27,9 +27,12 @@ GIVE_UP_UNLINKED = 15.0
 PEERS_FIRST = 3.0  # seconds that the nodes' supervisors have to report a failure to each other
 
 
-def skipped(host: str, job: str, size: int) -> str:
-    """A sentence about output of a host that is not shown, because the job was stopped meanwhile."""
-    megabytes = f"{size / 1e6:,.1f} MB"
+def skipped(host: str, job: str, frame: Mapping[str, Any]) -> str:
+    """A sentence about output of a host that is not shown (`mnt.tasks.job.read_logs`)."""
+    megabytes = f"{frame['skipped'] / 1e6:,.1f} MB"
+    if frame["why"] == "not kept":
+        what = f"{megabytes} of the rank's {frame['stream']} are not kept, only its end"
+        return f"{host}: {what}; mnt logs {job} --node {host} has the output of all ranks"
     return f"{host}: {megabytes} of output skipped, because the job was stopped; mnt logs {job} --node {host}"
 
 
@@ -123,7 +126,7 @@ class Watch:
             if "state" in frame:
                 self._changed(host, frame["state"])
             elif "skipped" in frame:
-                self._tell(skipped(host, self._job, frame["skipped"]))
+                self._tell(skipped(host, self._job, frame))
             else:
                 self._show(host, frame["data"])
 

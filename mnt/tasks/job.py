@@ -225,6 +225,7 @@ class _SkippedFrame(TypedDict):
     skipped: Count
     offset: Count
     stream: Literal["output", "stdout", "stderr"]
+    why: Literal["stopped", "not kept"]
 
 
 class _DataFrame(TypedDict):
@@ -448,7 +449,8 @@ def read_logs(
     log (UTF-8, other bytes as surrogate escapes, no character cut); `offset` is the byte of its stream at
     which it ends: pass it in `offsets` to continue after a dropped connection. If the job is stopped while it
     is followed, and much output has not been sent yet, only its end is, after
-    `{"skipped": bytes, "offset": int, "stream": ..}`.
+    `{"skipped": bytes, "offset": int, "stream": .., "why": "stopped"}`. What is not kept of a rank's long log
+    is passed over in the same way, with "not kept" (docs/launch.md).
 
     Args:
         offsets: by stream, the byte at which to begin; 0 if it is not named.

@@ -15,7 +15,7 @@ from mnt.remote.common.forms import ADDRESS, CALENDAR_END, HOST, HOST_NAME, JOB_
 T = TypeVar("T")
 
 # What the numbers and texts of a host may be. An integer has at most 40 digits (mnt.remote.common.files).
-Count = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Pid = Annotated[int, Meta(ge=0, le=MOST_PID)]  # 0: a parent outside of a container
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Moment = Annotated[float, Meta(ge=0, lt=CALENDAR_END)]  # epoch seconds

@@ -51,6 +51,7 @@ def plan_trial(
     nodes = {
         host.name: NodeFacts(
             facts.facts[host.name].home,
+            f"{directories[host.name]}/jobs",
             CodeTree(directories[host.name]),
             binds_store=facts.facts[host.name].binds_store,
             uid=_uid(facts, host),

@@ -215,7 +215,7 @@ def test_fuzz_remains(tmp_path: Path) -> None:
         words += f"  rank      : {rng.choice(TEXTS)} (local_rank: 0)\n"
         words += f"  rank      : 0 (local_rank: {local})\n  exitcode  : {code}"
         found = TorchrunRemains().failure(
-            words, str(tmp_path), rng.choice((0, 5)), rng.choice((-9, 1, -200, 400))
+            words, str(tmp_path), rng.choice((0, 5)), 2, rng.choice((-9, 1, -200, 400))
         )
         ended = verdict(1, rng.choice((None, {"request": True})), found)
         shaped(HOST, sent({**entry(HOST), **ended, "reason": None}), JobEntry)

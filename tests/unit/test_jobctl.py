@@ -772,7 +772,7 @@ def test_logs_of_a_rank(host: JobHost) -> None:
         {"host": host.name, "node_rank": 1, "nproc": 2},
     ]
     spec = host.spec(node_rank=1, nodes=nodes)
-    spec["env"]["RANKS"] = os.path.join(host.jobs_dir, spec["job"], host.name, "ranks")
+    spec["env"]["RANKS"] = str(host.local(spec["job"]) / "ranks")
     host.start(spec)
     host.ended(spec["job"])
     frames = logs(host, spec["job"], rank=5)["frames"]

@@ -30,12 +30,12 @@ from mnt.network.decision import decide
 from mnt.remote.job.channel import node_secret
 from mnt.remote.job.spec import first_rank, rank_count
 
-LOGS = "--log-dir=/home/ubuntu/.mnt/jobs/j/node1/ranks"
+LOGS = "--log-dir=/tmp/mnt-1000/j/node1/ranks"
 HELD = CodeTree("/home/ubuntu/mnt/releases/20261127-120000-abcd1234", "20261127-120000-abcd1234", "abcd1234")
 FSDP = ENGINES["fsdp"]
 
 
-FACTS = dict.fromkeys(("node1", "node2"), NodeFacts(home="/home/ubuntu", tree=HELD))
+FACTS = dict.fromkeys(("node1", "node2"), NodeFacts(home="/home/ubuntu", local="/tmp/mnt-1000", tree=HELD))
 
 
 def probed(nic: str, address: str, *hcas: Device) -> HostFacts:
@@ -88,7 +88,7 @@ def test_the_command_of_a_node() -> None:
         "--rdzv-conf=rank=1",
         "--max-restarts=0",
         "--tee=3",
-        "--log-dir=/home/ubuntu/.mnt/jobs/j/node2/ranks",
+        "--log-dir=/tmp/mnt-1000/j/node2/ranks",
         "--",
         "train/train_fsdp.py",
         "--lr",
@@ -198,7 +198,7 @@ def test_an_engine_builds_its_own_command() -> None:
     assert got.nodes[1].argv == (
         "/opt/env/bin/python",
         "1/2",
-        "/home/ubuntu/.mnt/jobs/j/node2/ranks",
+        "/tmp/mnt-1000/j/node2/ranks",
         "$x",
     )
     assert (got.engine, got.script) == ("mine", "mine.py")

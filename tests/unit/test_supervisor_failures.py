@@ -35,7 +35,7 @@ SUMMARY = "ChildFailedError:\n[0]:\n  rank      : 5 (local_rank: 1)\n  exitcode 
 def sample(name: str) -> Failure:
     output, ranks = SAMPLES / name / "output.log", SAMPLES / name / "ranks"
     with output.open("rb") as file:
-        return find_failure(tail(file), read_ranks(str(ranks)), 0, 1)
+        return find_failure(tail(file), read_ranks(str(ranks), 2), 0, 1)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ class NodeRole:
     master_addr: str  # numeric
     master_port: int
     local_addr: str  # of this node, on the training network
-    ranks: str  # the directory for the ranks' own logs
+    ranks: str  # the directory for the ranks' own logs: of this node only, so what opens files there is safe
     program: Program
     numa: str | None = None  # how torchrun binds each process to the CPUs near its GPU
     binds_store: bool = True  # whether the torchrun of every node can use `python_files` of the engine

@@ -33,9 +33,9 @@ _TMP = "/tmp"  # noqa: S108 - its levels are checked
 _PATIENCE = 1000  # attempts to make a directory inside one that other processes may remove
 
 
-def user_directory() -> str:
-    """The directory of this user's jobs that is on this host only."""
-    return os.path.join(_TMP, f"mnt-{os.getuid()}")
+def user_directory(uid: int | None = None) -> str:
+    """The directory of a user's jobs that is on this host only; None: of this user."""
+    return os.path.join(_TMP, f"mnt-{os.getuid() if uid is None else uid}")
 
 
 def temporary_directory() -> str:
@@ -70,7 +70,7 @@ class JobFiles:
         self.about = os.path.join(self.directory, "about.json")
         self.state = os.path.join(self.directory, "state.json")
         self.output = os.path.join(self.directory, "output.log")
-        self.ranks = os.path.join(self.directory, "ranks")
+        self.ranks = os.path.join(self.directory, "ranks")  # of an ended part: see `JobPaths.rank_logs`
         self.supervisor_log = os.path.join(self.directory, "supervisor.log")
         self.starter_log = os.path.join(self.directory, "starter.log")  # of pdsh, mpirun or srun
 
@@ -106,8 +106,16 @@ class JobPaths(JobFiles):
         """Those that the arguments of a program, or the spec of a node, name."""
         return cls(named["jobs_dir"], named["job"], named["host"])
 
+    @property
+    def local_ranks(self) -> str:
+        """The directory of the ranks' logs, in which the engine opens files by name: see `JobFiles.ranks`."""
+        return os.path.join(self.local, os.path.basename(self.ranks))
+
     def make_local(self) -> None:
-        """Make the node-local directory, new and private. Raises Refused, also if another user owns it."""
+        """Make the node-local directory, new and private, with that of the ranks' logs.
+
+        Raises Refused, also if another user owns it.
+        """
         of_job = os.path.dirname(self.local)
         for _ in range(_PATIENCE):
             try:
@@ -116,6 +124,7 @@ class JobPaths(JobFiles):
                         os.mkdir(path, 0o700)
                     check_owners(path, private=level)
                 os.mkdir(self.local, 0o700)
+                os.mkdir(self.local_ranks, 0o700)
             except FileNotFoundError:  # another job has ended just now, and taken the empty directory along
                 continue
             except FileExistsError:
@@ -137,11 +146,13 @@ class JobPaths(JobFiles):
         return check_owners(self.directory)
 
     def real(self, path: str) -> str:
-        """The path of a file in the job's directory, on whose way to `jobs_dir` there is no link.
+        """The path of a file of the job, without a link on the way to `jobs_dir`, or to the job's files here.
 
-        Another node may have made the links behind that, to files that only this one has. So these files are
-        read and replaced without following any.
+        Another node may have made the links behind `jobs_dir`, to files that only this one has. So all of
+        these files are opened and replaced without following any.
         """
+        if self._is_local(path):
+            return os.path.join(os.path.realpath(self.local), os.path.relpath(path, self.local))
         jobs_dir = os.path.dirname(self.job_directory)
         return os.path.join(os.path.realpath(jobs_dir), os.path.relpath(path, jobs_dir))
 
@@ -155,22 +166,41 @@ class JobPaths(JobFiles):
             else read_json(self.real(path), open_regular_without_links)
         )
 
+    def rank_logs(self) -> str:
+        """The directory with the ranks' logs, as `real`: that of the engine until the node's part has ended.
+
+        Then it is the copy in the job's directory. An older mnt had no other. Raises Refused.
+        """
+        here = self.has_local() and os.path.isdir(self.local_ranks)
+        return self.real(self.local_ranks if here else self.ranks)
+
+    def open_log(self, path: str) -> int:
+        """A descriptor that appends to a file in the job's directory, made if need be.
+
+        Raises OSError, also for what is no regular file, or if another user can write to its directory, or if
+        another node has put a link on the way to it.
+        """
+        above = self._directory_to_write(path)
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW
+            descriptor = os.open(os.path.basename(path), flags, 0o600, dir_fd=above)
+        except OSError as error:
+            why = "a link to another file" if error.errno == errno.ELOOP else strerror(error)
+            raise OSError(error.errno, why, path) from None
+        finally:
+            os.close(above)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        return descriptor
+
     def write(self, path: str, document: Any) -> None:
         """Replace one of these files.
 
         Raises OSError, also if another user can write to its directory, or if another node has put a link on
         the way to it: a job goes on, as on a full disk.
         """
-        try:
-            exists = self._has_directory_of(path)
-        except Refused as refusal:
-            raise PermissionError(errno.EPERM, str(refusal)) from None
-        if not exists:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.path.dirname(path))
-        if self._is_local(path):
-            replace_file(path, json.dumps(document))
-            return
-        above = directory_without_links(self.real(os.path.dirname(path)))
+        above = self._directory_to_write(path)
         try:
             replace_file(os.path.basename(path), json.dumps(document), dir_fd=above)
         finally:
@@ -197,17 +227,29 @@ class JobPaths(JobFiles):
         By its path: each level is a directory that no other user can enter, and no other node has it.
         """
         if self.has_local():
+            with contextlib.suppress(OSError):  # whoever reads the logs there takes the copy from now on
+                os.rename(self.local_ranks, f"{self.local_ranks}.old")
             shutil.rmtree(self.local, ignore_errors=True)
         with contextlib.suppress(OSError):  # it contains another job's files
             of_job = os.path.dirname(self.local)
             for path in (of_job, os.path.dirname(of_job)):
                 os.rmdir(path)
 
+    def _directory_to_write(self, path: str) -> int:
+        """A descriptor of a file's directory, which is this user's alone. Raises OSError."""
+        try:
+            exists = self._has_directory_of(path)
+        except Refused as refusal:
+            raise PermissionError(errno.EPERM, str(refusal)) from None
+        if not exists:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.path.dirname(path))
+        return directory_without_links(self.real(os.path.dirname(path)))
+
     def _has_directory_of(self, path: str) -> bool:
         return self.has_local() if self._is_local(path) else self.has_directory()
 
     def _is_local(self, path: str) -> bool:
-        return path.startswith(self.local + "/")
+        return f"{path}/".startswith(f"{self.local}/")
 
 
 def specs_here() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -233,24 +275,8 @@ def job_names(jobs_dir: str) -> list[str]:
     return os.listdir(jobs_dir) if check_owners(jobs_dir) else []
 
 
-def open_log(path: str) -> int:
-    """A descriptor that appends to a file, made if need be.
-
-    Raises OSError, also for a link to a file: on a shared disk, another node can make such links.
-    """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o600)
-    try:
-        found = os.fstat(descriptor)
-        if stat.S_ISREG(found.st_mode) and not os.path.samestat(found, os.lstat(path)):
-            raise OSError(errno.ELOOP, "a link to another file", path)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
 def log_end(descriptor: int) -> str:
-    """The end of a log that `open_log` has opened, whatever has its name by now; empty if it is no file."""
+    """The end of a log of `JobPaths.open_log`, whatever has its name by now; empty if it is no file."""
     try:
         with open_regular(f"/proc/self/fd/{descriptor}") as file:
             return tail(file)

@@ -18,7 +18,7 @@ from typing import Any
 from mnt.remote.common.files import replace_file
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job.entry import is_staged
-from mnt.remote.job.files import JobPaths, log_end, open_log, read_spec, remove_files
+from mnt.remote.job.files import JobPaths, log_end, read_spec, remove_files
 from mnt.remote.job.hold import end_without_head
 from mnt.remote.job.outside import LOOK_EVERY
 from mnt.remote.job.spec import job_variables
@@ -34,9 +34,8 @@ def put_start(paths: JobPaths, spec: Mapping[str, Any], session: Mapping[str, st
     passed = [f'${{{name}+{name}="${name}"}}' for name in spec["passes"]]
     command = [sys.executable, "-I", "-X", "utf8", paths.program, paths.spec]
     words = ["exec", "env", "-i", *map(shlex.quote, given), *passed, *map(shlex.quote, command)]
-    log = shlex.quote(paths.supervisor_log)
     once = f"mkdir {shlex.quote(paths.claim)} 2>/dev/null || exit 0"  # whatever runs it again
-    replace_file(paths.start, f"{once}\ncd / && {' '.join(words)} </dev/null >>{log} 2>&1\n")
+    replace_file(paths.start, f"{once}\ncd / && {' '.join(words)} </dev/null\n")
 
 
 def join_node(args: dict[str, Any]) -> dict[str, Any]:
@@ -70,7 +69,7 @@ class _Starter:
 
     def __init__(self, paths: JobPaths, argv: Sequence[str]) -> None:
         self.name = os.path.basename(argv[0])
-        self._log = open_log(paths.starter_log)
+        self._log = paths.open_log(paths.starter_log)
         try:
             self._process = subprocess.Popen(
                 argv,

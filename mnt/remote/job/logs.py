@@ -5,10 +5,9 @@ from __future__ import annotations
 import codecs
 import contextlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO
+from typing import Any
 
 from mnt.remote.common.files import strerror
 from mnt.remote.common.forms import LOG_JSON
@@ -16,6 +15,7 @@ from mnt.remote.common.refusal import Refused
 from mnt.remote.common.unlinked import open_regular_without_links
 from mnt.remote.job.entry import require
 from mnt.remote.job.files import FINAL_STATES, JobPaths, read_about
+from mnt.remote.job.ranks import OpenLog
 from mnt.remote.job.remains.readers import remains_of
 from mnt.remote.job.spec import first_rank, rank_count
 
@@ -57,7 +57,7 @@ def _streams(
 ) -> list[_Stream]:
     """The log files to send, each from its offset on. Raises Refused if the rank is not on this node."""
     if rank is None:
-        return [_Stream("output", lambda: paths.real(paths.output), offsets)]
+        return [_Stream("output", lambda: (paths.real(paths.output), None), offsets)]
     first, count = first_rank(entry), rank_count(entry)
     if not first <= rank < first + count:
         raise Refused(f"rank {rank} is not on {paths.host}: it has {first} to {first + count - 1}")
@@ -65,15 +65,25 @@ def _streams(
     remains, local_rank = remains_of(read_about(paths)), rank - first
 
     def stream(name: str) -> _Stream:
-        return _Stream(name, lambda: remains.rank_log(paths.real(paths.ranks), local_rank, name), offsets)
+        def find() -> tuple[str | None, bool]:
+            directory = paths.rank_logs()
+            return remains.rank_log(directory, local_rank, name), directory != paths.real(paths.ranks)
+
+        return _Stream(name, find, offsets)
 
     return [stream("stdout"), stream("stderr")]
 
 
 class _Stream:
-    """One log file, sent from an offset. It may not exist yet."""
+    """One log file, sent from an offset. It may not exist yet.
 
-    def __init__(self, name: str, find_path: Callable[[], str | None], offsets: dict[str, int]) -> None:
+    Args:
+        find_path: gives its path, and whether it is a rank's own (`OpenLog`), or None.
+    """
+
+    def __init__(
+        self, name: str, find_path: Callable[[], tuple[str | None, bool | None]], offsets: dict[str, int]
+    ) -> None:
         self.name = name
         self._find_path = find_path
         self._offset = int(offsets.get(name, 0))
@@ -86,12 +96,15 @@ class _Stream:
         Args:
             final: nothing more will be written: also send the bytes of a cut character.
         """
-        with self._opened() as (file, size):
+        with self._opened() as log:
+            size = 0 if log is None else log.size
             stop = min(size, self._offset + _AT_ONCE)
-            while file is not None and self._offset < stop:
-                file.seek(self._offset)
-                data = file.read(min(FRAME_BYTES, stop - self._offset))
-                if not data:  # it was truncated in the meantime
+            while log is not None and self._offset < stop:
+                if self._offset < log.first:
+                    self._skip_to(log.begin(), "not kept", emit)
+                    continue
+                data = log.read(self._offset, min(FRAME_BYTES, stop - self._offset))
+                if not data and self._offset >= log.first:  # it was truncated in the meantime
                     size = self._offset
                     break
                 self._offset += len(data)
@@ -104,34 +117,40 @@ class _Stream:
 
     def skip_to_last_lines(self, count: int) -> None:
         """Begin with the last lines; the last one may lack its newline."""
-        with self._opened() as (file, size):
-            self._offset = size if file is None or not count else _start_of_lines(file, size, count)
+        with self._opened() as log:
+            if log is not None:
+                self._offset = _start_of_lines(log, count) if count else log.size
 
     def skip_all_but(self, most: int, emit: Callable[[dict[str, Any]], None]) -> None:
         """If there is more than that to send, skip to the last line that begins in so many bytes; say so."""
-        with self._opened() as (file, size):
-            if file is None or size - self._offset <= most:
+        with self._opened() as log:
+            if log is None or log.size - self._offset <= most:
                 return
-            file.seek(size - most)
-            newline = file.read(most).find(b"\n")
-        begin = size - most + newline + 1
-        emit({"skipped": begin - self._offset, "offset": begin, "stream": self.name})
+            newline = log.read(log.size - most, most).find(b"\n")
+            begin = log.size - most + newline + 1
+        self._skip_to(begin, "stopped", emit)
+
+    def _skip_to(self, offset: int, why: str, emit: Callable[[dict[str, Any]], None]) -> None:
+        emit({"skipped": offset - self._offset, "offset": offset, "stream": self.name, "why": why})
         self._decoder.reset()
-        self._offset = begin
+        self._offset = offset
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[tuple[BinaryIO | None, int]]:
-        """The file and its size; None and 0 if there is none. Raises Refused."""
-        path = self._find_path()
-        file = None
+    def _opened(self) -> Iterator[OpenLog | None]:
+        """The log; None if there is none. Raises Refused."""
+        path, file, of_rank = None, None, None
         try:
-            with contextlib.suppress(FileNotFoundError):
-                file = open_regular_without_links(path) if path else None
+            for _ in range(2):  # a rank's log may move just then: see `JobPaths.rank_logs`
+                path, of_rank = self._find_path()
+                with contextlib.suppress(FileNotFoundError):
+                    file = open_regular_without_links(path) if path else None
+                if file is not None:
+                    break
             if file is None:
-                yield None, 0
+                yield None
                 return
             with file:
-                yield file, os.fstat(file.fileno()).st_size
+                yield OpenLog(file, of_rank=of_rank is not None, local=bool(of_rank))
         except OSError as error:
             raise Refused(f"{path} cannot be read: {strerror(error)}") from None
 
@@ -142,20 +161,20 @@ class _Stream:
                 emit({"data": part, "offset": offset, "stream": self.name})
 
 
-def _start_of_lines(file: BinaryIO, size: int, count: int) -> int:
-    """The offset at which the last `count` lines begin."""
-    begin, newlines = size, 0
-    while begin > 0:
-        piece = min(FRAME_BYTES, begin)
-        file.seek(begin - piece)
-        data = file.read(piece)
+def _start_of_lines(log: OpenLog, count: int) -> int:
+    """The offset at which the last `count` lines begin, as far as they are there."""
+    size = begin = log.size
+    newlines = 0
+    while begin > log.first:
+        piece = min(FRAME_BYTES, begin - log.first)
+        data = log.read(begin - piece, piece)
         at = len(data)
         while (at := data.rfind(b"\n", 0, at)) >= 0:
             newlines += begin - piece + at != size - 1  # the newline at the very end ends a line
             if newlines == count:
                 return begin - piece + at + 1
         begin -= piece
-    return 0
+    return max(begin, log.first)
 
 
 def parts(text: str, end: int) -> Iterator[tuple[str, int]]:

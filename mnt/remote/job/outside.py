@@ -20,6 +20,14 @@ _MOST = 64 * 1024  # bytes of its answer
 Answer = Callable[[Mapping[str, Any]], bool]
 
 
+def log_to(paths: JobPaths) -> None:
+    """Write what is printed to the supervisor's log. Raises OSError."""
+    log = paths.open_log(paths.supervisor_log)
+    for stream in (1, 2):
+        os.dup2(log, stream)
+    os.close(log)
+
+
 def await_join(spec: Mapping[str, Any]) -> tuple[dict[str, Any], Answer] | None:
     """Wait until the head lets this node join: the spec with its peer, and the way to answer.
 

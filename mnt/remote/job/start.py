@@ -26,7 +26,6 @@ from mnt.remote.job.files import (
     JobPaths,
     log_end,
     make_temporary_directory,
-    open_log,
     read_about,
     read_spec,
     read_state,
@@ -125,7 +124,7 @@ def await_ranks(args: dict[str, Any]) -> dict[str, Any]:
     while True:
         entry = require(paths)
         count = rank_count(entry)
-        started = remains.started(paths.ranks, count) == count
+        started = remains.started(paths.rank_logs(), count) == count
         if started or entry["state"] in (*FINAL_STATES, "lost") or time.monotonic() > deadline:
             return {"started": started, "node": entry}
         time.sleep(LOOK_EVERY)
@@ -291,7 +290,7 @@ def _nothing_left(paths: JobPaths) -> Iterator[None]:
 def _spawn(paths: JobPaths, jobs_dir: str, environment: dict[str, str]) -> dict[str, Any]:
     """Start the supervisor, in its own session and without our open files, and wait for its handshake."""
     reading, writing = os.pipe()
-    log = open_log(paths.supervisor_log)
+    log = paths.open_log(paths.supervisor_log)
     try:
         try:
             supervisor = subprocess.Popen(

@@ -36,9 +36,11 @@ from mnt.remote.job.procs import (
     read_processes,
     send_signal,
 )
+from mnt.remote.job.ranks import keep_rank_logs
 from mnt.remote.job.spec import job_variables, session_environment
 from mnt.remote.job.verdict import verdict
 
+KEEP_FOR = 3.0  # seconds to copy the ranks' logs for a supervisor that is dead
 SUPERVISOR_EXTRA = 5.0  # seconds that a supervisor gets to end, in addition to its own deadlines
 LOOK_EVERY = 0.05
 
@@ -60,8 +62,10 @@ def stop_node(args: dict[str, Any]) -> dict[str, Any]:
     started = bool(about or paths.read(paths.spec) or supervisor)
     ran = before.get("state") not in FINAL_STATES if before else started
     if supervisor is not None:
-        recorded += [identify(process) for process in members(read_processes(), root=supervisor.pid)]
-        by_supervisor = _ask(paths, supervisor, {"grace": grace, "why": args.get("why")})
+        seen = [identify(process) for process in members(read_processes(), root=supervisor.pid)]
+        recorded += seen
+        _ask(paths, supervisor, {"grace": grace, "why": args.get("why")})
+        by_supervisor = sum(find(each) is None for each in seen)
     ending = _end_rest(args["job"], args["host"], recorded, grace)
     spec = paths.read(paths.spec)
     if spec is not None and not waits:
@@ -73,6 +77,7 @@ def stop_node(args: dict[str, Any]) -> dict[str, Any]:
         ran = False
         remove_files(paths)
     else:
+        keep_rank_logs(paths, KEEP_FOR)
         paths.remove_local()
 
     if ran and state.get("state") not in FINAL_STATES:
@@ -110,8 +115,8 @@ def _recorded(record: dict[str, Any]) -> list[dict[str, int]]:
     return [each for each in processes if is_identity(each)] if isinstance(processes, list) else []
 
 
-def _ask(paths: JobPaths, supervisor: Process, request: dict[str, Any]) -> int:
-    """Let the supervisor end the job, and kill it if it does not. Returns the number of ended processes."""
+def _ask(paths: JobPaths, supervisor: Process, request: dict[str, Any]) -> None:
+    """Let the supervisor end the job, and kill it if it does not."""
     with contextlib.suppress(OSError):  # without the file it uses the job's own grace
         paths.write(paths.stop_request, request)
     send_signal(supervisor, signal.SIGTERM)
@@ -120,10 +125,8 @@ def _ask(paths: JobPaths, supervisor: Process, request: dict[str, Any]) -> int:
     while find(identify(supervisor)) is not None:
         if time.monotonic() > deadline:
             send_signal(supervisor, signal.SIGKILL)
-            return 0
+            return
         time.sleep(LOOK_EVERY)
-    killed = (read_state(paths) or {}).get("killed")
-    return killed if type(killed) is int and killed > 0 else 0
 
 
 def _end_rest(job: str, host: str, recorded: list[dict[str, int]], grace: float) -> Ending:

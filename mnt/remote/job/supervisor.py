@@ -19,7 +19,7 @@ import signal
 import subprocess
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 from mnt.remote.common.files import encode, read_json, strerror
@@ -31,12 +31,11 @@ from mnt.remote.job.files import (
     JobPaths,
     log_end,
     make_temporary_directory,
-    open_log,
     temporary_directory,
 )
 from mnt.remote.job.inside import remove_container
 from mnt.remote.job.limits import check_limits, raise_limits
-from mnt.remote.job.outside import Answer, await_join, why_from_outside, why_from_slurm
+from mnt.remote.job.outside import Answer, await_join, log_to, why_from_outside, why_from_slurm
 from mnt.remote.job.peers import Hub, Spoke
 from mnt.remote.job.procs import (
     PR_SET_CHILD_SUBREAPER,
@@ -52,6 +51,7 @@ from mnt.remote.job.procs import (
     read_process,
     read_processes,
 )
+from mnt.remote.job.ranks import RankLogs, keep_rank_logs
 from mnt.remote.job.remains.readers import remains_of
 from mnt.remote.job.secret import take_secrets
 from mnt.remote.job.spec import (
@@ -72,6 +72,9 @@ _LONGEST_GRACE = 7 * 86400.0  # of a stop request; more is no request of ours
 _TICK = 1.0  # seconds between two turns of the loop without an event
 _TICK_LISTENING = 0.1  # while we wait for the rendezvous port
 _TICK_ENDING = 0.05
+_KEEP_TURN = 0.2  # seconds of a turn for copying the ranks' logs
+_KEEP_FOR = 60.0  # seconds for all of it
+_KEEP_FOR_STOP = 3.0  # the same if the job is stopped: `mnt stop` waits no longer
 _RECORD_EVERY = 1.0  # seconds between two records of the job's processes; longer if that would take
 _RECORD_COST = 0.02  # more than this share of a processor
 
@@ -88,6 +91,9 @@ class Supervisor:
         self._reason: dict[str, Any] | None = None
         self._reason_time: float | None = None  # epoch seconds
         self._ending: Ending | None = None
+        self._ranks = RankLogs(self._paths)
+        self._keeping: Generator[None, None, None] | None = None  # copies the ranks' logs
+        self._keep_until = 0.0  # monotonic
         self._failure: Failure | None = None
         self._stop_asked = self._stopping = False
         self._recorded: list[dict[str, int]] = []
@@ -108,7 +114,7 @@ class Supervisor:
         secrets = take_secrets(self._paths, spec)
         make_temporary_directory()
         try:
-            self._output = open_log(self._paths.output)
+            self._output = self._paths.open_log(self._paths.output)
         except OSError as error:
             raise Refused(f"cannot write {self._paths.output}: {strerror(error)}") from error
         try:
@@ -144,8 +150,10 @@ class Supervisor:
             self._watch_port()
             if self._ending is None:
                 self._record(now)
-            elif self._state["ended"] is None and self._ending.step(now):
+            elif self._state["ended"] is None and self._has_ended(now) and self._has_kept():
                 self._conclude()
+            if self._state["ended"] is None:
+                self._ranks.bound(now, self._descendants)
             if self._link is not None:
                 self._link.tick(now)
                 self._state.note(peer=self._link.status)
@@ -163,6 +171,7 @@ class Supervisor:
         ending = Ending(self._look, 0.0, time.monotonic(), self._sweep)
         while not ending.step(time.monotonic()):
             time.sleep(_TICK_ENDING)
+        keep_rank_logs(self._paths, _KEEP_FOR_STOP)
         failure = make_failure(f"the supervisor failed: {message}", time=time.time())
         self._state.note(state="failed", failure=failure, ended=time.time(), left=ending.left)
         self._leave()
@@ -284,6 +293,33 @@ class Supervisor:
             except OSError as error:
                 log(f"cannot write {self._paths.processes}: {error}")
 
+    def _has_ended(self, now: float) -> bool:
+        """Whether the process tree has ended; asks no more once it has."""
+        assert self._ending is not None  # noqa: S101 - narrows the type
+        if self._keeping is None and self._ending.step(now):
+            self._keeping = self._ranks.keep()
+            self._keep_until = now + _KEEP_FOR
+        return self._keeping is not None
+
+    def _has_kept(self) -> bool:
+        """Copy some of the ranks' logs; whether this is over, because all is done or it takes too long."""
+        assert self._keeping is not None  # noqa: S101 - narrows the type
+        now = time.monotonic()
+        if self._stopping:
+            self._keep_until = min(self._keep_until, now + _KEEP_FOR_STOP)
+        try:
+            while time.monotonic() < now + _KEEP_TURN:
+                if next(self._keeping, self) is self:
+                    return True
+        except (OSError, Refused) as error:
+            log(f"cannot keep all of the ranks' logs: {error}")
+            return True
+        if now > self._keep_until:
+            log("the ranks' logs are not all kept: that took too long")
+            self._keeping.close()
+            return True
+        return False
+
     def _conclude(self) -> None:
         """Write how the process tree has ended."""
         assert self._ending is not None  # noqa: S101 - narrows the type
@@ -298,7 +334,7 @@ class Supervisor:
         self._state.note(
             **verdict(code, self._reason, self._failure),
             alone=code == 0 and world_size(self._spec) > 1 and remains.alone(self._paths.python),
-            rankless=remains.started(self._paths.ranks, rank_count(self._spec)) == 0,
+            rankless=remains.started(self._paths.real(self._paths.local_ranks), rank_count(self._spec)) == 0,
             ended=time.time(),
             killed=self._ending.ended,
             left=self._ending.left,
@@ -308,8 +344,9 @@ class Supervisor:
         """What failed on this node, from what its processes left before that time."""
         failure = remains_of(self._spec).failure(
             log_end(self._output),
-            self._paths.real(self._paths.ranks),
+            self._paths.real(self._paths.local_ranks),
             first_rank(self._spec),
+            rank_count(self._spec),
             0 if self._code is None else self._code,
             before,
         )
@@ -400,6 +437,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) > 1:
         answer = functools.partial(_shake_hands, int(arguments[1]))
     else:
+        log_to(JobPaths(spec["jobs_dir"], spec["job"], spec["host"]))
         joined = await_join(spec)
         if joined is None:
             return 1

@@ -15,14 +15,15 @@ class Remains(Protocol):
     """Reads what the processes of a node leave in their output and in the directory of the ranks' logs."""
 
     def failure(
-        self, output: str, ranks: str, first_rank: int, code: int, before: float | None = None
+        self, output: str, ranks: str, first_rank: int, count: int, code: int, before: float | None = None
     ) -> Failure:
         """The first process of this node that failed; of several, one that is not another's victim.
 
         Args:
             output: the end of the engine's own output.
-            ranks: the directory that `JobPaths.ranks` names, as `JobPaths.real` has it.
+            ranks: the directory that `JobPaths.local_ranks` names, as `JobPaths.real` has it.
             first_rank: the global rank of local rank 0.
+            count: the number of ranks on this node; what else is there is not read.
             code: the engine's exit code, -N for signal N.
             before: when the job was told to end; what the ranks wrote later does not count.
         """
@@ -35,7 +36,11 @@ class Remains(Protocol):
         """
 
     def started(self, ranks: str, count: int) -> int:
-        """How many of the `count` ranks of this node have been started, in the last attempt."""
+        """How many of the `count` ranks of this node have been started, in the last attempt.
+
+        Args:
+            ranks: the directory that `JobPaths.rank_logs` names.
+        """
 
     def rank_log(self, ranks: str, local_rank: int, stream: str) -> str | None:
         """The file with a rank's `stdout` or `stderr`; None while it does not exist."""

@@ -7,13 +7,15 @@ formats are those of torch 2.13; tests/data/torchrun/ has recorded samples.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mnt.remote.common.files import entries, parse_json, whole_number
+from mnt.remote.common.files import parse_json, whole_number
 from mnt.remote.common.unlinked import open_regular_without_links
 from mnt.remote.job.failures import (
     Failure,
@@ -28,6 +30,7 @@ from mnt.remote.torchrun.rendezvous import ALONE
 _WRONG = (ValueError, KeyError, TypeError, OverflowError, RecursionError)  # of an error.json that is none
 _REPORT = re.compile(r"^\[\d+\]:$")
 _FIELD = re.compile(r"^  (time|rank|exitcode)\s*: (.*)$")
+_MOST_NAMES = 100  # in a directory, that are looked at
 _RANK = re.compile(r"([0-9]{1,9}) \(local_rank: ([0-9]{1,9})\)")
 
 
@@ -176,9 +179,9 @@ class TorchrunRemains:
     """See `mnt.remote.job.remains.readers.Remains`."""
 
     def failure(
-        self, output: str, ranks: str, first_rank: int, code: int, before: float | None = None
+        self, output: str, ranks: str, first_rank: int, count: int, code: int, before: float | None = None
     ) -> Failure:
-        return find_failure(output, read_ranks(ranks), first_rank, code, before)
+        return find_failure(output, read_ranks(ranks, count), first_rank, code, before)
 
     def alone(self, python: str) -> bool:
         return os.path.exists(os.path.join(python, ALONE))
@@ -193,21 +196,24 @@ class TorchrunRemains:
         return None if attempt is None else os.path.join(attempt, str(local_rank), f"{stream}.log")
 
 
-def read_ranks(directory: str) -> dict[int, RankFiles]:
-    """The files of the local ranks of the last attempt, in torchrun's `--log-dir`; none behind a link."""
+def read_ranks(directory: str, count: int) -> dict[int, RankFiles]:
+    """The files of so many local ranks of the last attempt, in torchrun's `--log-dir`; none behind a link."""
     attempt = last_attempt(directory)
     if attempt is None:
         return {}
-    found = {whole_number(name): os.path.join(attempt, name) for name in entries(attempt)}
-    return {rank: _read_rank(path) for rank, path in found.items() if rank is not None}
+    found = {rank: os.path.join(attempt, str(rank)) for rank in range(count)}
+    return {rank: _read_rank(path) for rank, path in found.items() if os.path.isdir(path)}
 
 
 def last_attempt(directory: str) -> str | None:
-    """`<directory>/<run>/attempt_<N>` of the newest run and the largest N; None while there is none."""
+    """`<directory>/<run>/attempt_<N>` of the newest run and the largest N; None while there is none.
+
+    Of very many runs or attempts, which torchrun has not made, only some are looked at, and no link.
+    """
     attempts = []
     try:
-        for run in os.scandir(directory):
-            for entry in os.scandir(run.path):
+        for run in _directories(directory):
+            for entry in _directories(run.path):
                 prefix, _, digits = entry.name.partition("_")
                 number = whole_number(digits)
                 if prefix == "attempt" and number is not None:
@@ -215,6 +221,14 @@ def last_attempt(directory: str) -> str | None:
     except OSError:
         return None
     return max(attempts)[2] if attempts else None
+
+
+def _directories(path: str) -> Iterator[os.DirEntry[str]]:
+    """Some of the directories in a directory. Raises OSError."""
+    with os.scandir(path) as found:
+        for entry in itertools.islice(found, _MOST_NAMES):
+            if entry.is_dir(follow_symlinks=False):
+                yield entry
 
 
 def _read_rank(directory: str) -> RankFiles:
