@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import threading
 import time
@@ -271,6 +272,48 @@ def test_a_pulled_cable_ends_the_job_on_both_sides(make_lab: Callable[..., Lab])
             assert entry["state"] == "failed"
 
 
+def under_torchrun(cluster: Cluster, source: str) -> NodeSpec:
+    """Two ranks on the first host only, with the ranks' logs where `mnt launch` has them."""
+    master = cluster.hosts[0]
+    uid = master.exec(["id", "-u"], user=True).stdout.strip()
+    torchrun = [
+        *("-m", "torch.distributed.run", "--nnodes=1", "--node-rank=0", "--nproc-per-node=2", "--tee=3"),
+        *(f"--master-addr={master.spec.training}", f"--master-port={PORT}"),
+        f"--log-dir=/tmp/mnt-{uid}/{cluster.job}/{master.name}/ranks",
+    ]
+    spec = cluster.specs(source, *torchrun, python=cluster.python)[0]
+    spec["nodes"] = [{**spec["nodes"][0], "nproc": 2}]
+    return spec
+
+
+@pytest.mark.train
+def test_another_node_leads_the_ranks_logs_to_no_file_of_this_one(cluster: Cluster) -> None:
+    """jobs_dir is shared: the other node puts a link where the ranks' logs will be kept."""
+    master, other = cluster.hosts
+    mine = f"/home/mnt/of-{cluster.job}"
+    master.exec(["sh", "-c", f"mkdir {mine}; echo hf_of_node1_only > {mine}/stdout.log"], user=True)
+    spec = under_torchrun(cluster, EXIT_WITH_3_ON_RANK_1)
+    start_node(cluster.fleet, spec)
+    kept = f"{cluster.jobs_dir}/{cluster.job}/{master.name}/ranks"
+    other.exec(["ln", "-s", mine, kept], user=True)
+    entry = cluster.ended(master)
+    assert (entry["state"], entry["exit_code"], entry["failure"]["rank"]) == ("failed", 3, 1)
+    assert master.exec(["sh", "-c", f"ls -A {mine}; cat {mine}/*"], user=True).stdout == (
+        "stdout.log\nhf_of_node1_only\n"
+    )
+    frames: list[dict[str, Any]] = []
+    connection = cluster.fleet.connection(master.name)
+    names = cluster.jobs_dir, cluster.job, master.name
+    with contextlib.suppress(HostError):
+        read_logs(connection, *names, rank=0, on_frame=frames.append)
+    assert "hf_of_node1_only" not in "".join(f.get("data", "") for f in frames)
+    log = master.exec(
+        ["cat", f"{cluster.jobs_dir}/{cluster.job}/{master.name}/supervisor.log"], user=True
+    ).stdout
+    assert f"cannot keep all of the ranks' logs in {kept}: Not a directory" in log
+    master.exec(["rm", "-r", mine], user=True)
+
+
 @pytest.mark.train
 @pytest.mark.parametrize(
     ("source", "exit_code", "message"),
@@ -282,13 +325,7 @@ def test_a_pulled_cable_ends_the_job_on_both_sides(make_lab: Callable[..., Lab])
 def test_torchruns_culprit_on_one_node(cluster: Cluster, source: str, exit_code: int, message: str) -> None:
     """Two ranks under the real torchrun: the one that failed is found, its code kept, its traceback shown."""
     master = cluster.hosts[0]
-    torchrun = [
-        *("-m", "torch.distributed.run", "--nnodes=1", "--node-rank=0", "--nproc-per-node=2", "--tee=3"),
-        *(f"--master-addr={master.spec.training}", f"--master-port={PORT}"),
-        f"--log-dir={cluster.jobs_dir}/{cluster.job}/{master.name}/ranks",
-    ]
-    spec = cluster.specs(source, *torchrun, python=cluster.python)[0]
-    spec["nodes"] = spec["nodes"][:1]
+    spec = under_torchrun(cluster, source)
     assert start_node(cluster.fleet, spec)["peer"] is None
     node = listening(cluster.fleet, spec)["node"]
     entry = cluster.ended(master)

@@ -54,6 +54,19 @@ def test_it_runs_with_the_environment_of_the_login(host: JobHost) -> None:
     assert host.output(spec["job"]) == f'{host.directory} x y a "b -\n'
 
 
+def test_the_supervisors_log_is_not_written_into_another_file(host: JobHost) -> None:
+    """jobs_dir is on a disk that the nodes share, and another node makes a link there."""
+    spec = stage(host)
+    mine = host.directory / "mine"
+    mine.write_text("precious\n")
+    os.chown(mine, host.uid, -1)
+    (Path(host.jobs_dir) / spec["job"] / host.name / "supervisor.log").symlink_to(mine)
+    answer = join(host, spec, starter(spec))
+    assert "a link to another file" in answer["refused"]["message"]
+    assert mine.read_text() == "precious\n"
+    nothing_is_left(host, spec)
+
+
 def test_the_starter_lives_as_long_as_the_job(host: JobHost) -> None:
     spec = stage(host, "import time; time.sleep(600)")
     pid = join(host, spec, ["sh", "-c", f"{shlex.join(starter(spec))}; touch {host.directory}/over"])
@@ -127,7 +140,7 @@ def test_what_is_refused_at_the_start_is_said(host: JobHost) -> None:
     log = Path(host.jobs_dir) / spec["job"] / host.name / "output.log"
     log.symlink_to("/no/such/directory/log")
     answer = join(host, spec, starter(spec))
-    assert answer["refused"]["message"] == f"cannot write {log}: No such file or directory"
+    assert answer["refused"]["message"] == f"cannot write {log}: a link to another file"
     nothing_is_left(host, spec)
 
 

@@ -159,8 +159,8 @@ class _Readers:
         # proc(5): "pos:\t0\nflags:\t0100000\n..", the flags in octal.
         lines = read(f"/proc/{pid}/fdinfo/{name}", 4096).splitlines()
         fields = dict(line.partition(":")[::2] for line in lines)
-        position = whole_number(fields.get("pos", "").strip())
-        if position is None or int(fields.get("flags", "0"), 8) & os.O_ACCMODE == os.O_WRONLY:
+        position, flags = whole_number(fields.get("pos", "").strip()), int(fields.get("flags", "0"), 8)
+        if position is None or flags & os.O_PATH or flags & os.O_ACCMODE == os.O_WRONLY:
             return
         key = (found.st_dev, found.st_ino)
         self.positions[key] = min(position, self.positions.get(key, position))

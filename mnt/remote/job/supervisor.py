@@ -312,7 +312,7 @@ class Supervisor:
                 if next(self._keeping, self) is self:
                     return True
         except (OSError, Refused) as error:
-            log(f"cannot keep all of the ranks' logs: {error}")
+            log(f"cannot keep all of the ranks' logs in {self._paths.ranks}: {strerror(error)}")
             return True
         if now > self._keep_until:
             log("the ranks' logs are not all kept: that took too long")
