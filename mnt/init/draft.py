@@ -278,6 +278,7 @@ def _notes(known: Mapping[str, HostFacts], environment: Choice, network: Trainin
     notes = []
     if known and environment.missing:
         notes.append(f"python: {environment.reason}")
+    notes += environment.notes
     if len(known) > 1 and network.subnet is None:
         notes.append(f"training network: {network.reason}")
     lost = [

