@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Annotated, Any, BinaryIO, Literal, TypedDict
 from msgspec import Meta
 
 from mnt.errors import HostError, MntError, UsageError
+from mnt.inventory.hostlist import brief
 from mnt.remote.common.files import parse_json, strerror
 from mnt.remote.common.owners import make_private_directory
 from mnt.remote.common.refusal import Refused
@@ -31,6 +33,10 @@ _MOST_REPORTED = 100  # lines of a host
 _MOST_TOLD = 1 << 20  # bytes of events at a time
 _TAIL = 64 * 1024  # bytes of Ansible's output that are searched for its last words
 _TICK = 0.1  # seconds
+# Seconds after the limit of a task in which Ansible tells that it, or an item of its loop, has ended.
+_SLACK = 300.0
+_MOST_KEPT = 256 << 20  # bytes of memory for what all hosts have answered, in Ansible's main process
+_MOST_KEPT_OF_ONE, _LEAST_KEPT_OF_ONE = 32 << 20, 16 << 20  # of one host
 _SETTINGS = """\
 [defaults]
 forks = 32
@@ -42,6 +48,8 @@ inject_facts_as_vars = false
 fact_caching = memory
 task_timeout = {seconds}
 local_tmp = {private}/{temporary}
+transport = mnt_ssh
+connection_plugins = {plugins}
 [connection]
 pipelining = true
 [ssh_connection]
@@ -71,8 +79,9 @@ _Text = Annotated[str, Meta(max_length=2000)]
 class Told(TypedDict):
     """An event, as callback/awx_display.py tells it. Its texts are a host's words."""
 
-    event: Literal["task", "ok", "skipped", "failed", "unreachable", "end"]
-    host: str  # "": of none
+    # answer: the address has answered, which is not a result yet; item: something goes on, in a loop
+    event: Literal["task", "ok", "skipped", "failed", "unreachable", "end", "answer", "item"]
+    host: str  # "": of none; the address for `answer`
     task: _Text
     changed: bool
     messages: Annotated[list[_Text], Meta(max_length=16)]  # in a loop, of each item that failed
@@ -110,7 +119,7 @@ class HostResult:
 
 @dataclass(frozen=True)
 class Played:
-    """The result of a playbook, by host; `error`: why Ansible failed, as it says, where no host did."""
+    """The result of a playbook, by host; `error`: why Ansible failed, where no host did; no host's words."""
 
     hosts: Mapping[str, HostResult]
     error: str | None = None
@@ -118,6 +127,45 @@ class Played:
     @property
     def ok(self) -> bool:
         return self.error is None and all(host.status in ("ok", "changed") for host in self.hosts.values())
+
+
+class _Silence(Exception):
+    """Ansible has told nothing for longer than a task may take."""
+
+
+class _Watch:
+    """Whether Ansible still works, and whose answers it was taking if it does not."""
+
+    def __init__(self, inventory: Mapping[str, Any], seconds: float) -> None:
+        hosts = inventory["all"]["hosts"]
+        self._names = {str(variables.get("ansible_host", name)): name for name, variables in hosts.items()}
+        self._longest = seconds + _SLACK
+        self._heard = time.monotonic()
+        self._taking: dict[str, None] = {}  # hosts that have answered, in this order, without a result yet
+        self.heard_of_hosts = False
+
+    def hear(self, event: str, host: str) -> None:
+        self._heard = time.monotonic()
+        self.heard_of_hosts |= host != ""
+        name = self._names.get(host) if event == "answer" else host
+        self._taking.pop(name or "", None)
+        if event == "answer" and name is not None:
+            self._taking[name] = None
+
+    def check(self) -> None:
+        """Raises _Silence."""
+        if time.monotonic() - self._heard > self._longest:
+            raise _Silence
+
+    def why(self, ending: str, log: Path) -> str:
+        """What hosts have said is in the log too, from where nothing is shown: it could be a host's word."""
+        if not self.heard_of_hosts:
+            return f"{ending}: {_last_words(_tail(log))}"
+        taking = f", while it took the answer of {brief(list(self._taking))}" if self._taking else ""
+        return f"{ending}{taking}; its output is in {log}"
+
+    def silence(self) -> str:
+        return f"Ansible was ended, because it had told nothing for {round(self._longest)} seconds"
 
 
 def play(
@@ -148,6 +196,7 @@ def play(
     if importlib.util.find_spec("ansible_runner") is None:
         raise UsageError("mnt setup needs Ansible", fix="in the clone of mnt: pip install -e '.[setup]'")
     results = {host: HostResult() for host in inventory["all"]["hosts"]}
+    watch = _Watch(inventory, playbook.seconds)
     with _private_directory() as private:
         _write(private, playbook, file, inventory, variables)
         words = ["--inventory", _Files.hosts, "--extra-vars", f"@{_Files.variables}", "--become"]
@@ -160,11 +209,20 @@ def play(
             "memory": playbook.memory,
             "password": become_password,
         }
-        code = _run(order, private, lambda line: _take(line, results, tell))
+        try:
+            code = _run(
+                order,
+                private,
+                _environment(private, len(results)),
+                watch,
+                lambda line: _take(line, results, tell, watch),
+            )
+        except _Silence:
+            return Played(results, watch.why(watch.silence(), log))
     failed = any(host.problem is not None for host in results.values())
     if failed or (code == 0 and all(host.ended for host in results.values())):
         return Played(results)
-    return Played(results, f"Ansible has ended early, with code {code}: {_last_words(_tail(log))}")
+    return Played(results, watch.why(f"Ansible has ended early, with code {code}", log))
 
 
 class _Files:
@@ -176,6 +234,7 @@ class _Files:
     plays = "plays.yml"
     events = "events"
     temporary = "tmp"  # a directory
+    kept = "kept"  # a directory: how much of each host's answers Ansible keeps
 
 
 @contextlib.contextmanager
@@ -202,10 +261,14 @@ def _write(
     variables: Mapping[str, Any],
 ) -> None:
     """Settings of our own: the current directory may have another's."""
-    (private / _Files.temporary).mkdir(mode=0o700)
+    for directory in (_Files.temporary, _Files.kept):
+        (private / directory).mkdir(mode=0o700)
     texts = {
         _Files.settings: _SETTINGS.format(
-            private=private, temporary=_Files.temporary, seconds=playbook.seconds
+            private=private,
+            temporary=_Files.temporary,
+            seconds=playbook.seconds,
+            plugins=Path(__file__).parent / "connection",
         ),
         _Files.hosts: json.dumps(literal(inventory)),
         _Files.variables: json.dumps(dict(variables)),
@@ -216,11 +279,12 @@ def _write(
         (private / name).write_text(text, encoding="utf-8")
 
 
-def _environment(private: Path) -> dict[str, str]:
+def _environment(private: Path, count: int) -> dict[str, str]:
     """Without variables for Ansible of the user's, which come before settings.
 
     Ansible runs modules on the head from below TMPDIR: in the user's, others may be able to exchange them.
     """
+    kept = max(_LEAST_KEPT_OF_ONE, min(_MOST_KEPT_OF_ONE, _MOST_KEPT // max(count, 1)))
     own = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
     return {
         **own,
@@ -232,11 +296,22 @@ def _environment(private: Path) -> dict[str, str]:
         "AWX_LIB_DIRECTORY": os.fspath(Path(__file__).parent / "callback"),
         "MNT_SETUP_EVENTS": os.fspath(private / _Files.events),
         "MNT_SETUP_END": _END,
+        "MNT_SETUP_KEPT": os.fspath(private / _Files.kept),
+        "MNT_SETUP_MOST_KEPT": str(kept),
     }
 
 
-def _run(order: below.Order, private: Path, take: Callable[[bytes], None]) -> int:
-    """Run Ansible in a process below; its exit code. Raises KeyboardInterrupt, when all has ended."""
+def _run(
+    order: below.Order,
+    private: Path,
+    environment: Mapping[str, str],
+    watch: _Watch,
+    take: Callable[[bytes], None],
+) -> int:
+    """Run Ansible in a process below; its exit code.
+
+    Raises KeyboardInterrupt, and _Silence, when all has ended.
+    """
     command = [sys.executable, "-c", _START, *map(os.path.abspath, sys.path)]
     with (
         open(order["log"], "ab") as log,
@@ -247,7 +322,7 @@ def _run(order: below.Order, private: Path, take: Callable[[bytes], None]) -> in
             stdout=log,
             stderr=log,
             cwd=private,
-            env=_environment(private),
+            env=environment,
             start_new_session=True,  # Ctrl-C is for this process
         ) as child,
     ):
@@ -259,6 +334,7 @@ def _run(order: below.Order, private: Path, take: Callable[[bytes], None]) -> in
                 rest = _take_lines(rest, events, take)
                 if ended:
                     return child.returncode
+                watch.check()
         except BaseException:
             child.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -293,7 +369,7 @@ def _take_lines(rest: bytes, events: BinaryIO, take: Callable[[bytes], None]) ->
     return rest
 
 
-def _take(line: bytes, results: Mapping[str, HostResult], tell: Callable[[str], None]) -> None:
+def _take(line: bytes, results: Mapping[str, HostResult], tell: Callable[[str], None], watch: _Watch) -> None:
     """An event. What is wrong with it is a failure of its host."""
     document = parse_json(line)
     name = str(document["host"])
@@ -304,9 +380,10 @@ def _take(line: bytes, results: Mapping[str, HostResult], tell: Callable[[str], 
         if host is not None:
             host.problem = error.reason
         return
+    watch.hear(told["event"], name)
     if told["event"] == "task":
         tell(told["task"])
-    if host is None:
+    if host is None or told["event"] == "answer":
         return
     if told["event"] == "end":
         host.ended = True

