@@ -11,17 +11,20 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
+import yaml
 from ansible_hosts import AnsibleHosts, make
 from waiting import wait_for
 
 from mnt.setup import play
 from mnt.setup.play import HostResult, Played
+from mnt.setup.playbooks import directory
 
 pytestmark = pytest.mark.one_python
 
@@ -423,6 +426,59 @@ def test_whose_answer_ansible_was_taking_when_it_ended(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert (
         watch.why("It ended", log) == f"It ended, while it took the answer of c3,b2; its output is in {log}"
+    )
+
+
+def of_playbook(name: str, *tasks: str) -> list[dict[str, Any]]:
+    """Tasks of a playbook, by name, also those in blocks."""
+
+    def flat(some: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for task in some:
+            yield task
+            yield from flat(task.get("block", []))
+
+    (play, *_) = yaml.safe_load((directory() / f"{name}.yml").read_text())
+    return [task for task in flat(play["tasks"]) if task["name"] in tasks]
+
+
+def test_slurm_looks_up_all_addresses_in_one_command(hosts: AnsibleHosts) -> None:
+    tasks = of_playbook("slurm", "Look up the addresses", "Check the address of each node")
+    assert len(tasks) == 2
+    variables = "{{ {'node2': 'no such; name'}[inventory_hostname] | default('127.0.0.1') }}"
+    first = {"name": "Keep", "ansible.builtin.set_fact": {"slurm_address": variables}}
+    hosts.answer("node3", '{"rc": 0, "stdout": "9999\\nx"}')
+    text = json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [first, *tasks]}])
+    played = hosts.play(text)
+    assert statuses(played) == "failed failed failed", hosts.log
+    assert "not known here: the address of node2; give it" in problem(played, "node1")
+
+
+def test_the_rules_of_ufw_change_in_one_command(hosts: AnsibleHosts) -> None:
+    (block,) = of_playbook("firewall", "Rules of ufw")
+    rule = "ufw allow from 10.0.{}.0/24 to any port 29500 proto tcp comment 'mnt-training'"
+    evil = "ufw allow from 10.0.0.0/24; touch evil # comment 'mnt-training'"
+    ufw = hosts.place / "bin" / "ufw"
+    lines = "\n".join([rule.format(number) for number in (1, 2, 3)] + [evil, "ufw allow 22"])
+    (hosts.place / "rules").write_text(lines)
+    ufw.write_text(
+        f"""#!/bin/sh
+        if [ "$1 $2" = "show added" ]; then exec cat {hosts.place}/rules; fi
+        cat > /dev/null; echo "$*" >> {hosts.place}/done.$$; mv {hosts.place}/done.$$ {hosts.place}/done.$$.x
+        """
+    )
+    ufw.chmod(0o755)
+    play = {"hosts": "node1", "gather_facts": False, "tasks": [block]}
+    play["vars"] = {
+        "ufw": {"rc": 0, "stdout": "Status: active"},
+        "openings": ["10.0.3.0/24 29500", "10.0.4.0/24 29500", "10.0.5.0/24 29500"],
+        "present": True,
+    }
+    played = hosts.play(json.dumps([play]))
+    assert problem(played, "node1") == "None", hosts.log
+    done = sorted(each.read_text().strip() for each in hosts.place.glob("done.*.x"))
+    assert done == sorted(
+        f"{what} allow from 10.0.{number}.0/24 to any port 29500 proto tcp comment mnt-training"
+        for what, number in (("delete", 1), ("delete", 2), ("prepend", 4), ("prepend", 5))
     )
 
 
