@@ -67,7 +67,7 @@ class Run:
         return Path(path).read_bytes()
 
     def failure(self, output: str = "", code: int = 1, before: float | None = None) -> Any:
-        return REMAINS.failure(output, str(self.ranks), 4, code, before)
+        return REMAINS.failure(output, str(self.ranks), 4, 4, code, before)
 
 
 @pytest.fixture
@@ -303,7 +303,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(json.dumps([GOOD]))
     (tmp_path / "ranks").mkdir()
     (tmp_path / "ranks" / slots.ENDED).symlink_to(tmp_path / "secret")
-    assert REMAINS.failure("last line\n", str(tmp_path / "ranks"), 0, 1)["message"] == "last line"
+    assert REMAINS.failure("last line\n", str(tmp_path / "ranks"), 0, 1, 1)["message"] == "last line"
 
 
 # --- DeepSpeed's launcher ----------------------------------------------------------------------------------
@@ -344,7 +344,7 @@ def test_the_rank_that_deepspeed_does_not_name(node: Run, death: str, code: int,
     script = f"echo hello; [ $RANK = 5 ] && {{ sleep 0.5; echo why; {death}; }}; sleep 60"
     got, lines = node.run(str(node.ranks), script, mode="deepspeed")
     reader = READERS["deepspeed"]
-    found = reader.failure("", str(node.ranks), 4, got)
+    found = reader.failure("", str(node.ranks), 4, 2, got)
     assert (got, found["exit_code"]) == (code, code)
     assert {b"[rank4] hello", b"[rank5] hello", b"[rank5] why"} <= {*lines}
     assert reader.started(str(node.ranks), 2) == 2

@@ -27,6 +27,9 @@ _MOST_VALUES = 50_000  # of an answer, with the lines of its texts: Ansible copi
 _MOST_MEMORY = 16 << 20  # bytes that an answer takes in memory
 _MOST_DIFF = 64 << 10  # bytes in memory of a `diff`, which a module may add with --check; else it is left out
 _SMALL = 64 << 10  # bytes in memory; answers of no more do not count for the sum of a host's
+_VALUE = (
+    200  # bytes that a value counts for besides: for each task, Ansible goes through the facts of each host
+)
 _LINE = 64  # bytes of memory for a line of a text, which Ansible also has as a list of lines
 # What acts in the main process, for all hosts, or is kept there for good; besides these `_ansible_*`.
 _LEFT_OUT = ("ansible_stats", "warnings", "deprecations", "add_host", "add_group")
@@ -105,7 +108,7 @@ def _measure(value: object) -> tuple[int, int]:
     """Bytes of memory, roughly, and the number of values. Raises AnsibleError for too many levels."""
     memory, values, level = 0, 0, [value]
     for _ in range(DEPTH):
-        memory += sum(map(sys.getsizeof, level))
+        memory += sum(map(sys.getsizeof, level)) + _VALUE * len(level)
         values += len(level)
         inner: list[object] = []
         for each in level:

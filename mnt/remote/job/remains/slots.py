@@ -96,9 +96,10 @@ class SlotsRemains:
     """See `mnt.remote.job.remains.readers.Remains`: of the mode `command`."""
 
     def failure(
-        self, output: str, ranks: str, first_rank: int, code: int, before: float | None = None
+        self, output: str, ranks: str, first_rank: int, count: int, code: int, before: float | None = None
     ) -> Failure:
-        listed = parse_ended(_end_of(os.path.join(ranks, ENDED)))
+        told = parse_ended(_end_of(os.path.join(ranks, ENDED)))
+        listed = [each for each in told if each[0] is None or each[0] < count]
         ended = [Ended(rank, code, time, self._output(ranks, rank)) for rank, code, time in listed]
         return find_failure(output, ended, first_rank, code, before)
 
