@@ -274,7 +274,7 @@ def test_the_limits_of_this_session() -> None:
     assert found["nofile_most"] == (None if raises else resource.getrlimit(resource.RLIMIT_NOFILE)[1])
 
 
-CODE = "import json; from mnt.remote.probe.session import session; print(json.dumps(session()))"
+CODE = "import json; from mnt.remote.probe.session import session; print(json.dumps(session({})))"
 
 
 def as_sshd_starts_it(shell: str) -> dict[str, Any]:
