@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
+import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +23,14 @@ from mnt.remote.job.others import clash, named
 
 SLEEPER = "import time; time.sleep(300)"
 UUIDS = ["GPU-aa11", "GPU-bb22", "GPU-cc33", "GPU-dd44"]
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    """The hosts of these tests are one machine, and its GPUs by number: one test at a time, of all workers."""
+    with open(os.path.join(tempfile.gettempdir(), "mnt-test-gpus.lock"), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def staged(host: JobHost, **spec: Any) -> dict[str, Any]:
