@@ -247,9 +247,14 @@ def launch(
     if backend.here:
         options = replace(options, notes=(*options.notes, *_left_out(options)))
     if via != "slurm" and (count is not None or submit or array is not None):
-        raise UsageError("--count, --array and Slurm's options need --via slurm", fix="add --via slurm")
+        raise UsageError("--count, --array and options of sbatch are for --via slurm", fix="use --via slurm")
     inventory = _inventory(backend, selection, python, master_port)
     hosts = inventory.hosts if backend.here else selection.hosts
+    if via == "slurm" and not as_module and "/" not in options.program.name[:1] and not way.executable:
+        if not is_file(options.program.name):
+            ui.warn(
+                f"{options.program.name} is not in this directory: it must be in the release on the hosts"
+            )
     if export is not None and backend.here:
         raise UsageError("--export is for hosts of an inventory", fix="remove --via local")
     if export is not None and not options.engine.by_hand:
@@ -258,18 +263,19 @@ def launch(
             fix="--engine fsdp or deepspeed",
         )
     if via == "slurm" and (export is not None or (dry_run and options.engine.by_hand)):
-        files = _slurm_files(inventory, hosts, options, count, submit)
+        words = submit if array is None else (*submit, f"--array=0-{array - 1}")
+        files = _slurm_files(inventory, hosts, options, count, words)
         return _show_files(files, as_json) if dry_run else _export(export or "", files)
     if export is not None:
         options = replace(options, portable=True)
-        draft = run.dry_run(inventory, options, hosts=hosts, backend=via, preflight=not no_preflight)
+        draft = run.dry_run(inventory, options, hosts=hosts, backend=via, preflight=False, ask=False)
         _warn(draft)
         if draft.error is not None:
             raise draft.error
         assert draft.planned is not None  # noqa: S101 - narrows the type
         plan = draft.planned.plan
         directory = os.path.abspath(export)
-        files = files_of(plan, backend.outside(plan), directory)
+        files = files_of(plan, draft.planned.hosts, backend.outside(plan), directory)
         return _show_files(files, as_json) if dry_run else _export(directory, files)
     if dry_run:
         draft = run.dry_run(inventory, options, hosts=hosts, backend=via, preflight=not no_preflight)

@@ -102,8 +102,8 @@ def _show_job(job: Job) -> None:
         f"job {job.job}: {job.state}",
         _moment(job) and f"started {_moment(job)}",
         took and f"{'runs for' if job.active else 'took'} {took}",
-        f"via {job.record.backend}",
-        job.record.outside_id,
+        f"via {job.record.backend}"
+        + (f" (its job {job.record.outside_id})" if job.record.outside_id is not None else ""),
         job.engine,
         job.release and f"release {job.release}",
         job.master and f"master {job.master}",

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from mnt.errors import UsageError
+from mnt.inventory.model import Host, Ssh
 from mnt.launch.backends.api import Outside
 from mnt.launch.plan import LaunchPlan, NodePlan
 from mnt.remote.common.files import strerror
@@ -23,16 +24,19 @@ def node_file(node: NodePlan) -> str:
     return f"{node.node_rank}-{node.host}.sh"
 
 
-def files_of(plan: LaunchPlan, outside: Outside | None, directory: str) -> dict[str, str]:
+def files_of(
+    plan: LaunchPlan, hosts: Sequence[Host], outside: Outside | None, directory: str
+) -> dict[str, str]:
     """The files of a plan that was made with `portable`, by name: pure.
 
     Args:
+        hosts: of the plan, in rank order.
         outside: what starts the nodes; None: ssh.
         directory: absolute; pdsh and mpirun need it at this path on each node.
     """
     found = {HOSTFILE: "".join(f"{node.host} slots={node.nproc}\n" for node in plan.nodes)}
     found |= {node_file(node): node_script(plan, node) for node in plan.nodes}
-    found[START] = _start_script(plan, outside, directory)
+    found[START] = _start_script(plan, hosts, outside, directory)
     return found
 
 
@@ -59,17 +63,29 @@ def exports(
     return lines
 
 
-def _start_script(plan: LaunchPlan, outside: Outside | None, directory: str) -> str:
+def _start_script(plan: LaunchPlan, hosts: Sequence[Host], outside: Outside | None, directory: str) -> str:
     if outside is not None and outside.by_hand is not None:
         about = f"# By {outside.name} on {plan.master_host}. {directory} must be at this path on each node."
         return f"#!/bin/sh\n{about}\nexec {shlex.join(outside.by_hand(directory))}\n"
     enter = f"cd {shlex.quote(directory)} || exit"
-    lines = ["#!/bin/sh", "# Logs in to each node by its name, node 0 first.", enter, "pids="]
-    for node in plan.nodes:
+    lines = ["#!/bin/sh", "# Logs in to each node, node 0 first.", enter, "pids="]
+    for node, host in zip(plan.nodes, hosts, strict=True):
         script = shlex.quote(node_file(node))
-        lines.append(f'ssh -o BatchMode=yes {shlex.quote(node.host)} sh -s <{script} & pids="$pids $!"')
+        lines.append(f'{shlex.join(_login(host))} sh -s <{script} & pids="$pids $!"')
     lines += ["code=0", 'for pid in $pids; do wait "$pid" || code=$?; done', 'exit "$code"']
     return "\n".join(lines) + "\n"
+
+
+def _login(host: Host) -> list[str]:
+    """The words of ssh that log in as the inventory says; ssh_config decides on the rest."""
+    ssh = host.ssh
+    given = {"-i": ssh.identity, "-l": ssh.user, "-J": ssh.gateway}
+    given |= {"-F": ssh.config if ssh.config != Ssh.config else None}
+    given |= {"-p": str(ssh.port) if ssh.port is not None else None}
+    words = [word for option, value in given.items() if value for word in (option, value)]
+    if ssh.known_hosts != Ssh.known_hosts:
+        words += ["-o", f"UserKnownHostsFile={ssh.known_hosts}"]
+    return ["ssh", "-o", "BatchMode=yes", *words, host.address.strip("[]")]
 
 
 def write_files(directory: str, files: Mapping[str, str]) -> None:

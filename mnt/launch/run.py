@@ -29,7 +29,7 @@ from mnt.launch.facts import facts_here, launch_facts
 from mnt.launch.jobs import ACTIVE, Job, JobRecord, merge_job
 from mnt.launch.plan import CodeTree, LaunchOptions, LaunchPlan, plan_launch
 from mnt.launch.secret import read_secrets
-from mnt.launch.signals import guarded
+from mnt.launch.signals import guarded, hang_up_interrupts
 from mnt.launch.staging import all_of, node_specs, take_back
 from mnt.launch.starting import start_job
 from mnt.launch.watch import Watch
@@ -142,13 +142,14 @@ def reserved(
     """
     reservation = Reservation(None)
     try:
-        while True:
-            before, reservation = reservation, backend.reserve(hosts, request)
-            if reservation.hosts is not None:
-                break
-            if reservation.reason != before.reason:
-                tell(f"job {request.job} is pending: {reservation.reason}")
-            time.sleep(_ASK_EVERY)
+        with hang_up_interrupts():
+            while True:
+                before, reservation = reservation, backend.reserve(hosts, request)
+                if reservation.hosts is not None:
+                    break
+                if reservation.reason != before.reason:
+                    tell(f"job {request.job} is pending: {reservation.reason}")
+                time.sleep(_ASK_EVERY)
         yield reservation
     except BaseException:
         cancel_pending(backend, JobRecord(request.job, backend.name, reservation.outside_id), hosts)
@@ -265,13 +266,18 @@ def dry_run(
     hosts: Sequence[Host] | None = None,
     backend: str = "ssh",
     preflight: bool = True,
+    ask: bool = True,
 ) -> Draft:
-    """What `run` would start or refuse, by a check or by a host. Nothing is reserved, staged or started."""
+    """What `run` would start or refuse, by a check or by a host. Nothing is reserved, staged or started.
+
+    Args:
+        ask: whether the hosts are asked what they would refuse now, such as a port that is in use.
+    """
     way, request = backend_named(backend), Request(new_job_id())
     wanted = Reservation(inventory.hosts if hosts is None else tuple(hosts))
     with way.open_fleet(wanted.hosts or ()) as fleet:
         found = draft(fleet, way, inventory, wanted, request, options, preflight=preflight)
-        if found.planned is None or found.refusals:
+        if found.planned is None or found.refusals or not ask:
             return found
         plan = found.planned.plan
         specs = node_specs(plan, way.outside(plan), secret="", created=0.0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -104,6 +105,25 @@ def guarded(on_interrupt: Callable[[], object]) -> Iterator[SignalGuard]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         for signum, handler in before.items():
             signal.signal(signum, handler)
+
+
+@contextmanager
+def hang_up_interrupts() -> Iterator[None]:
+    """In the block, SIGHUP raises `HangUp`, and does not end the process at once; in the main thread only."""
+
+    def hang_up(signum: int, frame: FrameType | None) -> None:
+        _leave_terminal()
+        raise HangUp
+
+    before = signal.getsignal(signal.SIGHUP)
+    if threading.current_thread() is not threading.main_thread() or before == signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGHUP, hang_up)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def _leave_terminal() -> None:

@@ -27,7 +27,7 @@ UUIDS = ["GPU-aa11", "GPU-bb22", "GPU-cc33", "GPU-dd44"]
 
 @pytest.fixture(autouse=True)
 def alone() -> Iterator[None]:
-    """The hosts of these tests are one machine, and its GPUs by number: one test at a time, of all workers."""
+    """The hosts of these tests are one machine, with GPUs by number: one test at a time, of all workers."""
     with open(os.path.join(tempfile.gettempdir(), "mnt-test-gpus.lock"), "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

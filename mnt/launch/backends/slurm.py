@@ -24,6 +24,7 @@ from mnt.launch.backends.slurm_text import (
     read_job,
     read_nodes,
     read_partition,
+    read_partitions,
     submit_argv,
 )
 from mnt.launch.backends.ssh import SshBackend
@@ -188,7 +189,7 @@ def _require_room(request: Request, listed: str, wanted: int) -> None:
         if size < wanted and "," not in partition:
             raise NeverStarted(
                 f"partition {partition} has {counted(size, 'node')}, and {wanted} are asked for",
-                fix="another --partition, fewer --nodes, or --count; sinfo lists the partitions",
+                fix=f"fewer --nodes, --count, or another --partition: {', '.join(read_partitions(listed))}",
             )
 
 

@@ -11,7 +11,7 @@ from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host
 from mnt.launch.backends.api import Request, start_line
 
-STAGED_WITHIN = 900  # seconds that an allocation waits for what is to run there
+STAGED_WITHIN = 300  # seconds that an allocation waits for what is to run there
 NODES = ("sinfo", "-h", "-N", "-o", "%N|%o|%n|%R|%T")  # name, address, host name, partition, state
 
 # Reasons for which a job stays pending for ever, unless somebody changes it or Slurm (`squeue(1)`).
@@ -83,6 +83,12 @@ def read_partition(text: str, partition: str) -> int:
     """The number of nodes in a partition: from the answer of NODES."""
     rows = (line.split("|") for line in text.splitlines())
     return len({row[0] for row in rows if len(row) > 3 and row[3] == partition})
+
+
+def read_partitions(text: str) -> list[str]:
+    """The names of all partitions: from the answer of NODES."""
+    rows = (line.split("|") for line in text.splitlines())
+    return sorted({row[3] for row in rows if len(row) > 3})
 
 
 def names_in_slurm(hosts: Sequence[Host], nodes: Mapping[str, Sequence[str]]) -> dict[str, str]:
