@@ -250,11 +250,9 @@ def launch(
         raise UsageError("--count, --array and options of sbatch are for --via slurm", fix="use --via slurm")
     inventory = _inventory(backend, selection, python, master_port)
     hosts = inventory.hosts if backend.here else selection.hosts
-    if via == "slurm" and not as_module and "/" not in options.program.name[:1] and not way.executable:
-        if not is_file(options.program.name):
-            ui.warn(
-                f"{options.program.name} is not in this directory: it must be in the release on the hosts"
-            )
+    needed = options.program.script
+    if via == "slurm" and needed is not None and not is_file(needed):
+        ui.warn(f"{needed} is not in this directory: the release on the hosts must have it")
     if export is not None and backend.here:
         raise UsageError("--export is for hosts of an inventory", fix="remove --via local")
     if export is not None and not options.engine.by_hand:

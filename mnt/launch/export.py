@@ -80,7 +80,7 @@ def _login(host: Host) -> list[str]:
     """The words of ssh that log in as the inventory says; ssh_config decides on the rest."""
     ssh = host.ssh
     given = {"-i": ssh.identity, "-l": ssh.user, "-J": ssh.gateway}
-    given |= {"-F": ssh.config if ssh.config != Ssh.config else None}
+    given |= {"-F": None if ssh.config == Ssh.config else ssh.config or "none"}
     given |= {"-p": str(ssh.port) if ssh.port is not None else None}
     words = [word for option, value in given.items() if value for word in (option, value)]
     if ssh.known_hosts != Ssh.known_hosts:

@@ -79,7 +79,7 @@ def stop_jobs(hosts: JobHosts, jobs: Sequence[Job], *, grace: float) -> StopResu
 
 
 def withdraw(job: Job, hosts: Sequence[Host]) -> None:
-    """Withdraw a job of which no node has started from its backend's queue; one of the hosts may know that."""
+    """Withdraw a job of which no node has started from its backend's queue; a host may know that."""
     if job.state != "pending":
         return
     cancel_pending(backend_named(job.record.backend), job.record, hosts)

@@ -283,10 +283,10 @@ def test_a_frozen_supervisor_is_named_and_its_node_ended(pushed: Mnt, lab: Lab) 
     assert [node["state"] for node in job["nodes"]] == ["stopped", "failed"]
 
 
-def test_a_master_that_ends_at_once_is_the_culprit_not_the_node_that_never_started(
+def test_a_master_that_ends_at_once_is_the_culprit_and_the_worker_is_taken_back(
     pushed: Mnt, lab: Lab
 ) -> None:
-    """Even if its failure looks like a consequence of another. The worker's part is taken back."""
+    """Even if its failure looks like a consequence of another."""
     write_file(lab.host("node1"), "/tmp/sitecustomize.py", "import os; print('SignalException'); os._exit(1)")
     done = pushed(
         "launch", "-n", "node[1-2]", "--env", "PYTHONPATH=/tmp", "--env", "PYTHONUNBUFFERED=1", "show.py"
@@ -296,7 +296,7 @@ def test_a_master_that_ends_at_once_is_the_culprit_not_the_node_that_never_start
     assert "the job did not start: node1: SignalException" in done.stderr
     job = json.loads(pushed("status", "--json").stdout)["jobs"][0]
     assert job["culprit"]["host"] == "node1"
-    assert [node["state"] for node in job["nodes"]] == ["failed", "absent"]
+    assert [node["state"] for node in job["nodes"]] == ["failed", "stopped"]
 
 
 @pytest.mark.parametrize("how", [on_demand(()), ("--detach",)])
