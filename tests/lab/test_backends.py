@@ -122,7 +122,7 @@ def test_the_culprit_and_its_code(mnt: Mnt, via: str) -> None:
     assert "failed: node2: rank 1 exited with code 7" in done.stderr
 
 
-@pytest.mark.parametrize("via", sample("slurm"))
+@pytest.mark.parametrize("via", sample("mpi"))
 def test_ctrl_c_stops_the_job_everywhere(mnt: Mnt, cluster: Lab, via: str) -> None:
     running = start_attached(cluster, "--via", via, "--grace", "1", "sleeper.py")
     read_until(running, "sleeping 1")
@@ -131,7 +131,7 @@ def test_ctrl_c_stops_the_job_everywhere(mnt: Mnt, cluster: Lab, via: str) -> No
     assert running.returncode == 130, said
 
 
-@pytest.mark.parametrize("via", sample("mpi"))
+@pytest.mark.parametrize("via", sample("slurm"))
 def test_a_detached_job_outlives_mnt_and_is_stopped(mnt: Mnt, via: str) -> None:
     done = mnt("launch", "--via", via, "--detach", "sleeper.py")
     assert done.returncode == 0, done.stderr
@@ -229,13 +229,14 @@ def test_slurm_rejects_it_with_its_reason(mnt: Mnt) -> None:
         assert (done.returncode, said in done.stderr) == (125, True), (words, done.stderr)
 
 
-def test_it_waits_for_its_hosts_and_says_why(mnt: Mnt, cluster: Lab) -> None:
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGHUP])
+def test_it_waits_for_its_hosts_and_says_why(mnt: Mnt, cluster: Lab, signum: signal.Signals) -> None:
     running = start_attached(cluster, "--via", "slurm", "--sbatch=--begin=now+1hour", "show.py")
     read_until(running, "is pending: BeginTime (Slurm job ")
     assert [line.split()[1] for line in queue(cluster.hosts[0])] == ["PENDING"]
-    running.send_signal(signal.SIGINT)
+    running.send_signal(signum)
     rest_of(running)
-    assert running.returncode == 130  # and `mnt` looks whether the job has been withdrawn
+    assert running.returncode == 128 + signum  # and `mnt` looks whether the job has been withdrawn
 
 
 def test_scancel_is_told_as_such(mnt: Mnt, cluster: Lab) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 
 from mnt.errors import NeverStarted, UsageError
 from mnt.inventory.model import Host, Inventory
-from mnt.launch import run, status
+from mnt.launch import run, status, stop
 from mnt.launch.backends import BACKENDS, backend_named
 from mnt.launch.backends.api import Backend, BackendState, Request, Reservation
 from mnt.launch.backends.local import LocalBackend
@@ -110,3 +112,26 @@ def test_a_job_that_nobody_has_started_is_as_its_backend_says(
     nodes: tuple[Any, ...] = (Node("node1", 0, "pending"), Node("node2", 1, "absent"))
     job = Job(JobRecord("j", "queue", "4711"), "fsdp", None, 1.0, None, nodes)
     assert status._as_it_stands(job, ()).state == shown
+
+
+@pytest.mark.parametrize(("state", "withdrawn"), [("pending", 1), ("running", 0), ("finished", 0)])
+def test_only_a_job_of_which_no_node_has_started_is_withdrawn(
+    monkeypatch: pytest.MonkeyPatch, state: str, withdrawn: int
+) -> None:
+    """Slurm has the job of a running one too: to cancel it there would be a failure, and no stop."""
+    queue = Queue()
+    monkeypatch.setattr(stop, "backend_named", lambda name: queue)
+    job = Job(JobRecord("j", "queue", "4711"), "fsdp", None, 1.0, None, (Node("node1", 0, state),))
+    stop.withdraw(job, ())
+    assert len(queue.cancelled) == withdrawn
+
+
+def test_a_hang_up_while_it_is_pending_takes_the_request_back() -> None:
+    queue = Queue(pending("Resources"), pending("Resources"))
+
+    def hang_up(text: str) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    with pytest.raises(HangUp), run.reserved(queue, (NODE1,), REQUEST, hang_up):
+        pass
+    assert queue.cancelled == [JobRecord("j", "queue", "4711")]
