@@ -57,21 +57,7 @@ def launch_facts(
     releases = fleet.run(find_release)
     _require_answers(found, releases.errors())
     trees = {name: _tree(release) for name, release in releases.values_by_host().items()}
-    nodes = {
-        host.name: NodeFacts(
-            facts.home,
-            _local(facts),
-            trees[host.name],
-            facts.clock_offset,
-            counted=_counted(facts),
-            binds_store=facts.binds_store,
-            reads_python_path=facts.reads_python_path,
-            packages=_packages(facts),
-            uid=facts.login.uid if facts.login else None,
-            numa_binding=facts.numa_binding,
-        )
-        for host, facts in found.answers()
-    }
+    nodes = {host.name: _node(facts, trees[host.name], gpus=None) for host, facts in found.answers()}
     refusals = tuple(_unfit(found, network)) if preflight else ()
     return LaunchFacts(nodes, network, found.inventory, notes, refusals)
 
@@ -90,24 +76,29 @@ def facts_here(
     _require_answers(found, {})
     found, notes = _with_free_port(found)
     nodes = {
-        host.name: NodeFacts(
-            facts.home,
-            _local(facts),
-            CodeTree(os.path.abspath(host.workdir)),
-            facts.clock_offset,
-            gpus=_counted(facts),
-            counted=_counted(facts),
-            binds_store=facts.binds_store,
-            reads_python_path=facts.reads_python_path,
-            packages=_packages(facts),
-            uid=facts.login.uid if facts.login else None,
-            numa_binding=facts.numa_binding,
-        )
+        host.name: _node(facts, CodeTree(os.path.abspath(host.workdir)), gpus=_counted(facts))
         for host, facts in found.answers()
     }
     refusals = [_unfit_here(host, facts, torch=torch) for host, facts in found.answers()] if preflight else []
     unfit = tuple(refusal for refusal in refusals if refusal is not None)
     return LaunchFacts(nodes, network, found.inventory, notes, unfit)
+
+
+def _node(facts: HostFacts, tree: CodeTree | None, *, gpus: int | None) -> NodeFacts:
+    """What the plan needs of a host; `gpus` as in NodeFacts."""
+    return NodeFacts(
+        facts.home,
+        _local(facts),
+        tree,
+        facts.clock_offset,
+        gpus=gpus,
+        counted=_counted(facts),
+        binds_store=facts.binds_store,
+        reads_python_path=facts.reads_python_path,
+        packages=_packages(facts),
+        uid=facts.login.uid if facts.login else None,
+        numa_binding=facts.numa_binding,
+    )
 
 
 def _with_free_port(found: FleetFacts) -> tuple[FleetFacts, tuple[str, ...]]:

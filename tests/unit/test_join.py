@@ -6,25 +6,16 @@ import os
 import shlex
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from job_host import JobHost, new_directory
+from job_host import JobHost
 from waiting import PATIENCE, wait_for
 
 from mnt.launch.backends.api import start_line
 
 SHOWS = "import os; print(*(os.environ.get(name, '-') for name in ('HOME', 'GIVEN', 'PASSED', 'DROPPED')))"
-
-
-@pytest.fixture
-def host() -> Iterator[JobHost]:
-    host = JobHost(new_directory())
-    yield host
-    host.clean_up()
-    host.remove()
 
 
 def stage(host: JobHost, source: str = SHOWS, **changes: Any) -> dict[str, Any]:

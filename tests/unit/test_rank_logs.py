@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from job_host import JobHost, new_directory
+from job_host import JobHost
 from waiting import UNTIL_TOLD, wait_for
 
 from mnt.errors import HostError
@@ -282,14 +281,6 @@ def test_very_many_names_are_not_all_looked_at(tmp_path: Path) -> None:
 
 
 # --- really run --------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def host() -> Iterator[JobHost]:
-    host = JobHost(new_directory())
-    yield host
-    host.clean_up()
-    host.remove()
 
 
 WRITES_LOGS = """
