@@ -55,7 +55,7 @@ def check_given(chosen: Sequence[Playbook], variables: Mapping[str, Any], hosts:
             fix="add -e image=/srv/images/train.sif, a file of this machine or on shared storage; "
             "or set it for good in the inventory: setup: {image: ..}",
         )
-    nowhere = [host for host in hosts if not _IN_AN_ENVIRONMENT.match(host.python[0])]
+    nowhere = [host for host in hosts if not _IN_AN_ENVIRONMENT.search(host.python[0])]
     if "environment" in names and nowhere and not variables.get("environment_path"):
         pythons = ", ".join(dict.fromkeys(host.python[0] for host in nowhere))
         raise UsageError(
@@ -65,7 +65,7 @@ def check_given(chosen: Sequence[Playbook], variables: Mapping[str, Any], hosts:
         )
 
 
-_IN_AN_ENVIRONMENT = re.compile(r".+/bin/python[0-9.]*$")  # as environment.yml finds the place
+_IN_AN_ENVIRONMENT = re.compile(r"[^/]/bin/python[0-9.]*\Z")  # as environment.yml finds the place
 _UNREACHABLE = "check the login: mnt preflight -n {host}; mnt run --worker ssh -n {host} true"
 
 # What Ansible and the modules say (ansible-core 2.19, sudo 1.9, apt 2.6), and the way out.

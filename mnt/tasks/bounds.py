@@ -41,7 +41,7 @@ RELEASES = Bound(64 * KIB, 1000, total=512 * KIB)
 
 # Up to 256 hosts answer at the same time, and the head keeps their facts: 3 MiB of memory for each host.
 _BOUNDS = {
-    "probe.probe": Bound(192 * KIB, 16_000),  # an interface has about 300 bytes and 40 values
+    "probe.probe": Bound(192 * KIB, 16_200),  # an interface has about 300 bytes and 40 values
     "probe.survey": Bound(
         128 * KIB, 8000
     ),  # an environment has about 250 bytes and 15 values; a peer 40 and 2

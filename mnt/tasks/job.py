@@ -262,7 +262,7 @@ def stage_node(connection: HostConnection, spec: NodeSpec, secrets: Mapping[str,
 
 def _to_stage(spec: NodeSpec) -> float:
     """Seconds for a host to check a node."""
-    return 60.0 + (PATIENCE if spec["activate"] else 0) + (IN_CONTAINER if spec["elsewhere"] else 0)
+    return 60.0 + (PATIENCE if spec.get("activate") else 0) + (IN_CONTAINER if spec.get("elsewhere") else 0)
 
 
 def spawn_node(

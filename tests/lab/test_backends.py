@@ -100,10 +100,10 @@ def test_the_ranks_meet_each_over_its_own_nic(mnt: Mnt, cluster: Lab, via: str) 
 
 
 @pytest.mark.parametrize("via", sample("mpi"))
-def test_a_node_has_the_environment_of_its_own_login(mnt: Mnt, cluster: Lab, via: str) -> None:
+def test_a_node_has_the_environment_of_its_own_login(mnt: Mnt, tmp_path: Path, via: str) -> None:
     """Nothing of pdsh's, mpirun's or Slurm's but what tells its share of the node."""
-    files = {"XDG_STATE_HOME": "/nowhere", "SECRET_OF_THE_HEAD": "s3cret"}
-    done = mnt("launch", "--via", via, "--env", "MINE=a b'$x", "show.py", env=files)
+    given = {"XDG_STATE_HOME": str(tmp_path), "SECRET_OF_THE_HEAD": "s3cret"}
+    done = mnt("launch", "--via", via, "--env", "MINE=a b'$x", "show.py", env=given)
     assert done.returncode == 0, done.stderr
     for line in filter(lambda line: "ENV {" in line, done.stdout.splitlines()):
         found = json.loads(line.partition("ENV ")[2])

@@ -125,12 +125,9 @@ def of_jobctl(host: str, args: dict[str, Any]) -> Frames:
         yield "frame", {"data": "caf\udce9\n", "offset": 5, "stream": "output"}
     answers = {
         "stage": {"spec": "/tmp/mnt-1/spec.json", "program": "/tmp/mnt-1/x"},
-        "spawn": {
-            "pid": 7,
-            "listening": True,
-            "peer": {"addr": "10.0.0.1", "port": 40000},
-            "node": entry(host),
-        },
+        "spawn": {"pid": 7, "peer": {"addr": "10.0.0.1", "port": 40000}},
+        "join": {"pid": 7, "peer": None},
+        "await port": {"listening": True, "node": entry(host)},
         "stop": {"status": "left", "killed": 3, "left": [7], "port_free": True},
         "logs": {"node": entry(host)},
     }

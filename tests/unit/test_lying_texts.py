@@ -178,9 +178,9 @@ def trial_of(plan: LaunchPlan, watched: Watched, stopped: threading.Event | None
         if action == "stage":
             yield "answer", {"spec": "/s", "program": "/p"}
         elif action == "spawn":
-            peer = {"addr": "127.0.0.1", "port": 9}
-            node = entry(plan, host, state="running")
-            yield "answer", {"pid": 5, "listening": True, "peer": peer, "node": node}
+            yield "answer", {"pid": 5, "peer": {"addr": "127.0.0.1", "port": 9}}
+        elif action == "await port":
+            yield "answer", {"listening": True, "node": entry(plan, host, state="running")}
         elif action == "stop":
             if stopped is not None:
                 stopped.set()

@@ -29,7 +29,7 @@ from mnt.preflight.report import Report
 from mnt.setup import playbooks
 from mnt.setup.hosts import ansible_inventory
 from mnt.setup.plan import Step, advice, steps
-from mnt.setup.play import HostResult, Played, _last_words, _take
+from mnt.setup.play import HostResult, Played, _last_words, _take, _Watch
 from mnt.setup.run import Failure, failures, with_reasons
 
 HOSTS = tuple(Host(f"node{number}", f"10.0.0.{number}") for number in (1, 2, 3))
@@ -237,6 +237,7 @@ def test_an_address_outside_the_training_network_is_none() -> None:
 
 def heard(*events: dict[str, Any]) -> dict[str, HostResult]:
     results = {"node1": HostResult(), "node2": HostResult()}
+    watch = _Watch({"all": {"hosts": {}}}, 60.0)
     for event in events:
         told = {
             "host": "node1",
@@ -247,7 +248,7 @@ def heard(*events: dict[str, Any]) -> dict[str, HostResult]:
             "stderr": "",
             **event,
         }
-        _take(json.dumps(told).encode(), results, lambda task: None)
+        _take(json.dumps(told).encode(), results, lambda task: None, watch)
     return results
 
 

@@ -206,7 +206,7 @@ def test_a_host_that_reports_a_job_of_this_machine_is_not_believed(
 
     monkeypatch.setattr(status, "list_jobs_here", lambda *args, **options: {"now": 0.0, "jobs": [own]})
     with JobHosts(tuple(Host(name, name) for name in HOSTS)) as hosts:
-        hosts._fleets["ssh"] = WatchedFleet(hosts._hosts, dict.fromkeys(HOSTS, speak))
+        hosts._fleets["ssh"] = WatchedFleet(hosts.hosts, dict.fromkeys(HOSTS, speak))
         listing = hosts.jobs("j")
     assert [(job.job, job.record.backend, job.state) for job in listing.jobs] == [("j", "local", "running")]
     assert {host: error.reason for host, error in listing.errors.items()} == {

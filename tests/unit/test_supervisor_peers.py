@@ -202,7 +202,7 @@ def test_a_master_address_that_is_not_of_this_host_ends_nothing(two: TwoNodes) -
     spec = first.spec(nodes=nodes, master={"addr": "192.0.2.1", "port": 29500})
     answer = first.start(spec)
     assert answer["peer"] is None
-    assert answer["node"]["peer"].startswith("unreachable: cannot listen on 192.0.2.1: ")
+    assert first.entry(spec["job"])["peer"].startswith("unreachable: cannot listen on 192.0.2.1: ")
 
 
 # --- the protocol ------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from mnt.remote.common.refusal import Refused
 _LONGEST = 1024  # characters of a pattern
 # Patterns, characters of those with wildcards, and names in directories, for all Include lines together.
 _MOST_STEPS = 20_000
+_LEVEL = 3  # steps to enter and judge a level of a path
 
 
 def _status(path: str, where: str, *, follow: bool = True) -> os.stat_result | None:
@@ -53,6 +54,7 @@ class Includes:
                     yield from self._walk(path, rest, where) if rest else (path,)
                 return
             directory = os.path.join(directory, part)
+        self._count(_LEVEL * directory.count("/"), where)
         if _status(directory, where, follow=False) is not None:
             yield directory
 
@@ -61,6 +63,7 @@ class Includes:
         self._count(len(part), where)
         fits = re.compile(fnmatch.translate(part)).match
         try:
+            self._count(_LEVEL * directory.count("/"), where)
             if _status(directory, where) is None:
                 return
             with os.scandir(directory) as entries:

@@ -32,7 +32,7 @@ _OWN = "an interpreter that only this user and root can exchange"
 # The suffix that distinguishes the builds of one torch release; `cuda-version` judges the CUDA version.
 _BUILD = re.compile(r"\+(?:cpu|cu\d+|rocm[\d.]+|xpu)$")
 
-_RELEASE = re.compile(r"\d+(\.\d+){1,3}")
+_RELEASE = re.compile(r"\A\d+(\.\d+){1,3}")
 _OF_TORCH = ("torch", "torchvision", "torchaudio")  # that have such builds
 
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import BinaryIO
 
-from mnt.remote.common.files import read, whole_number
+from mnt.remote.common.files import read, unix_lines, whole_number
 from mnt.remote.common.levels import Level, opened_again, tree
 from mnt.remote.common.owners import judge_mount
 from mnt.remote.common.refusal import Refused
@@ -157,7 +157,7 @@ class _Readers:
 
     def _note(self, pid: int, name: str, found: os.stat_result) -> None:
         # proc(5): "pos:\t0\nflags:\t0100000\n..", the flags in octal.
-        lines = read(f"/proc/{pid}/fdinfo/{name}", 4096).splitlines()
+        lines = unix_lines(read(f"/proc/{pid}/fdinfo/{name}", 4096))
         fields = dict(line.partition(":")[::2] for line in lines)
         position, flags = whole_number(fields.get("pos", "").strip()), int(fields.get("flags", "0"), 8)
         if position is None or flags & os.O_PATH or flags & os.O_ACCMODE == os.O_WRONLY:

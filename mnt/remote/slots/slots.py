@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 ENDED = "ended.json"  # [{"local_rank", "code" (-N for signal N), "time" (epoch seconds)}, ..]
 STREAMS = ("stdout", "stderr")
-_RANK_LOG = re.compile(r"[0-9]*_rank([0-9]{1,9})\.log")  # DeepSpeed 0.19: launch.py
+_RANK_LOG = re.compile(r"\A[0-9]*_rank([0-9]{1,9})\.log")  # DeepSpeed 0.19: launch.py
 
 _PIECE = 65536  # bytes that are read at once, and of the longest line
 _LOOK_EVERY = 0.1  # seconds between two looks at what has no descriptor to wait for
