@@ -70,7 +70,8 @@ def test_a_job_runs_here_in_the_callers_directory(mnt: LocalMnt) -> None:
         None,
         None,
     )
-    assert job["nodes"] == [{"host": HERE, "node_rank": 0, "state": "finished", "exit_code": 0}]
+    node = {"host": HERE, "node_rank": 0, "state": "finished", "exit_code": 0, "gpus": None}
+    assert job["nodes"] == [node]
     table = mnt("status").stdout.splitlines()
     assert table[0].split()[:3] == ["JOB", "STATE", "VIA"]
     assert table[1].split()[:3] == [job["job"], "finished", "local"]

@@ -376,6 +376,7 @@ def of_ansible() -> psutil.Process:
     return next(each for each in found if each.parent() not in found)
 
 
+@pytest.mark.matrix
 def test_ansible_that_says_nothing_is_ended(hosts: AnsibleHosts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(play, "_SLACK", 5.0)
 
