@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from mnt.errors import NeverStarted
@@ -48,10 +48,12 @@ class Launch:
     plan: LaunchPlan
     hosts: tuple[Host, ...]  # in rank order
     clock_offsets: Mapping[str, float]  # by host: seconds that its clock is ahead of the head's
+    reservation: Reservation = field(default_factory=lambda: Reservation(None))
 
     def start(self, fleet: Fleet, tell: Tell = lambda text: None) -> None:
         """Start every node. Raises NeverStarted; then nothing runs."""
         start_job(fleet, self.plan, tell, self.backend.outside(self.plan))
+        self.reservation.in_use.set()
 
     def watch(self, fleet: Fleet, output: Output, tell: Tell = lambda text: None) -> Job:
         """Follow the started job to its end, through lost connections. See `Watch.follow`."""
@@ -60,7 +62,12 @@ class Launch:
     def stop(self) -> Results[Stopped]:
         """Stop the job on all nodes, over new connections: an interrupted fleet has closed its own."""
         with self.backend.open_fleet(self.hosts) as fleet:
-            return take_back(fleet, self.plan)
+            return self.take_back(fleet)
+
+    def take_back(self, fleet: Fleet) -> Results[Stopped]:
+        """Stop the job on all nodes; what is reserved for it can be given back then."""
+        self.reservation.in_use.clear()
+        return take_back(fleet, self.plan)
 
 
 @dataclass(frozen=True)
@@ -120,7 +127,7 @@ def draft(
     except NeverStarted as error:
         return Draft(None, (*unfit, error), _not_fit(backend, unfit) or error)
     offsets = {name: node.clock_offset for name, node in facts.nodes.items()}
-    launch = Launch(backend, plan, hosts, offsets)
+    launch = Launch(backend, plan, hosts, offsets, reservation)
     return Draft(launch, unfit, _not_fit(backend, unfit), facts.nodes[hosts[0].name].tree)
 
 
@@ -136,7 +143,7 @@ def _not_fit(backend: Backend, refusals: Sequence[NeverStarted]) -> NeverStarted
 def reserved(
     backend: Backend, hosts: Sequence[Host], request: Request, tell: Tell = lambda text: None
 ) -> Iterator[Reservation]:
-    """Wait for the hosts of a job. If the block fails before the job has started, the hosts are given back.
+    """Wait for the hosts of a job. They are given back if the block fails and the job does not run.
 
     Raises NeverStarted: the job will get no hosts.
     """
@@ -152,7 +159,8 @@ def reserved(
                 time.sleep(_ASK_EVERY)
         yield reservation
     except BaseException:
-        cancel_pending(backend, JobRecord(request.job, backend.name, reservation.outside_id), hosts)
+        if not reservation.in_use.is_set():
+            cancel_pending(backend, JobRecord(request.job, backend.name, reservation.outside_id), hosts)
         raise
     finally:
         backend.close()
@@ -252,7 +260,7 @@ def _await_ranks(launch: Launch, fleet: Fleet, tell: Tell) -> Job:
                 host=late[0],
             )
     except Exception:
-        take_back(fleet, plan)
+        launch.take_back(fleet)
         raise
     offsets = launch.clock_offsets
     entries = {host: (each["node"], offsets.get(host, 0.0)) for host, each in found.items()}

@@ -135,3 +135,22 @@ def test_a_hang_up_while_it_is_pending_takes_the_request_back() -> None:
     with pytest.raises(HangUp), run.reserved(queue, (NODE1,), REQUEST, hang_up):
         pass
     assert queue.cancelled == [JobRecord("j", "queue", "4711")]
+
+
+@pytest.mark.parametrize(("stopped", "cancelled"), [(False, 0), (True, 1)])
+def test_what_ends_the_watch_of_a_running_job_does_not_give_its_hosts_back(
+    monkeypatch: pytest.MonkeyPatch, stopped: bool, cancelled: int
+) -> None:
+    """Slurm cannot tell whether the nodes of a job have started: its state is RUNNING before, too."""
+    monkeypatch.setattr(run, "start_job", lambda *args: None)
+    monkeypatch.setattr(run, "take_back", lambda *args: None)
+    queue = Queue(Reservation((NODE1,), "4711"))
+    with pytest.raises(BrokenPipeError), run.reserved(queue, (NODE1,), REQUEST) as reservation:
+        plan: Any = None
+        launch = run.Launch(queue, plan, (NODE1,), {}, reservation)
+        fleet: Any = None
+        launch.start(fleet)
+        if stopped:
+            launch.take_back(fleet)
+        raise BrokenPipeError  # as of `mnt launch | head`: the job goes on
+    assert len(queue.cancelled) == cancelled

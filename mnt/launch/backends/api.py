@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 import shlex
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -66,6 +67,8 @@ class Reservation:
     hosts: tuple[Host, ...] | None  # in rank order; None: pending
     outside_id: str | None = None  # its id in an outside scheduler (a Slurm job id); None: it has none
     reason: str | None = None  # why it is pending
+    # Set while the job runs on its hosts: they are not given back then, whatever ends its watch.
+    in_use: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
