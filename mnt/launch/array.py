@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from mnt.errors import NeverStarted
 from mnt.inventory.model import Host, Inventory
-from mnt.launch.backends.api import Backend, Request, Reservation, Tell, cancel_pending
+from mnt.launch.backends.api import Backend, Request, Reservation, Tell, give_back
 from mnt.launch.jobs import Job, JobRecord
 from mnt.launch.plan import LaunchOptions
 from mnt.launch.run import Launch, detach, draft
@@ -74,13 +74,13 @@ def start_array(
                         continue
                 except NeverStarted as error:
                     array.refused[job] = error
-                    _give_back(backend, job, waiting[job], hosts)
+                    give_back(backend, _record(backend, job, waiting[job]), hosts, tell)
                 del waiting[job]
             if waiting:
                 time.sleep(_ASK_EVERY)
     except BaseException:
         for job, reservation in waiting.items():
-            _give_back(backend, job, reservation, hosts)
+            give_back(backend, _record(backend, job, reservation), hosts, tell)
         raise
     finally:
         backend.close()
@@ -101,6 +101,5 @@ def stop_array(array: Array) -> None:
             launch.stop()
 
 
-def _give_back(backend: Backend, job: str, reservation: Reservation, hosts: Sequence[Host]) -> None:
-    if reservation.outside_id is not None:
-        cancel_pending(backend, JobRecord(job, backend.name, reservation.outside_id), hosts)
+def _record(backend: Backend, job: str, reservation: Reservation) -> JobRecord:
+    return JobRecord(job, backend.name, reservation.outside_id)

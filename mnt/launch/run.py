@@ -23,7 +23,7 @@ from mnt.fleet import Fleet, Results
 from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host, Inventory
 from mnt.launch.backends import backend_named
-from mnt.launch.backends.api import Backend, Request, Reservation, Tell, cancel_pending, new_job_id
+from mnt.launch.backends.api import Backend, Request, Reservation, Tell, give_back, new_job_id
 from mnt.launch.env_files import with_engine_file
 from mnt.launch.facts import facts_here, launch_facts
 from mnt.launch.jobs import ACTIVE, Job, JobRecord, merge_job
@@ -160,7 +160,8 @@ def reserved(
         yield reservation
     except BaseException:
         if not reservation.in_use.is_set():
-            cancel_pending(backend, JobRecord(request.job, backend.name, reservation.outside_id), hosts)
+            record = JobRecord(request.job, backend.name, reservation.outside_id)
+            give_back(backend, record, hosts, tell)
         raise
     finally:
         backend.close()

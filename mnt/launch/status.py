@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mnt.errors import HostError
+from mnt.errors import HostError, NeverStarted
 from mnt.fleet import Outcome, Results
 from mnt.launch.backends import DEFAULT, backend_named
 from mnt.launch.backends.api import BackendState
@@ -172,6 +172,8 @@ def _as_it_stands(job: Job, hosts: Sequence[Host]) -> Job:
     """The job; if no node has started, its backend decides on its state."""
     if job.state != "pending":
         return job
-    if backend_named(job.record.backend).state(job.record, hosts) is BackendState.GONE:
+    with suppress(NeverStarted), closing(backend_named(job.record.backend)) as backend:
+        if backend.state(job.record, hosts) is not BackendState.GONE:
+            return job
         return replace(job, nodes=tuple(replace(node, state="lost") for node in job.nodes))
     return job

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mnt.errors import HostError
+from mnt.errors import HostError, NeverStarted
 from mnt.fleet import Outcome
 from mnt.launch.backends import backend_named
 from mnt.launch.backends.api import cancel_pending
@@ -79,10 +80,14 @@ def stop_jobs(hosts: JobHosts, jobs: Sequence[Job], *, grace: float) -> StopResu
 
 
 def withdraw(job: Job, hosts: Sequence[Host]) -> None:
-    """Withdraw a job of which no node has started from its backend's queue; a host may know that."""
+    """Withdraw a job of which no node has started from its backend's queue; a host may know that.
+
+    If the queue does not answer, nothing of the job will be found by what starts there, and that ends.
+    """
     if job.state != "pending":
         return
-    cancel_pending(backend_named(job.record.backend), job.record, hosts)
+    with suppress(NeverStarted), closing(backend_named(job.record.backend)) as backend:
+        cancel_pending(backend, job.record, hosts)
 
 
 def stop_named(hosts: JobHosts, job: str, *, grace: float) -> dict[str, OfHosts]:

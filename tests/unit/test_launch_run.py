@@ -145,12 +145,15 @@ def test_what_ends_the_watch_of_a_running_job_does_not_give_its_hosts_back(
     monkeypatch.setattr(run, "start_job", lambda *args: None)
     monkeypatch.setattr(run, "take_back", lambda *args: None)
     queue = Queue(Reservation((NODE1,), "4711"))
-    with pytest.raises(BrokenPipeError), run.reserved(queue, (NODE1,), REQUEST) as reservation:
-        plan: Any = None
-        launch = run.Launch(queue, plan, (NODE1,), {}, reservation)
-        fleet: Any = None
-        launch.start(fleet)
+    nothing: Any = None
+
+    def watched(reservation: Reservation) -> None:
+        launch = run.Launch(queue, nothing, (NODE1,), {}, reservation)
+        launch.start(nothing)
         if stopped:
-            launch.take_back(fleet)
+            launch.take_back(nothing)
         raise BrokenPipeError  # as of `mnt launch | head`: the job goes on
+
+    with pytest.raises(BrokenPipeError), run.reserved(queue, (NODE1,), REQUEST) as reservation:
+        watched(reservation)
     assert len(queue.cancelled) == cancelled

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
+from mnt.errors import NeverStarted
 from mnt.fleet import Fleet
 from mnt.inventory.model import Host
 from mnt.launch.jobs import JobRecord
@@ -124,16 +125,30 @@ class Backend(Protocol):
 
         Args:
             hosts: those that may know the scheduler.
+
+        Raises NeverStarted: it does not answer.
         """
 
     def cancel(self, job: JobRecord, hosts: Sequence[Host]) -> None:
-        """Withdraw a PENDING job from the outside scheduler."""
+        """Withdraw a PENDING job from the outside scheduler. Raises NeverStarted: it does not answer."""
 
     def close(self) -> None:
         """Close the connections to the outside scheduler; they are opened again when they are needed."""
 
 
+def give_back(backend: Backend, job: JobRecord, hosts: Sequence[Host], tell: Tell) -> None:
+    """As `cancel_pending`, after an error that counts for more than one of this: that is only told."""
+    try:
+        cancel_pending(backend, job, hosts)
+    except NeverStarted as error:
+        outside = f" as {job.outside_id}" if job.outside_id else ""
+        tell(f"job {job.job} may still be in the queue of {backend.name}{outside}: {error.message}")
+
+
 def cancel_pending(backend: Backend, job: JobRecord, hosts: Sequence[Host]) -> None:
-    """Withdraw a job unless it has started: from then on its nodes are stopped one by one."""
+    """Withdraw a job unless it has started: from then on its nodes are stopped one by one.
+
+    Raises NeverStarted: the outside scheduler does not answer.
+    """
     if backend.state(job, hosts) is BackendState.PENDING:
         backend.cancel(job, hosts)

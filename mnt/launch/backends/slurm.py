@@ -6,6 +6,7 @@ which it does.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -39,8 +40,13 @@ _PASSED = (
     *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"),
     *("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"),
 )
-_MISSING = 127
+_NOT_IN_TIME, _MISSING = 124, 127  # codes of `ask_scheduler`
+_UNKNOWN = "Invalid job id"  # scontrol (Slurm 22.05)
 _NO_SLURM = "sinfo is not installed"
+
+
+class NoAnswer(NeverStarted):
+    """The controller does not answer, maybe only now."""
 
 
 class SlurmBackend(SshBackend):
@@ -57,7 +63,10 @@ class SlurmBackend(SshBackend):
         if request.job not in self._ids:
             self._submit(hosts, request)
         outside_id = self._ids[request.job]
-        job = self._look(hosts, outside_id)
+        try:
+            job = self._look(hosts, outside_id)
+        except NoAnswer as silence:
+            return Reservation(None, outside_id, f"{silence.message} (Slurm job {outside_id})")
         if job is None:
             raise NeverStarted(f"Slurm does not know job {outside_id} any more", fix="submit it again")
         if job.hopeless:
@@ -85,16 +94,16 @@ class SlurmBackend(SshBackend):
         return Outside("Slurm", passes=_PASSED)
 
     def state(self, job: JobRecord, hosts: Sequence[Host]) -> BackendState:
-        if job.outside_id is None:
-            return BackendState.GONE
-        found = self._look(hosts, job.outside_id)
+        outside_id = self._id(job)
+        found = None if outside_id is None else self._look(hosts, outside_id)
         if found is None:
             return BackendState.GONE
         return BackendState.PENDING if found.waits or found.state == "RUNNING" else BackendState.GONE
 
     def cancel(self, job: JobRecord, hosts: Sequence[Host]) -> None:
-        if job.outside_id is not None:
-            self._ask(hosts, ["scancel", job.outside_id])
+        outside_id = self._id(job)
+        if outside_id is not None:
+            self._ask(hosts, ["scancel", outside_id])
 
     def close(self) -> None:
         if self._site is not None:
@@ -102,6 +111,10 @@ class SlurmBackend(SshBackend):
             self._site = None
 
     # --- helpers
+
+    def _id(self, job: JobRecord) -> str | None:
+        """The job's id in Slurm, also of one that was submitted and not looked at yet; None: it has none."""
+        return job.outside_id or self._ids.get(job.job)
 
     def _submit(self, hosts: Sequence[Host], request: Request) -> None:
         """Raises NeverStarted: Slurm rejects it, or there is none."""
@@ -118,7 +131,14 @@ class SlurmBackend(SshBackend):
         _require_logins(hosts)
         jobs = request.jobs or (request.job,)
         argv = submit_argv(request, names, [*nodes], len(jobs))
-        ran = self._run(hosts, argv, batch_script(jobs))
+        try:
+            ran = self._run(hosts, argv, batch_script(jobs))
+            if ran["code"] == _NOT_IN_TIME:
+                raise NeverStarted(f"Slurm does not answer sbatch: {ran['err']}", fix="see scontrol ping")
+        except BaseException:  # it may have the job all the same; its name is unique
+            with contextlib.suppress(NeverStarted):
+                self._run(hosts, ["scancel", f"--name={request.job}"])
+            raise
         if ran["code"] != 0:
             said = ran["err"].strip().splitlines() or [f"sbatch has ended with code {ran['code']}"]
             raise NeverStarted(f"Slurm rejects the job: {said[-1]}", fix="see sbatch(1)", details=said[:-1])
@@ -127,8 +147,14 @@ class SlurmBackend(SshBackend):
             self._ids[job] = f"{number}_{index}" if len(jobs) > 1 else number
 
     def _look(self, hosts: Sequence[Host], outside_id: str) -> SlurmJob | None:
+        """None: Slurm does not know it, or not any more. Raises NoAnswer."""
         ran = self._run(hosts, ["scontrol", "show", "job", outside_id])
-        return read_job(ran["out"]) if ran["code"] == 0 else None
+        if ran["code"] == 0:
+            return read_job(ran["out"])
+        said = ran["err"].strip().rpartition("\n")[2] or f"code {ran['code']}"
+        if _UNKNOWN in said:
+            return None
+        raise NoAnswer(f"Slurm does not answer: {said}", fix="see scontrol ping")
 
     def _ask(self, hosts: Sequence[Host], argv: Sequence[str]) -> Ran:
         """Raises NeverStarted if the command fails."""
