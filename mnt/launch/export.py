@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from mnt.errors import UsageError
+from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host, Ssh
 from mnt.launch.backends.api import Outside
 from mnt.launch.plan import LaunchPlan, NodePlan
@@ -33,11 +34,28 @@ def files_of(
         hosts: of the plan, in rank order.
         outside: what starts the nodes; None: ssh.
         directory: absolute; pdsh and mpirun need it at this path on each node.
+
+    Raises UsageError: see `require_exportable`.
     """
+    require_exportable(hosts)
     found = {HOSTFILE: "".join(f"{node.host} slots={node.nproc}\n" for node in plan.nodes)}
     found |= {node_file(node): node_script(plan, node) for node in plan.nodes}
     found[START] = _start_script(plan, hosts, outside, directory)
     return found
+
+
+def require_exportable(hosts: Sequence[Host]) -> None:
+    """Raises UsageError if the inventory has something for the jobs of a host that only `mnt` does there."""
+    for what, needed in {
+        "`activate`": [host.name for host in hosts if host.activate],
+        "`ulimit`": [host.name for host in hosts if host.ulimit.numbers],
+        "a container as `python`": [host.name for host in hosts if host.in_container],
+    }.items():
+        if needed:
+            raise UsageError(
+                f"--export: {fold(needed)}: the inventory has {what}, which no script has",
+                fix="start the job without --export, or select other hosts",
+            )
 
 
 def node_script(plan: LaunchPlan, node: NodePlan) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_plan import plan
 
 from mnt.errors import UsageError
-from mnt.inventory.model import Host, Ssh
+from mnt.inventory.model import Host, Ssh, Ulimit
 from mnt.launch.backends import backend_named
 from mnt.launch.export import START, files_of, write_files
 
@@ -63,3 +65,17 @@ def test_a_directory_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     assert {file.name: file.read_text() for file in (tmp_path / "new").iterdir()} == before
     with pytest.raises(UsageError, match="File exists"):
         write_files(str(tmp_path / "new" / START), {})
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        ({"activate": ("conda activate x",)}, "`activate`"),
+        ({"ulimit": Ulimit(nofile=4096)}, "`ulimit`"),
+        ({"python": ("ch-run", "/image", "--", "python")}, "a container"),
+    ],
+)
+def test_what_no_script_can_have_is_refused(more: dict[str, Any], what: str) -> None:
+    hosts = (HOSTS[0], replace(HOSTS[1], **more))
+    with pytest.raises(UsageError, match=f"node2: the inventory has {what}"):
+        files_of(plan(portable=True), hosts, None, "/job")

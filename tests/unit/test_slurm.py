@@ -20,6 +20,7 @@ from mnt.launch.backends.slurm_text import (
     read_partition,
     submit_argv,
 )
+from mnt.launch.engines import chosen_engine
 from mnt.launch.plan import LaunchOptions
 from mnt.remote.job.outside import slurm_reason
 
@@ -171,8 +172,26 @@ def test_a_secret_that_is_not_there_ends_it() -> None:
         (HOSTS, Network(), "does not say over which NIC"),
         ((HOSTS[0], replace(HOSTS[1], workdir="/x")), INVENTORY.network, "the hosts differ in `workdir`"),
         ((HOSTS[0], replace(HOSTS[1], python=("x",))), INVENTORY.network, "the hosts differ in `python`"),
+        ((HOSTS[0], replace(HOSTS[1], env={"A": "1"})), INVENTORY.network, "the hosts differ in `env`"),
+        ((HOSTS[0], replace(HOSTS[1], activate=("x",))), INVENTORY.network, "second: .* has `activate`"),
     ],
 )
 def test_what_cannot_be_one_file(hosts: tuple[Host, ...], network: Network, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         batch(hosts, replace(INVENTORY, network=network))
+
+
+def test_no_word_of_the_programs_is_taken_for_ours() -> None:
+    words = ("--seed=123456789", "x/987654321/y", "@local@", "--", "@ranks@")
+    assert batch(options=LaunchOptions(script="train.py", args=words)).count(" ".join(words)) == 1
+
+
+def test_what_is_asked_for_is_written() -> None:
+    text = batch(options=LaunchOptions(script="train.py", numa="node", nproc="gpu"))
+    assert "--numa-binding=node" in text
+    assert text.count("nproc=gpu ;;") == 2
+
+
+def test_the_order_of_c10d_is_not_known_before_slurm_has_chosen() -> None:
+    with pytest.raises(UsageError, match="by their addresses"):
+        batch(options=LaunchOptions(engine=chosen_engine("fsdp", rdzv="c10d"), script="train.py"))

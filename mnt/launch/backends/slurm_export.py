@@ -10,9 +10,8 @@ from mnt.errors import UsageError
 from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host, Inventory
 from mnt.launch.engines.api import NodeRole
-from mnt.launch.export import exports
+from mnt.launch.export import exports, require_exportable
 from mnt.launch.plan import LaunchOptions
-from mnt.launch.slots import GPU
 
 FILE = "job.sbatch"
 
@@ -44,13 +43,19 @@ def batch_file(
         words: further options of sbatch.
         secrets: variables that the environment of `sbatch` must have.
 
-    Raises UsageError: the inventory does not say which NIC a host trains over, or the hosts differ in what
-    the file has once.
+    Raises UsageError: the inventory does not say which NIC a host trains over, the hosts differ in what the
+    file has once, or a script cannot have what is asked for.
     """
+    require_exportable(hosts)
+    if options.engine.by_address:
+        raise UsageError(
+            "--export: torch numbers the nodes by their addresses, and which they are is not known yet",
+            fix="remove --rdzv",
+        )
     _require_nics(inventory, hosts)
     first = hosts[0]
-    for name in ("python", "workdir"):
-        if len({getattr(host, name) for host in hosts}) > 1:
+    for name in ("python", "workdir", "jobs_dir", "env"):
+        if any(getattr(host, name) != getattr(first, name) for host in hosts):
             raise UsageError(
                 f"--export: the hosts differ in `{name}`, which a job for sbatch has once",
                 fix="select hosts that agree, with -n",
@@ -66,18 +71,20 @@ def batch_file(
         local_addr=_LOCAL,
         ranks=_RANKS,
         program=options.program,
+        numa=options.numa,
         binds_store=False,
     )
     argv = options.engine.argv(role)
     python = " ".join([_path(first.python[0]), *map(shlex.quote, first.python[1:])])
-    command = " ".join([python, *(_word(word) for word in argv[1:])])
+    ours = argv.index("--")  # what follows is the program's, as it is
+    command = " ".join([python, *map(_word, argv[1:ours]), *map(shlex.quote, argv[ours:])])
     chosen = (
         [] if count is not None and count < len(hosts) else [f"--nodelist={','.join(h.name for h in hosts)}"]
     )
     directives = [f"--nodes={size}", "--ntasks-per-node=1", "--no-requeue", *chosen, *words]
     cases = [
         f"{shlex.quote(host.name)}) nic={shlex.quote(host.nic or inventory.network.nic or '')} "
-        f"nproc={host.slots if options.nproc in (None, GPU) else options.nproc} ;;"
+        f"nproc={host.slots if options.nproc is None else options.nproc} ;;"
         for host in hosts
     ]
     env: Mapping[str, str] = {**first.env, **options.env}
