@@ -262,8 +262,13 @@ def launch(
         )
     if via == "slurm" and (export is not None or (dry_run and options.engine.by_hand)):
         words = submit if array is None else (*submit, f"--array=0-{array - 1}")
-        files = _slurm_files(inventory, hosts, options, count, words)
-        return _show_files(files, as_json) if dry_run else _export(export or "", files)
+        try:
+            files = _slurm_files(inventory, hosts, options, count, words)
+        except UsageError:
+            if export is not None:
+                raise  # else it is a dry run of a launch, which needs no such file
+        else:
+            return _show_files(files, as_json) if dry_run else _export(export or "", files)
     if export is not None:
         options = replace(options, portable=True)
         draft = run.dry_run(inventory, options, hosts=hosts, backend=via, preflight=False, ask=False)

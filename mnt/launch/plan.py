@@ -22,7 +22,7 @@ from mnt.launch.slots import VISIBLE
 from mnt.network.decision import NetworkDecision
 from mnt.network.nic import NicChoice
 from mnt.remote.common import containers
-from mnt.remote.job.files import JobFiles
+from mnt.remote.job.files import JobFiles, temporary_directory
 from mnt.tasks.push import Pushed
 
 _COMMAND = 300  # characters of a command that are noted
@@ -405,13 +405,13 @@ def _argv(engine: Engine, role: NodeRole, host: Host) -> tuple[str, ...]:
 def _places(root: str, tree: CodeTree, workdir: str, jobs_dir: str, facts: NodeFacts) -> list[str]:
     """The directories that a job in a container needs: the code and what it links to, and the job's files."""
     temporary = _temporary(facts.uid)
-    local = [] if temporary is None else [f"/tmp/mnt-{facts.uid}", temporary]  # noqa: S108
+    local = [] if temporary is None else [facts.local, temporary]
     return [root if tree.release is None else workdir, jobs_dir, *local]
 
 
 def _temporary(uid: int | None) -> str | None:
-    """The TMPDIR of jobs, as `mnt.remote.job.files` has it on the host."""
-    return None if uid is None else f"/tmp/mnt-tmp-{uid}"  # noqa: S108
+    """The TMPDIR of jobs; None: unknown."""
+    return None if uid is None else temporary_directory(uid)
 
 
 def _command(program: Program) -> str:

@@ -38,9 +38,9 @@ def user_directory(uid: int | None = None) -> str:
     return os.path.join(_TMP, f"mnt-{os.getuid() if uid is None else uid}")
 
 
-def temporary_directory() -> str:
-    """The directory for what this user's jobs keep on this host only, which outlives them: caches, TMPDIR."""
-    return os.path.join(_TMP, f"mnt-tmp-{os.getuid()}")
+def temporary_directory(uid: int | None = None) -> str:
+    """The directory for what a user's jobs keep on this host only, which outlives them: caches, TMPDIR."""
+    return os.path.join(_TMP, f"mnt-tmp-{os.getuid() if uid is None else uid}")
 
 
 def make_temporary_directory() -> None:
