@@ -85,9 +85,11 @@ def test_a_starter_that_fails_is_named_with_its_last_line(host: JobHost) -> None
 
 def test_a_starter_that_starts_nothing(host: JobHost) -> None:
     spec = stage(host)
-    answer = join(host, spec, ["sleep", "600"], timeout=1.0)
+    noted = host.directory / "pid"
+    answer = join(host, spec, ["sh", "-c", f"echo $$ >{noted}; exec sleep 600"], timeout=1.0)
     assert answer["refused"]["message"] == "starter has not started the job here"
     nothing_is_left(host, spec)
+    wait_for(lambda: not Path(f"/proc/{noted.read_text().strip()}").exists())
 
 
 def test_a_program_that_is_missing_is_named_before_anything_is_written(host: JobHost) -> None:

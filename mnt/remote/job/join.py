@@ -7,8 +7,10 @@ the environment of the login that staged the node.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -44,22 +46,26 @@ def join_node(args: dict[str, Any]) -> dict[str, Any]:
     if not is_staged(paths):
         raise Refused(f"nothing is staged here for job {args['job']}", "start it again: mnt launch")
     starter = read_spec(paths)["starter"]
+    run: _Starter | None = None
     try:
         paths.write(paths.join_request, {"peer": args["peer"]})
-        run = _Starter(paths, args["argv"]) if args["argv"] else None
+        if args["argv"]:
+            run = _Starter(paths, args["argv"])
         answer = _await_handshake(paths, starter, run, float(args["timeout"]), bool(args["to_its_end"]))
     except OSError as error:
-        _take_back(paths, args)
+        _take_back(paths, args, run)
         raise Refused(f"cannot start: {error}") from error
     except Refused:
-        _take_back(paths, args)
+        _take_back(paths, args, run)
         raise
     except SystemExit:  # the head is gone
         end_without_head(args)
+        if run is not None:
+            run.end()
         raise
     if "pid" in answer:
         return {"pid": answer["pid"], "peer": answer["peer"]}
-    _take_back(paths, args)
+    _take_back(paths, args, run)
     refused = answer.get("refused") or {}
     raise Refused(refused.get("message") or "the supervisor did not start", refused.get("fix"))
 
@@ -88,6 +94,11 @@ class _Starter:
         """None: it runs."""
         return self._process.poll()
 
+    def end(self) -> None:
+        """End it, with what it has started on this host."""
+        with contextlib.suppress(OSError):  # it has ended
+            os.killpg(self._process.pid, signal.SIGTERM)
+
     def last_line(self) -> str:
         lines = log_end(self._log).strip().splitlines()
         return lines[-1] if lines else "it printed nothing"
@@ -114,6 +125,8 @@ def _await_handshake(
         time.sleep(LOOK_EVERY)
 
 
-def _take_back(paths: JobPaths, args: Mapping[str, Any]) -> None:
+def _take_back(paths: JobPaths, args: Mapping[str, Any], run: _Starter | None) -> None:
     stop_node({**args, "grace": 0.0})
+    if run is not None:
+        run.end()
     remove_files(paths)
