@@ -115,3 +115,15 @@ def test_status_and_stop_go_on_without_a_controller(monkeypatch: pytest.MonkeyPa
     job = Job(JobRecord("j", "slurm", "7"), "fsdp", None, 1.0, None, (Node("n1", 0, "pending"),))
     assert status._as_it_stands(job, HOSTS).state == "pending"
     stop.withdraw(job, HOSTS)
+
+
+def test_a_node_that_is_none_of_the_hosts_is_named_and_given_back() -> None:
+    """An option of the user's for sbatch can ask for it."""
+    told: list[str] = []
+    backend = Slurm(scontrol=[answer(RUNS)], sinfo=[answer("n1|n1|n1|p|idle\n")])
+    with (
+        pytest.raises(NeverStarted, match="got n2, none of"),
+        run.reserved(backend, HOSTS[:1], Request("j"), told.append),
+    ):
+        pass
+    assert backend.cancelled == ["7"]

@@ -84,6 +84,12 @@ class SlurmBackend(SshBackend):
                 fix=f"scontrol show job {outside_id}",
             )
         names = self._ask(hosts, ["scontrol", "show", "hostnames", job.nodes or ""])["out"].split()
+        others = [name for name in names if name not in self._nodes]
+        if others:
+            raise NeverStarted(
+                f"Slurm job {outside_id} got {fold(others)}, none of the selected hosts",
+                fix="remove what chooses nodes from --sbatch, or select them with -n",
+            )
         by_name = {host.name: host for host in hosts}
         chosen = [by_name[self._nodes[name]] for name in names]
         if request.count is None:
