@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, TypeVar
 from mnt.errors import NeverStarted
 from mnt.fleet import Fleet, Results
 from mnt.launch.backends.api import Outside
+from mnt.launch.slots import VISIBLE
 from mnt.remote.job.channel import node_secret
 from mnt.tasks.job import NodeSpec, Stopped, stage_node, stop_node
 
 if TYPE_CHECKING:
-    from mnt.launch.plan import LaunchPlan
+    from mnt.launch.plan import LaunchPlan, NodePlan
 
 T = TypeVar("T")
 
@@ -96,7 +97,7 @@ def node_specs(
             "paths": list(node.paths),
             "python": list(node.python),
             "gpus": node.gpus,
-            "devices": list(node.devices),
+            "devices": [] if outside and _gives_gpus(outside, node) else list(node.devices),
             "all_gpus": node.all_gpus,
             "share_gpus": plan.share_gpus,
             "subset": node.subset,
@@ -118,6 +119,11 @@ def node_specs(
         }
         for node in plan.nodes
     }
+
+
+def _gives_gpus(outside: Outside, node: NodePlan) -> bool:
+    """Whether the starter says which GPUs a node has, as Slurm does: so they are not known before."""
+    return VISIBLE in outside.passes and VISIBLE not in node.env
 
 
 def _programs(outside: Outside | None, node_rank: int) -> dict[str, str]:

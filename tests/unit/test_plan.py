@@ -12,6 +12,7 @@ from mnt.facts.fleet import FleetFacts
 from mnt.facts.host import HostFacts, Interface
 from mnt.facts.rdma import Device, Port, RdmaFacts
 from mnt.inventory.model import Host, Inventory, Network
+from mnt.launch.backends import backend_named
 from mnt.launch.engines import ENGINES
 from mnt.launch.engines.api import Engine
 from mnt.launch.jobs import JobRecord
@@ -468,3 +469,12 @@ def test_a_host_where_nothing_can_be_bound_is_named(
     known = {**FACTS, "node1": replace(FACTS["node1"], **facts)}
     with pytest.raises(NeverStarted, match=message):
         plan(hosts=(replace(NODE1, **host), NODE2), facts=known, numa="node")
+
+
+@pytest.mark.parametrize(("env", "known"), [({}, []), ({"CUDA_VISIBLE_DEVICES": "2,3"}, ["2", "3"])])
+def test_the_gpus_that_slurm_gives_are_not_known_before(env: dict[str, str], known: list[str]) -> None:
+    """Else a second job on the host would be refused for the first GPUs, of which Slurm gave it others."""
+    planned = plan(nproc=2, env=env)
+    specs = node_specs(planned, backend_named("slurm").outside(planned), secret="s", created=0.0)
+    assert specs["node1"]["devices"] == known
+    assert node_specs(planned, None, secret="s", created=0.0)["node1"]["devices"] == (known or ["0", "1"])
