@@ -250,6 +250,11 @@ def launch(
         raise UsageError("--count, --array and options of sbatch are for --via slurm", fix="use --via slurm")
     inventory = _inventory(backend, selection, python, master_port)
     hosts = inventory.hosts if backend.here else selection.hosts
+    subset = next((host for host in hosts if host.chosen is not None and host.gpus), None)
+    if via == "slurm" and subset is not None:
+        raise UsageError(
+            f"{subset.name}: Slurm chooses the GPUs of its jobs", fix="-n without GPUs, and --gres=gpu:N"
+        )
     needed = options.program.script
     if via == "slurm" and needed is not None and not is_file(needed):
         ui.warn(f"{needed} is not in this directory: the release on the hosts must have it")

@@ -134,6 +134,18 @@ json_option = click.option(
 )
 
 
+_OWN_WORDS = (
+    "--array",
+    "--job-name",
+    "--nodes",
+    "--nodelist",
+    "--ntasks",
+    "--export",
+    "--parsable",
+    "--wrap",
+)
+
+
 def slurm_options(command: F) -> F:
     """Add the options of `--via slurm`.
 
@@ -154,6 +166,12 @@ def slurm_options(command: F) -> F:
     def wrapper(*args: Any, words: tuple[str, ...], **options: Any) -> Any:
         named = {name: options.pop(name) for name in ("partition", "account", "time", "gres")}
         given = [f"--{name}={value}" for name, value in named.items() if value is not None]
+        for word in words:
+            if word.startswith(_OWN_WORDS):
+                raise UsageError(
+                    f"--sbatch={word}: mnt sets this itself",
+                    fix="remove it; --array, --count and -n are mnt's own",
+                )
         return command(*args, submit=(*given, *words), **options)
 
     return wrapper  # type: ignore[return-value]

@@ -242,8 +242,8 @@ def _await_ranks(launch: Launch, fleet: Fleet, tell: Tell) -> Job:
     """
     plan = launch.plan
     nodes = {node.host: (node.jobs_dir, plan.job, node.host) for node in plan.nodes}
-    tell("waiting for the ranks to start")
     try:
+        tell("waiting for the ranks to start")
         results = fleet.run_each(partial(await_ranks, timeout=plan.start_timeout), nodes)
         found = results.values_by_host()
         if any(each["node"]["state"] not in (*ACTIVE, "finished") for each in found.values()):

@@ -51,7 +51,7 @@ def host_key(fleet: FleetFacts) -> Iterator[Problem]:
 def ssh_mesh(fleet: FleetFacts) -> Iterator[Problem]:
     """The master logs in to every worker without a prompt.
 
-    `mnt launch` needs no such logins. DeepSpeed's own launcher, pdsh and mpirun need them to start workers:
+    `mnt launch` needs such logins only with `--via pdsh` and `--via mpi`. DeepSpeed's own launcher needs them too:
     with `ssh: {mesh: required}` in the inventory it is a failure.
     """
     mesh = fleet.mesh
