@@ -134,13 +134,14 @@ json_option = click.option(
 )
 
 
+# What mnt tells sbatch itself.
 _OWN_WORDS = (
     "--array",
-    "--job-name",
-    "--nodes",
-    "--nodelist",
-    "--ntasks",
     "--export",
+    "--job-name",
+    "--nodelist",
+    "--nodes",
+    "--ntasks",
     "--parsable",
     "--wrap",
 )
@@ -170,7 +171,7 @@ def slurm_options(command: F) -> F:
             if word.startswith(_OWN_WORDS):
                 raise UsageError(
                     f"--sbatch={word}: mnt sets this itself",
-                    fix="remove it; --array, --count and -n are mnt's own",
+                    fix="remove it; see -n, --count and --array",
                 )
         return command(*args, submit=(*given, *words), **options)
 
