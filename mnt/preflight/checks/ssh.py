@@ -51,8 +51,8 @@ def host_key(fleet: FleetFacts) -> Iterator[Problem]:
 def ssh_mesh(fleet: FleetFacts) -> Iterator[Problem]:
     """The master logs in to every worker without a prompt.
 
-    `mnt launch` needs such logins only with `--via pdsh` and `--via mpi`; DeepSpeed's own launcher needs them.
-    With `ssh: {mesh: required}` in the inventory it is a failure.
+    With `--via pdsh` and `--via mpi`, `mnt launch` needs such logins, as DeepSpeed's own launcher does. With
+    `ssh: {mesh: required}` in the inventory it is a failure.
     """
     mesh = fleet.mesh
     failed = {worker: error for worker, error in mesh.items() if error is not None}
