@@ -22,6 +22,21 @@ from mnt.errors import MntError
 from mnt.lab import system
 from mnt.lab.lab import Lab, LabRequest, down
 
+# Files that take long: each is one worker's, so the others wait for the last one that begins.
+LONGEST = (
+    "test_leftovers",
+    "test_launch",
+    "test_setup",
+    "test_backends",
+    "test_job_faults",
+    "test_other_user",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those first."""
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+
 
 @pytest.fixture(scope="session", autouse=True)
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:

@@ -256,6 +256,7 @@ def test_a_time_limit_is_told_as_such(mnt: Mnt) -> None:
     assert done.returncode == 1
 
 
+@pytest.mark.matrix
 def test_an_array_is_several_jobs(mnt: Mnt, cluster: Lab) -> None:
     done = mnt("launch", "--via", "slurm", "--count", "1", "--array", "2", "show.py")
     assert done.returncode == 0, done.stderr

@@ -144,6 +144,7 @@ def test_it_shuts_strangers_out_and_nobody_else(hosts: Lab, play: Play) -> None:
         assert strangers_visit(hosts, master.spec.management).returncode == 0
 
 
+@pytest.mark.matrix
 def test_a_job_trains_behind_it(hosts: Lab, play: Play, run_mnt: Mnt, tmp_path: Path) -> None:
     play()
     tree = tmp_path / "tree"

@@ -61,6 +61,7 @@ def trained(reader: Reader) -> Path:
     return metrics
 
 
+@pytest.mark.matrix
 def test_hosts_that_have_it_all(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
     """Their storage is no NFS, and their environment not of `mnt setup`: both stay as they are."""
     reader = Reader(tmp_path, addresses(make_strange(make_lab, bare=False)))

@@ -40,7 +40,7 @@ def no_link(host: LabHost) -> list[str]:
     return [f"iifname {host.spec.nic} tcp dport {{ 1024-29499, 29501-65535 }} drop"]
 
 
-@pytest.mark.parametrize("signum", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.parametrize("signum", [pytest.param(signal.SIGSTOP, marks=pytest.mark.matrix), signal.SIGKILL])
 def test_the_supervisor_of_the_only_node_says_no_more(pushed: Mnt, lab: Lab, signum: signal.Signals) -> None:
     """If it is killed together with torchrun, a rank is left of which nobody takes care."""
     words = ("supervisor.py",) if signum == signal.SIGSTOP else ("supervisor.py", "torch.distributed.run")
@@ -72,7 +72,7 @@ def test_the_head_is_killed_while_the_master_starts(
     launch = start_attached(lab, *words)
     read_until(launch, "starting, rendezvous")
     if wait_for_master:
-        read_until(launch, "more: starting")
+        read_until(launch, "starting, to connect")
     launch.kill()
     launch.communicate(timeout=PATIENCE)
     with at_most(60):

@@ -365,6 +365,7 @@ def test_kill_9_of_launch_at_any_moment(pushed: Mnt, lab: Lab, after: float) -> 
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.matrix
 def test_two_jobs_of_the_same_script_stop_ends_only_the_one_named(pushed: Mnt) -> None:
     first = pushed("launch", "--detach", "-n", "node1", "sleeper.py").stdout.strip()
     second = pushed("launch", "--detach", "-n", "node2", "sleeper.py").stdout.strip()
@@ -484,6 +485,7 @@ def test_a_mix_of_releases_is_refused(
     assert "different releases" in done.stderr
 
 
+@pytest.mark.matrix
 def test_one_home_shared_by_all_nodes(run_mnt: Mnt, make_lab: Callable[..., Lab], tree: Path) -> None:
     lab = make_lab(count=2, shared_home=True)
     assert run_mnt("push", str(tree), lab=lab).returncode == 0
@@ -498,6 +500,7 @@ def test_one_home_shared_by_all_nodes(run_mnt: Mnt, make_lab: Callable[..., Lab]
     nothing_is_left(lab)
 
 
+@pytest.mark.matrix
 def test_a_job_whose_nodes_are_all_lost_is_no_success(
     run_mnt: Mnt, make_lab: Callable[..., Lab], tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import faults
+import pytest
 from mirror import make_bare, make_wheel, serving
 
 from mnt.lab.lab import Lab, LabHost
@@ -17,6 +18,7 @@ def works(host: LabHost, *argv: str) -> str:
     return done.stdout
 
 
+@pytest.mark.matrix
 def test_a_bare_host_gets_packages_from_the_head(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
     lab = make_lab(count=1)
     (host,) = lab.hosts

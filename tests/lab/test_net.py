@@ -178,6 +178,7 @@ def test_deep_shows_the_nic_that_gloo_really_used(pair: Lab, run_mnt: RunMnt) ->
     nothing_is_left(pair)
 
 
+@pytest.mark.matrix
 @pytest.mark.train
 def test_deep_tells_a_job_that_was_led_elsewhere(pair: Lab, run_mnt: RunMnt, tmp_path: Path) -> None:
     """`GLOO_SOCKET_IFNAME` of the inventory's env is what was set; without an address there, it fails."""

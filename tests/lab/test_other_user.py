@@ -135,6 +135,7 @@ def test_the_directory_in_tmp_is_made_by_eve(attacked: Attacked, tree: Path, how
     attacked.as_root(f"kill {victim}")
 
 
+@pytest.mark.matrix
 def test_the_cache_of_torch_is_made_by_eve(attacked: Attacked, tree: Path) -> None:
     """By default torch takes compiled code from it, and runs it as the user; a file there stops the job."""
     name = attacked.as_user("id", "-un")
@@ -310,6 +311,7 @@ def test_a_directory_of_jobs_of_eve(attacked: Attacked, tree: Path) -> None:
     assert attacked.files(jobs) == before
 
 
+@pytest.mark.matrix
 def test_an_interpreter_that_eve_could_exchange(attacked: Attacked, tree: Path) -> None:
     """In a directory like /tmp, she was first at the place that the inventory names."""
     place, ran = "/srv/shared/env", "/tmp/ran"
@@ -370,6 +372,7 @@ def test_a_group_that_shares_a_workdir(attacked: Attacked, tree: Path) -> None:
     assert host.alive
 
 
+@pytest.mark.matrix
 def test_a_primary_group_that_eve_has_too(attacked: Attacked, tree: Path) -> None:
     """No list of this host names her: as with SSSD and LDAP, which list no users, and no primary members."""
     top, gid = "/srv/data", 64997

@@ -30,6 +30,7 @@ def setup(run_mnt: Mnt, *words: str, ok: bool = True) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.matrix
 def test_nodes_without_keys_can_log_in_to_each_other(make_lab: Callable[..., Lab], run_mnt: Mnt) -> None:
     lab = make_lab(count=3)
     for host in lab.hosts:

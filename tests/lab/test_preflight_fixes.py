@@ -208,7 +208,7 @@ def test_a_port_that_an_own_job_holds(make_lab: Callable[..., Lab], run_mnt: Run
     assert finding["message"] == f"port 29500 is in use by job {job} (running)"
     assert finding["fix"].startswith(f"mnt stop {job} -n node1, or ")
     for options, stop in (((), f"mnt stop {job} -n node1"), (("--no-preflight",), f"mnt stop {job}")):
-        refused = run_mnt("launch", *options, "train.py", lab=lab)
+        refused = run_mnt("launch", *options, "--master-port", "29500", "train.py", lab=lab)
         assert refused.returncode == 125
         assert f"{stop}, or " in refused.stderr, refused.stderr
 

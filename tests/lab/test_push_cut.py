@@ -72,6 +72,7 @@ def test_a_host_cut_off_between_switch_and_commit(
     assert (again["ok"], again["release"]) == (True, new)
 
 
+@pytest.mark.matrix
 def test_a_push_waits_for_the_lock_of_one_that_was_cut_off(
     make_lab: Callable[..., Lab], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

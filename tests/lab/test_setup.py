@@ -71,6 +71,7 @@ def test_one_host_fails_and_is_named(hosts: Lab, run_mnt: Mnt) -> None:
     assert "mnt_training" in hosts.host("node1").exec(["nft", "list", "ruleset"]).stdout
 
 
+@pytest.mark.matrix
 def test_a_host_without_power(hosts: Lab, run_mnt: Mnt) -> None:
     power_off(hosts.host("node2"))
     done = run_mnt("setup", "firewall", "--json", lab=hosts)
@@ -93,6 +94,7 @@ def test_the_password_for_sudo(hosts: Lab, tmp_path: Path, typed: str, code: int
     assert typed not in "".join(file.read_text() for file in (tmp_path / "mnt" / "setup").iterdir())
 
 
+@pytest.mark.matrix
 def test_an_ansible_cfg_of_others_is_not_read(hosts: Lab, run_mnt: Mnt, tmp_path: Path) -> None:
     trap = tmp_path / "trap"
     (tmp_path / "ansible.cfg").write_text(

@@ -104,6 +104,7 @@ def test_ranks_of_nodes_of_unequal_size(
     nothing_is_left(lab)
 
 
+@pytest.mark.matrix
 def test_the_culprit_among_nodes_of_unequal_size(pushed: RunMnt, lab: Lab) -> None:
     done = pushed("launch", "-n", "node2:1,node1:0-2", "meet.py", "3")
     assert done.returncode == 1

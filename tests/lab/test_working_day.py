@@ -98,6 +98,7 @@ def test_ranks_that_do_not_start_in_time(pushed: Mnt, lab: Lab, tmp_path: Path) 
     assert "mnt: node[1-2]: no ranks after 8 s" in done.stderr
 
 
+@pytest.mark.matrix
 def test_following_ends_as_the_job_does(pushed: Mnt) -> None:
     started = pushed("launch", "-n", "node[1-2]", "--detach", "ranks.py", "3", "7")
     job = started.stdout.strip()
@@ -127,6 +128,7 @@ def test_the_last_lines(pushed: Mnt) -> None:
     assert pushed("logs", "--rank", "0", "--tail", "1").stdout.endswith("line 29\n")
 
 
+@pytest.mark.matrix
 def test_a_flood_is_not_drained_after_a_stop(pushed: Mnt, lab: Lab) -> None:
     """Its output is written faster than it can be shown."""
     launch = start_attached(lab, "-n", "node[1-2]", "--grace", "1", "flood.py")
