@@ -297,12 +297,17 @@ def launch(
         tasks = Array(Request(jobs[0], count, submit, jobs))
         return _run_array(tasks, backend, inventory, hosts, options, detach, not no_preflight, as_json)
     request = Request(new_job_id(), count, submit)
-    with run.drafted(backend, inventory, hosts, options, ui.note, request, preflight=not no_preflight) as (
-        fleet,
-        draft,
-    ):
-        _warn(draft)
-        return _run(fleet, draft.launch(), detach, as_json)
+    try:
+        with run.drafted(
+            backend, inventory, hosts, options, ui.note, request, preflight=not no_preflight
+        ) as (
+            fleet,
+            draft,
+        ):
+            _warn(draft)
+            return _run(fleet, draft.launch(), detach, as_json)
+    except HangUp:  # while it waited for its hosts: the request is withdrawn
+        return 129
 
 
 def _push(inventory: Inventory, hosts: Sequence[Host]) -> None:
