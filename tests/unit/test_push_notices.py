@@ -353,3 +353,13 @@ def test_large_files_are_named_before_they_are_read(tree: Path) -> None:
         said = reading.stderr.readline()
         reading.kill()
     assert said == "reading 2 large files: it's (4.4 TB)  weights (150.0 MB)\n"
+
+
+def test_this_project_has_no_key_of_its_own() -> None:
+    """scripts/demo.sh pushes it: the words of a key in a test must be no key."""
+    root = Path(__file__).parents[2]
+    places = ("mnt", "tests", "train", "docs", "playbooks", "scripts", "benchmarks", "inventories")
+    texts = (file for place in places for file in (root / place).rglob("*") if file.suffix != ".pyc")
+    assert [
+        str(file) for file in texts if file.is_file() and is_private_key(file.read_bytes()[:SEARCHED])
+    ] == []
