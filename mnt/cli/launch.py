@@ -496,7 +496,7 @@ def _show_draft(draft: Draft, as_json: bool) -> None:
         return
     if plan is not None:
         _show_plan(plan)
-        if outside is not None:
+        if outside is not None and outside.argv:
             ui.plain("")
             ui.plain(f"{plan.master_host} starts all nodes: {shlex.join(outside.argv)}")
     for refusal in draft.refusals:

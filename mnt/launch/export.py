@@ -63,12 +63,17 @@ def node_script(plan: LaunchPlan, node: NodePlan) -> str:
     lines = [
         "#!/bin/sh",
         f"# Run this on {node.host}: node rank {node.node_rank} of {len(plan.nodes)}. Rank 0 is first.",
-        *[f': "${{{name}:?set it: mnt writes no secret into a file}}"' for name in plan.secret_names],
+        *secrets_needed(plan.secret_names),
         f"cd {shlex.quote(node.cwd)} || exit",
         *exports(node.env, node.path_prepend, node.python_path),
         f"exec {shlex.join(node.argv)}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def secrets_needed(names: Sequence[str]) -> list[str]:
+    """Lines for `sh` that end it if a secret is not in its environment."""
+    return [f': "${{{name}:?set it: mnt writes no secret into a file}}"' for name in names]
 
 
 def exports(

@@ -34,7 +34,7 @@ def _command(
     """What any login shell passes on to sh: only letters, digits and `+/=` between its quotes vary."""
     lines = ["cd" if place is None else f"cd -- {shlex.quote(place)} 2>/dev/null || cd"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
-    lines += [f'PATH={_path(directory)}:"$PATH"' for directory in path_prepend]
+    lines += [f'PATH={path_word(directory)}:"$PATH"' for directory in path_prepend]
     lines.append('export PATH; exec "${SHELL:-/bin/sh}" -i')
     script = _encoded(lines)
     if activate:
@@ -55,7 +55,7 @@ def _encoded(lines: Sequence[str]) -> str:
     return base64.b64encode(_lines(lines).encode("utf-8", "surrogateescape")).decode("ascii")
 
 
-def _path(path: str) -> str:
+def path_word(path: str) -> str:
     """A path for sh; `~` is the home of the host."""
     if path == "~" or path.startswith("~/"):
         return f'"$HOME"{shlex.quote(path[1:]) if path[1:] else ""}'

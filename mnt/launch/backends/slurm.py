@@ -157,7 +157,7 @@ class SlurmBackend(SshBackend):
         ran = self._run(hosts, ["scontrol", "show", "job", outside_id])
         if ran["code"] == 0:
             return read_job(ran["out"])
-        said = ran["err"].strip().rpartition("\n")[2] or f"code {ran['code']}"
+        said = _last_line(ran)
         if _UNKNOWN in said:
             return None
         raise NoAnswer(f"Slurm does not answer: {said}", fix="see scontrol ping")
@@ -166,8 +166,7 @@ class SlurmBackend(SshBackend):
         """Raises NeverStarted if the command fails."""
         ran = self._run(hosts, argv)
         if ran["code"] != 0:
-            last = ran["err"].strip().rpartition("\n")[2] or f"code {ran['code']}"
-            raise NeverStarted(f"{argv[0]}: {last}")
+            raise NeverStarted(f"{argv[0]}: {_last_line(ran)}")
         return ran
 
     def _run(self, hosts: Sequence[Host], argv: Sequence[str], given: str = "") -> Ran:
@@ -177,6 +176,11 @@ class SlurmBackend(SshBackend):
             return _ask_at(self._site, argv, given)
         except HostError as error:
             raise NeverStarted(f"{argv[0]}: {error.message}", fix=error.advice) from error
+
+
+def _last_line(ran: Ran) -> str:
+    """What a command that has failed said last."""
+    return ran["err"].strip().rpartition("\n")[2] or f"code {ran['code']}"
 
 
 def _ask_at(fleet: Fleet, argv: Sequence[str], given: str = "", timeout: float = 20.0) -> Ran:

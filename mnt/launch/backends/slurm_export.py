@@ -10,8 +10,9 @@ from mnt.errors import UsageError
 from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host, Inventory
 from mnt.launch.engines.api import NodeRole
-from mnt.launch.export import exports, require_exportable
+from mnt.launch.export import exports, require_exportable, secrets_needed
 from mnt.launch.plan import LaunchOptions
+from mnt.launch.shell import path_word
 
 FILE = "job.sbatch"
 
@@ -75,7 +76,7 @@ def batch_file(
         binds_store=False,
     )
     argv = options.engine.argv(role)
-    python = " ".join([_path(first.python[0]), *map(shlex.quote, first.python[1:])])
+    python = " ".join([path_word(first.python[0]), *map(shlex.quote, first.python[1:])])
     ours = argv.index("--")  # what follows is the program's, as it is
     command = " ".join([python, *map(_word, argv[1:ours]), *map(shlex.quote, argv[ours:])])
     chosen = (
@@ -96,14 +97,14 @@ def batch_file(
         "esac",
         *_find_nic(inventory.network.subnet),
         'if [ "$1" = address ]; then echo "$address"; exit; fi',
-        f"cd {_path(first.workdir)}/current",
+        f"cd {path_word(first.workdir)}/current",
         'cd "$(pwd -P)"',
         *exports({"MASTER_PORT": str(inventory.network.master_port), "PYTHONUNBUFFERED": "1"}),
         'export NCCL_SOCKET_IFNAME="=$nic" GLOO_SOCKET_IFNAME="$nic"',
         'export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"',
         *(["export NCCL_IB_DISABLE=1"] if inventory.network.mode == "tcp" else []),
         *exports(env),
-        f'logs={_path(first.jobs_dir)}/slurm-$SLURM_JOB_ID/$SLURMD_NODENAME; mkdir -p "$logs"',
+        f'logs={path_word(first.jobs_dir)}/slurm-$SLURM_JOB_ID/$SLURMD_NODENAME; mkdir -p "$logs"',
         f"exec {command}",
     ]
     body = "\n".join(node)
@@ -111,7 +112,7 @@ def batch_file(
         "#!/bin/sh",
         *(f"#SBATCH {word}" for word in directives),
         "# Written by mnt launch --export: sbatch FILE. The code must be in place (mnt push, or by hand).",
-        *[f': "${{{name}:?set it: mnt writes no secret into a file}}"' for name in secrets],
+        *secrets_needed(secrets),
         f"node={shlex.quote(body)}",
         'MASTER_ADDR=$(sh -c "$node" sh address) || exit',
         "export MASTER_ADDR",
@@ -147,10 +148,3 @@ def _word(word: str) -> str:
             name, _, _ = word.partition(mark)
             return f"{shlex.quote(name)}{shell}"
     return quoted
-
-
-def _path(path: str) -> str:
-    """A path for `sh`; `~` is the home of the node."""
-    if path == "~" or path.startswith("~/"):
-        return f'"$HOME"{shlex.quote(path[1:]) if path[1:] else ""}'
-    return shlex.quote(path)

@@ -39,7 +39,7 @@ def look_inside(spec: Mapping[str, Any], session: Mapping[str, str], secrets: Ma
     python = spec["python"]
     if kind_of(python) is None:
         return
-    paths = JobPaths(spec["jobs_dir"], spec["job"], spec["host"])
+    paths = JobPaths.of(spec)
     cwd = spec["cwd"]
     needs = [cwd, paths.directory, *spec.get("paths", ())]
     if spec.get("script"):

@@ -42,7 +42,7 @@ def put_start(paths: JobPaths, spec: Mapping[str, Any], session: Mapping[str, st
 
 def join_node(args: dict[str, Any]) -> dict[str, Any]:
     """See `mnt.tasks.job.join_node`. Raises Refused, and then leaves no file."""
-    paths = JobPaths(args["jobs_dir"], args["job"], args["host"])
+    paths = JobPaths.of(args)
     if not is_staged(paths):
         raise Refused(f"nothing is staged here for job {args['job']}", "start it again: mnt launch")
     starter = read_spec(paths)["starter"]

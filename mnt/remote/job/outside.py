@@ -33,7 +33,7 @@ def await_join(spec: Mapping[str, Any]) -> tuple[dict[str, Any], Answer] | None:
 
     None: it does not, or has taken the job back; then no file is left.
     """
-    paths = JobPaths(spec["jobs_dir"], spec["job"], spec["host"])
+    paths = JobPaths.of(spec)
     deadline = time.monotonic() + float(spec["join_within"])
     while os.path.isdir(paths.local):
         request = paths.read(paths.join_request)

@@ -437,7 +437,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) > 1:
         answer = functools.partial(_shake_hands, int(arguments[1]))
     else:
-        log_to(JobPaths(spec["jobs_dir"], spec["job"], spec["host"]))
+        log_to(JobPaths.of(spec))
         joined = await_join(spec)
         if joined is None:
             return 1
