@@ -444,6 +444,8 @@ def _run_array(
         seen.remember([*array.started])
         if not detached:
             await_array(array, ui.note)
+    except HangUp:  # those that have started go on
+        return 129
     except KeyboardInterrupt:
         ui.info("interrupted: stopping all jobs of the array")
         stop_array(array)

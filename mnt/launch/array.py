@@ -11,9 +11,8 @@ from mnt.inventory.model import Host, Inventory
 from mnt.launch.backends.api import Backend, Request, Reservation, Tell, give_back
 from mnt.launch.jobs import Job, JobRecord
 from mnt.launch.plan import LaunchOptions
-from mnt.launch.run import Launch, detach, draft
-
-_ASK_EVERY = 2.0  # seconds between two looks at all jobs that wait
+from mnt.launch.run import ASK_EVERY, Launch, detach, draft
+from mnt.launch.signals import hang_up_interrupts
 
 
 @dataclass
@@ -49,15 +48,21 @@ def start_array(
 
     A job that cannot start gives its hosts back, and the others go on. If this is interrupted, those that
     have not started are withdrawn, and the others go on.
+
+    Raises HangUp on SIGHUP, and KeyboardInterrupt.
     """
     waiting = dict.fromkeys(array.request.jobs, Reservation(None))
     try:
-        while waiting:
-            for job, before in [*waiting.items()]:
-                request = replace(array.request, job=job)
-                try:
-                    waiting[job] = found = backend.reserve(hosts, request)
-                    if found.hosts is not None:
+        with hang_up_interrupts():
+            while waiting:
+                for job, before in [*waiting.items()]:
+                    request = replace(array.request, job=job)
+                    try:
+                        waiting[job] = found = backend.reserve(hosts, request)
+                        if found.hosts is None:
+                            if found.reason != before.reason:
+                                tell(f"job {job} is pending: {found.reason}")
+                            continue
                         with backend.open_fleet(found.hosts) as fleet:
                             planned = draft(
                                 fleet, backend, inventory, found, request, options, preflight=preflight
@@ -67,17 +72,12 @@ def start_array(
                         array.started[job] = launch
                         if not ended.active:
                             array.ended[job] = ended
-                    elif found.reason != before.reason:
-                        tell(f"job {job} is pending: {found.reason}")
-                        continue
-                    else:
-                        continue
-                except NeverStarted as error:
-                    array.refused[job] = error
-                    give_back(backend, _record(backend, job, waiting[job]), hosts, tell)
-                del waiting[job]
-            if waiting:
-                time.sleep(_ASK_EVERY)
+                    except NeverStarted as error:
+                        array.refused[job] = error
+                        give_back(backend, _record(backend, job, waiting[job]), hosts, tell)
+                    del waiting[job]
+                if waiting:
+                    time.sleep(ASK_EVERY)
     except BaseException:
         for job, reservation in waiting.items():
             give_back(backend, _record(backend, job, reservation), hosts, tell)

@@ -37,7 +37,7 @@ from mnt.tasks.job import Stopped, await_ranks, check_node
 
 Output = Callable[[str, str], None]  # takes (host, text) as it arrives; text may contain surrogate escapes
 
-_ASK_EVERY = 2.0  # seconds between two requests for a reservation
+ASK_EVERY = 2.0  # seconds between two requests for a reservation
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def reserved(
                     break
                 if reservation.reason != before.reason:
                     tell(f"job {request.job} is pending: {reservation.reason}")
-                time.sleep(_ASK_EVERY)
+                time.sleep(ASK_EVERY)
         yield reservation
     except BaseException:
         if not reservation.in_use.is_set():

@@ -50,7 +50,7 @@ def pending(reason: str) -> Reservation:
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "_ASK_EVERY", 0.0)
+    monkeypatch.setattr(run, "ASK_EVERY", 0.0)
 
 
 @pytest.mark.parametrize("name", BACKENDS)

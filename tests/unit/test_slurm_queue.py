@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +17,7 @@ from mnt.launch.backends import slurm
 from mnt.launch.backends.api import Request
 from mnt.launch.jobs import Job, JobRecord
 from mnt.launch.nodes import Node
+from mnt.launch.signals import HangUp
 from mnt.tasks.scheduler import Ran
 
 HOSTS = (Host("n1", "n1"), Host("n2", "n2"))
@@ -54,7 +57,7 @@ class Slurm(slurm.SlurmBackend):
 @pytest.fixture(autouse=True)
 def no_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm, "_require_logins", lambda hosts: None)
-    monkeypatch.setattr(run, "_ASK_EVERY", 0.0)
+    monkeypatch.setattr(run, "ASK_EVERY", 0.0)
 
 
 def reserve(backend: Slurm, told: list[str] | None = None) -> None:
@@ -107,6 +110,21 @@ def test_an_interrupt_withdraws_all_of_an_array_that_have_not_started(
             Array(Request("a", 1, (), ("a", "b", "c"))), backend, inventory, HOSTS, options, lambda text: None
         )
     assert backend.cancelled == ["7_0", "7_1", "7_2"]
+
+
+def test_a_hang_up_withdraws_all_of_an_array_that_have_not_started() -> None:
+    backend = Slurm(scontrol=[answer(WAITS)])
+    nothing: Any = None
+    with pytest.raises(HangUp):
+        start_array(
+            Array(Request("a", 1, (), ("a", "b"))),
+            backend,
+            nothing,
+            HOSTS,
+            nothing,
+            lambda text: os.kill(os.getpid(), signal.SIGHUP),
+        )
+    assert backend.cancelled == ["7_0", "7_1"]
 
 
 def test_status_and_stop_go_on_without_a_controller(monkeypatch: pytest.MonkeyPatch) -> None:
