@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mnt.remote.common.containers import how_to_bind, kind_of, remove
-from mnt.remote.common.files import encode, parse_json
+from mnt.remote.common.files import encode
+from mnt.remote.common.programs import ask
 from mnt.remote.common.refusal import Refused
 from mnt.remote.job.files import JobPaths
 from mnt.remote.job.spec import job_environment, job_variables
@@ -113,27 +114,16 @@ def _ask(
     """What the program printed in the container. Raises Refused."""
     fix = "see that the image is there, and correct `python` of this host in the inventory"
     try:
-        done = subprocess.run(
-            [encode(word) for word in argv],
-            cwd=encode(cwd),
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=PATIENCE,
-        )
+        told = ask(argv, environment, cwd, PATIENCE)
     except subprocess.TimeoutExpired:
         remove_container(spec, {os.fsdecode(name): os.fsdecode(each) for name, each in environment.items()})
         raise Refused(f"{argv[0]}: the container does not start within {PATIENCE:g} s", fix) from None
     except OSError as error:
         raise Refused(f"cannot run {argv[0]}: {error}", fix) from error
-    try:
-        found = parse_json(done.stdout.strip().rpartition(b"\n")[2])
-    except ValueError:
-        found = None
-    if done.returncode or not isinstance(found, dict):
-        said = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2].strip()[:_SHOWN]
+    if told.code or told.found is None:
+        said = told.said[:_SHOWN]
         if "destination not found" in said:  # Charliecloud
             fix = "make that directory in the image, or mount one above it that is there: --bind=/home:/home"
         message = f"{os.path.basename(argv[0])} does not start the interpreter: {said or 'it says nothing'}"
-        raise Refused(f"{message} (code {done.returncode})", fix)
-    return found
+        raise Refused(f"{message} (code {told.code})", fix)
+    return told.found

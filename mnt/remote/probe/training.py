@@ -10,8 +10,8 @@ from typing import Any
 
 from mnt.remote.common.activation import activated
 from mnt.remote.common.containers import document, for_a_look, remove
-from mnt.remote.common.files import encode, parse_json
-from mnt.remote.common.programs import judged
+from mnt.remote.common.files import encode
+from mnt.remote.common.programs import ask, judged
 from mnt.remote.common.refusal import Refused
 
 PATIENCE = 20.0  # seconds for it to start; a container takes some
@@ -41,30 +41,19 @@ def look(request: Mapping[str, Any], session: Mapping[str, str], names: Sequence
 def _ask(argv: Sequence[str], environment: Mapping[str, str], name: str) -> dict[str, Any]:
     """What the program printed. Raises Refused if it failed."""
     try:
-        done = subprocess.run(
-            [encode(word) for word in argv],
-            env={encode(name): encode(value) for name, value in environment.items()},
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=PATIENCE,
-        )
+        given = {encode(name): encode(value) for name, value in environment.items()}
+        told = ask(argv, given, "/", PATIENCE)
     except subprocess.TimeoutExpired:
         if document(argv, name):
             remove(argv[0], name, environment)
         raise Refused(f"did not start within {PATIENCE:g} s") from None
     except OSError as error:
         raise Refused(f"cannot be run: {error}") from error
-    if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2].strip()
-        raise Refused(f"exit code {done.returncode}{': ' if said else ''}{said[:_SHOWN]}")
-    try:
-        found = parse_json(done.stdout.strip().rpartition(b"\n")[2])
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
+    if told.code:
+        raise Refused(f"exit code {told.code}{': ' if told.said else ''}{told.said[:_SHOWN]}")
+    if told.found is None:
         raise Refused("it is no Python: it did not print what it was told to")
-    return found
+    return told.found
 
 
 def _described(words: Sequence[str], found: Mapping[str, Any], problem: str | None) -> dict[str, Any]:
