@@ -10,6 +10,7 @@ from mnt.errors import NeverStarted
 from mnt.inventory.hostlist import fold
 from mnt.inventory.model import Host
 from mnt.launch.backends.api import Request, start_line
+from mnt.remote.scheduler.slurm import fields
 
 STAGED_WITHIN = 300  # seconds that an allocation waits for what is to run there
 NODES = ("sinfo", "-h", "-N", "-o", "%N|%o|%n|%R|%T")  # name, address, host name, partition, state
@@ -55,10 +56,7 @@ class SlurmJob:
 
 def read_job(text: str) -> SlurmJob | None:
     """The answer of `scontrol show job ID`; None: it is none."""
-    lines = [line.strip() for line in text.splitlines()]
-    comments = [line.partition("=")[2] for line in lines if line.startswith("Comment=")]
-    rest = " ".join(line for line in lines if not line.startswith("Comment="))
-    words = {name: value for name, _, value in (word.partition("=") for word in rest.split())}
+    words = fields(text)
     if "JobState" not in words:
         return None
     reason, nodes = words.get("Reason", "None"), words.get("NodeList", "(null)")
@@ -66,7 +64,7 @@ def read_job(text: str) -> SlurmJob | None:
         words["JobState"],
         None if reason == "None" else reason,
         None if nodes in ("(null)", "") else nodes,
-        comments[0] if comments else None,
+        words.get("Comment"),
     )
 
 

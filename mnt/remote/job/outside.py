@@ -12,6 +12,7 @@ import time
 from typing import Any, Callable, Mapping
 
 from mnt.remote.job.files import JobPaths, remove_files
+from mnt.remote.scheduler.slurm import fields
 
 LOOK_EVERY = 0.05  # seconds
 _SLURM_ANSWERS = 3.0  # seconds
@@ -74,7 +75,7 @@ def why_from_slurm(spec: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _slurm_job(number: str) -> str:
     """What Slurm says of a job; empty if it does not answer soon: the job is to end now."""
-    command = ["scontrol", "show", "job", "-o", number]
+    command = ["scontrol", "show", "job", number]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SLURM_ANSWERS, check=False
@@ -85,8 +86,8 @@ def _slurm_job(number: str) -> str:
 
 
 def slurm_reason(text: str) -> str | None:
-    """Why Slurm ends a job, from `scontrol show job -o` (Slurm 22.05); None: that is unknown."""
-    words = dict(word.partition("=")[::2] for word in text.split())
+    """Why Slurm ends a job, from `scontrol show job` (Slurm 22.05); None: that is unknown."""
+    words = fields(text)
     state = words.get("JobState", "")
     if state == "TIMEOUT" or words.get("Reason") == "TimeLimit":
         return f"its time limit of {words.get('TimeLimit', '?')} is over"
