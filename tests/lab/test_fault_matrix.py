@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -148,8 +148,8 @@ REST = [
 ]
 
 
-@pytest.fixture(scope="module")
-def hosts(lab_support: None) -> Iterator[Lab]:
+@contextmanager
+def four_hosts() -> Iterator[Lab]:
     """Four hosts that all have the same torch, by its metadata, and an interpreter that can be swapped."""
     name = sessions.new_name()
     try:
@@ -160,6 +160,12 @@ def hosts(lab_support: None) -> Iterator[Lab]:
         yield lab
     finally:
         down(name)
+
+
+@pytest.fixture(scope="module")
+def hosts(lab_support: None) -> Iterator[Lab]:
+    with four_hosts() as lab:
+        yield lab
 
 
 @pytest.fixture(scope="module")

@@ -20,14 +20,13 @@ from typing import Any
 
 import faults
 import pytest
-import sessions
 import yaml
 from fixes import open_with_nft, put_at_the_top, run_as_user
 from ports import free_port
 from setups import allow_sudo
-from test_fault_matrix import PYTHON, REST, SAMPLE, TORCH, Fault
+from test_fault_matrix import REST, SAMPLE, Fault, four_hosts
 
-from mnt.lab.lab import Lab, LabHost, LabRequest, down
+from mnt.lab.lab import Lab, LabHost
 
 RunMnt = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -179,16 +178,9 @@ def test_every_fault_has_its_place() -> None:
 @pytest.fixture(scope="module")
 def lab(lab_support: None) -> Iterator[Lab]:
     """As that of the fault matrix, with a user who may use sudo."""
-    name = sessions.new_name()
-    try:
-        lab = Lab.up(LabRequest(name=name, count=4), python=PYTHON)
+    with four_hosts() as lab:
         allow_sudo(lab)
-        for host in lab.hosts:
-            faults.install(host, "torch", TORCH)
-            assert host.exec(["ln", "-s", "/usr/bin/python3", PYTHON]).returncode == 0
         yield lab
-    finally:
-        down(name)
 
 
 @pytest.fixture
