@@ -250,41 +250,14 @@ def launch(
         raise UsageError("--count, --array and options of sbatch are for --via slurm", fix="use --via slurm")
     inventory = _inventory(backend, selection, python, master_port)
     hosts = inventory.hosts if backend.here else selection.hosts
-    subset = next((host for host in hosts if host.chosen is not None and host.gpus), None)
-    if via == "slurm" and subset is not None:
-        raise UsageError(
-            f"{subset.name}: Slurm chooses the GPUs of its jobs", fix="-n without GPUs, and --gres=gpu:N"
-        )
-    needed = options.program.script
-    if via == "slurm" and needed is not None and not is_file(needed):
-        ui.warn(f"{needed} is not in this directory: the release on the hosts must have it")
-    if export is not None and backend.here:
-        raise UsageError("--export is for hosts of an inventory", fix="remove --via local")
-    if export is not None and not options.engine.by_hand:
-        raise UsageError(
-            f"--export: --engine {engine} needs programs of mnt on the nodes",
-            fix="--engine fsdp or deepspeed",
-        )
-    if via == "slurm" and (export is not None or (dry_run and options.engine.by_hand)):
-        words = submit if array is None else (*submit, f"--array=0-{array - 1}")
-        try:
-            files = _slurm_files(inventory, hosts, options, count, words)
-        except UsageError:
-            if export is not None:
-                raise  # else it is a dry run of a launch, which needs no such file
-        else:
-            return _show_files(files, as_json) if dry_run else _export(export or "", files)
+    if via == "slurm":
+        _look_at_slurm(hosts, options)
     if export is not None:
-        options = replace(options, portable=True)
-        draft = run.dry_run(inventory, options, hosts=hosts, backend=via, preflight=False, ask=False)
-        _warn(draft)
-        if draft.error is not None:
-            raise draft.error
-        assert draft.planned is not None  # noqa: S101 - narrows the type
-        plan = draft.planned.plan
-        directory = os.path.abspath(export)
-        files = files_of(plan, draft.planned.hosts, backend.outside(plan), directory)
-        return _show_files(files, as_json) if dry_run else _export(directory, files)
+        _require_portable(backend, options)
+    if export is not None or (dry_run and via == "slurm" and options.engine.by_hand):
+        files = _files(inventory, hosts, options, backend, export, count, submit, array)
+        if files is not None:
+            return _show_files(files, as_json) if dry_run else _export(export or "", files)
     if dry_run:
         draft = run.dry_run(inventory, options, hosts=hosts, backend=via, preflight=not no_preflight)
         _warn(draft)
@@ -394,18 +367,68 @@ def _run(fleet: Fleet, launch: Launch, detach: bool, as_json: bool) -> int:
     return show_end(job, as_json)
 
 
-def _slurm_files(
+def _look_at_slurm(hosts: Sequence[Host], options: LaunchOptions) -> None:
+    """Warn of what only the wait for hosts would show. Raises UsageError: GPUs are Slurm's to choose."""
+    subset = next((host for host in hosts if host.chosen is not None and host.gpus), None)
+    if subset is not None:
+        raise UsageError(
+            f"{subset.name}: Slurm chooses the GPUs of its jobs", fix="-n without GPUs, and --gres=gpu:N"
+        )
+    needed = options.program.script
+    if needed is not None and not is_file(needed):
+        ui.warn(f"{needed} is not in this directory: the release on the hosts must have it")
+
+
+def _require_portable(backend: Backend, options: LaunchOptions) -> None:
+    """Raises UsageError if a job cannot be started without `mnt`."""
+    if backend.here:
+        raise UsageError("--export is for hosts of an inventory", fix="remove --via local")
+    if not options.engine.by_hand:
+        raise UsageError(
+            f"--export: --engine {options.engine.name} needs programs of mnt on the nodes",
+            fix="--engine fsdp or deepspeed",
+        )
+
+
+def _files(
     inventory: Inventory,
     hosts: Sequence[Host],
     options: LaunchOptions,
+    backend: Backend,
+    export: str | None,
     count: int | None,
-    words: Sequence[str],
-) -> dict[str, str]:
-    """The job for sbatch; nobody is asked, for Slurm chooses the hosts, and they may accept no login."""
-    from mnt.launch.backends.slurm_export import FILE, batch_file
+    submit: Sequence[str],
+    array: int | None,
+) -> dict[str, str] | None:
+    """The scripts of a job, by name; None: only a dry run wants them, and there can be none.
 
-    secrets = sorted({*inventory.secrets, *options.secrets})
-    return {FILE: batch_file(inventory, hosts, options, count=count, words=words, secrets=secrets)}
+    Raises UsageError, NeverStarted: there can be none.
+    """
+    if backend.name == "slurm":  # nobody is asked: Slurm chooses the hosts, and they may accept no login
+        from mnt.launch.backends.slurm_export import FILE, batch_file
+
+        words = submit if array is None else (*submit, f"--array=0-{array - 1}")
+        secrets = sorted({*inventory.secrets, *options.secrets})
+        try:
+            return {FILE: batch_file(inventory, hosts, options, count=count, words=words, secrets=secrets)}
+        except UsageError:
+            if export is not None:
+                raise
+            return None
+    draft = run.dry_run(
+        inventory,
+        replace(options, portable=True),
+        hosts=hosts,
+        backend=backend.name,
+        preflight=False,
+        ask=False,
+    )
+    _warn(draft)
+    if draft.error is not None:
+        raise draft.error
+    assert draft.planned is not None  # noqa: S101 - narrows the type
+    plan = draft.planned.plan
+    return files_of(plan, draft.planned.hosts, backend.outside(plan), os.path.abspath(export or ""))
 
 
 def _show_files(files: Mapping[str, str], as_json: bool) -> int:
@@ -418,7 +441,8 @@ def _show_files(files: Mapping[str, str], as_json: bool) -> int:
     return 0
 
 
-def _export(directory: str, files: Mapping[str, str]) -> int:
+def _export(place: str, files: Mapping[str, str]) -> int:
+    directory = os.path.abspath(place)
     write_files(directory, files)
     last = [*files][-1]
     way = "sbatch" if last.endswith(".sbatch") else "sh"
